@@ -1,0 +1,120 @@
+"""What is known of a statement before it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class OperationClass(StrEnum):
+    """How a request travels through the ring (the classes of Kinetica's HA design)."""
+
+    QUERY = "query"
+    """Runs on the receiving cluster, or where it is fresh enough."""
+    ASYNCHRONOUS = "asynchronous"
+    """Executed at once on the receiving cluster, and put on every other cluster's queue."""
+    SYNCHRONOUS = "synchronous"
+    """Tried on one cluster, then taken to the others one after another."""
+    SYNCHRONOUS_PARALLEL = "synchronous_parallel"
+    """Tried on one cluster, then taken to all others at the same time."""
+    SESSION = "session"
+    """Changes only the state of the client's session."""
+
+
+class Kind(StrEnum):
+    """What a statement does."""
+
+    SELECT = "select"
+    VALUES = "values"
+    SHOW = "show"
+    DESCRIBE = "describe"
+    EXPLAIN = "explain"
+    INSERT = "insert"
+    INSERT_OVERWRITE = "insert_overwrite"
+    UPDATE = "update"
+    DELETE = "delete"
+    MERGE = "merge"
+    TRUNCATE = "truncate"
+    COPY = "copy"
+    OPTIMIZE = "optimize"
+    VACUUM = "vacuum"
+    ANALYZE = "analyze"
+    CREATE_TABLE = "create_table"
+    CREATE_TABLE_AS = "create_table_as"
+    ALTER_TABLE = "alter_table"
+    DROP_TABLE = "drop_table"
+    CREATE_VIEW = "create_view"
+    ALTER_VIEW = "alter_view"
+    DROP_VIEW = "drop_view"
+    CREATE_NAMESPACE = "create_namespace"
+    ALTER_NAMESPACE = "alter_namespace"
+    DROP_NAMESPACE = "drop_namespace"
+    CREATE_FUNCTION = "create_function"
+    DROP_FUNCTION = "drop_function"
+    COMMENT = "comment"
+    GRANT = "grant"
+    RESTORE = "restore"
+    OTHER_DDL = "other_ddl"
+    """Further administration that is allowed by default (MSCK REPAIR, REFRESH …)."""
+    SET = "set"
+    RESET = "reset"
+    USE = "use"
+    TEMPORARY_VIEW = "temporary_view"
+    """Creates or drops a temporary view or function, or declares or sets a variable."""
+    CACHE = "cache"
+    ROWS = "rows"
+    """Rows that came through the rows door; appended to one table."""
+    UNKNOWN = "unknown"
+    """Nothing recognises it."""
+
+
+class RefusedError(Exception):
+    """HAProc will not run a request; nothing was changed.
+
+    ``error_class`` is HAProc's own (such as ``HAPROC_UNCLASSIFIED``), ``hint`` says what would
+    make the request acceptable.
+    """
+
+    def __init__(self, error_class: str, message: str, hint: str = "") -> None:
+        super().__init__(f"{message} ({hint})" if hint else message)
+        self.error_class = error_class
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class InsertShape:
+    """How an ``INSERT INTO t [(columns)] VALUES (literals), …`` may be combined with others.
+
+    ``values_at`` is the character at which the first row's ``(`` stands; ``rows`` counts rows.
+    Two such statements may become one, the second's rows put behind the first's, if the text
+    before ``values_at``, the settings and ``signature`` are equal: the signature names for each
+    column the type of its literals, such that rows of equal signatures don't change each other's
+    type inside one VALUES list.
+    """
+
+    values_at: int
+    rows: int
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A classified statement.
+
+    ``sql`` is one statement without its closing semicolon. Table names are
+    ``catalog.schema.table`` in lower case, completed from the session's catalog and schema, each
+    part in plain text (a dot or backquote inside a part is kept backquoted). ``reads`` does not
+    repeat ``writes`` unless the statement reads its target through another reference.
+    """
+
+    sql: str
+    kind: Kind
+    operation_class: OperationClass
+    reads: frozenset[str]
+    writes: frozenset[str]
+    tables_known: bool
+    """False: the tables could not be determined; the statement conflicts with every other."""
+    rule: str
+    """Which rule decided the class, for people."""
+    insert: InsertShape | None = None

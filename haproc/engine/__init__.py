@@ -1,0 +1,1 @@
+"""The engine: a Spark cluster spoken to over Spark Connect."""

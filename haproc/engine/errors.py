@@ -1,0 +1,38 @@
+"""What a cluster answers when a statement fails, reduced to what HAProc must decide by."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorKind(StrEnum):
+    """Who must act on a failure."""
+
+    APPLICATION = "application"
+    """The statement is wrong for these tables: the same everywhere, goes to the client."""
+    AVAILABILITY = "availability"
+    """The cluster could not be asked, or went away: its outcome is unknown, another one may do."""
+    ENVIRONMENT = "environment"
+    """The cluster answered but lacks something (memory, disk, executors): trying again may do."""
+
+
+class EngineError(Exception):
+    """A statement failed on a cluster.
+
+    ``error_class`` and ``sqlstate`` are Spark's own (such as ``TABLE_OR_VIEW_NOT_FOUND`` and
+    ``42P01``) where it gave them.
+    """
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        error_class: str = "",
+        sqlstate: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.error_class = error_class
+        self.sqlstate = sqlstate

@@ -1,0 +1,179 @@
+"""What HAProc asks of a Spark cluster.
+
+One Spark cluster is an `Engine`. It hands out *sessions* (a Spark session each: own settings,
+temporary views) to readers, and *lanes* to the applier. A lane is a Spark session of HAProc's own
+that runs one replicated statement at a time, because Delta's marks and the settings that change a
+statement's meaning are session settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Session settings that change what a statement means; replicated with every operation."""
+
+    catalog: str = "spark_catalog"
+    schema: str = "default"
+    time_zone: str = "UTC"
+    ansi: bool = True
+    confs: tuple[tuple[str, str], ...] = ()
+    """Further settings by name, sorted, as a client's SET statements left them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Makes a replicated write idempotent on Delta tables: recorded in the same commit.
+
+    ``application`` is the ring's name, ``version`` the log offset of the (last) operation. A
+    table that already holds a version at or above this one skips the write.
+    """
+
+    application: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A result column: its name and Spark's type text (``bigint``, ``decimal(10,2)`` …)."""
+
+    name: str
+    type_text: str
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SqlWrite:
+    """One replicated SQL statement."""
+
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWrite:
+    """Rows to append to a table by column name; ``rows`` is one Arrow IPC stream."""
+
+    table: str
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams)."""
+
+    chunks: tuple[bytes, ...] = ()
+    affected_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a result: a whole Arrow IPC stream (schema, batches, end) and its row count."""
+
+    data: bytes
+    rows: int
+
+
+class ResultStream(Protocol):
+    """A running query's result; the pieces come as the cluster makes them.
+
+    Iterating raises EngineError. There is always at least one chunk (an empty result has one with
+    the schema and no rows). Leave it through ``aclose`` (a stream not read to its end is cancelled
+    on the cluster).
+    """
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Session(Protocol):
+    """A Spark session on this cluster for queries and session statements."""
+
+    async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
+        """Start a statement that only reads, or changes only this session's state."""
+        ...
+
+    async def configure(self, settings: Settings) -> None:
+        """Make the session's settings exactly these (one round trip when they differ)."""
+        ...
+
+    async def settings(self) -> Settings:
+        """Read the session's catalog, schema, time zone and ANSI mode back from the cluster."""
+        ...
+
+    async def columns(self, sql: str) -> list[Column]:
+        """Return a query's columns without running it."""
+        ...
+
+    async def cancel(self) -> None:
+        """Interrupt what the session runs."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release the session on the cluster; errors are ignored."""
+        ...
+
+
+class Lane(Protocol):
+    """A Spark session of HAProc's own that applies one replicated statement at a time."""
+
+    async def apply(
+        self,
+        write: SqlWrite | RowsWrite,
+        settings: Settings,
+        mark: Mark | None,
+        *,
+        timeout_s: float,
+    ) -> Applied:
+        """Run the write under these settings and mark; raises EngineError.
+
+        Safe to call again with the same arguments after any availability error: on a Delta table
+        the mark makes the second run a no-op if the first one committed.
+        """
+        ...
+
+    async def interrupt(self) -> None:
+        """Stop whatever still runs in this lane, an earlier incarnation's statement included."""
+        ...
+
+
+class Engine(Protocol):
+    """One Spark cluster."""
+
+    async def probe(self, *, timeout_s: float) -> None:
+        """Run a statement that needs the whole path to the executors; raises EngineError."""
+        ...
+
+    def session(self, key: str) -> Session:
+        """Return the session of this key, made when first used."""
+        ...
+
+    def lane(self, index: int) -> Lane:
+        """Return the applier's lane of this index; its Spark session id never changes."""
+        ...
+
+    async def table_columns(self, table: str) -> list[Column]:
+        """Return a table's columns (for the rows door); EngineError if there is no such table."""
+        ...
+
+    async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
+        """Return the highest mark version each Delta table holds; tables without one are absent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connection; sessions of clients are released."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAddress:
+    """Where a cluster's Spark Connect server listens and what it wants to see."""
+
+    host: str
+    port: int
+    token: str = field(default="", repr=False)
+    tls: bool = False

@@ -1,0 +1,1 @@
+"""Pinning: making a replicated statement mean the same on every cluster."""
