@@ -1,0 +1,1 @@
+"""Configuration: one YAML file for a ring."""

@@ -1,0 +1,147 @@
+"""The configuration as values; each field with its unit, its default, and why that.
+
+Read by `haproc.config.load`. Paths are absolute after loading; secrets are resolved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from haproc.engine.interface import EngineAddress
+
+
+class OnClusterDown(StrEnum):
+    """What a HAProc does when its cluster stops answering."""
+
+    WAIT = "wait"
+    """Close the client door, probe, recover and open it again."""
+    EXIT = "exit"
+    """End the process with exit code 4; a supervisor starts it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A listener's or a peer's host and port."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address as an HTTP URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """One cluster of the ring and the HAProc beside it."""
+
+    name: str
+    listen: Address
+    """The client door."""
+    peer: Address
+    """The operator door: peers, health, status, metrics."""
+    spark: EngineAddress
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who may use the client door; the name is what rules see."""
+
+    name: str
+    token: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what one HAProc takes on."""
+
+    operation_bytes_max: int = 64 << 20
+    """A larger operation is refused; chosen, not measured."""
+    statements_max: int = 256
+    """Requests under way at once; the next one is answered 429."""
+    sessions_max: int = 1000
+    """Client sessions kept; the next one is refused."""
+    materialise_rows_max: int = 100_000
+    """Rows of a nondeterministic INSERT … SELECT that are replicated as rows."""
+    materialise_bytes_max: int = 16 << 20
+    inline_bytes_max: int = 25 << 20
+    """A larger result needs EXTERNAL_LINKS or a stream (Databricks' limit)."""
+    results_kept_bytes_max: int = 512 << 20
+    """Results kept on disk for clients that fetch them in chunks."""
+    results_kept_s: float = 900.0
+    batch_operations_max: int = 10_000
+    """INSERTs combined into one statement; VALUES of 50,000 rows were measured to work."""
+    batch_bytes_max: int = 8 << 20
+    """Text or rows of such a batch."""
+    batch_rows_max: int = 20_000
+    lanes: int = 4
+    """Statements applied side by side; on two cores more gave nothing."""
+    look_ahead_records_max: int = 16_384
+    """Records read ahead of the cursor."""
+    look_ahead_bytes_max: int = 128 << 20
+    window_records: int = 65_536
+    """How far back a repeated request id is recognised, in records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Deadlines and intervals, in seconds."""
+
+    statement_s: float = 300.0
+    """A request's own deadline when it names none."""
+    apply_s: float = 3600.0
+    """One replicated statement on one cluster; then it is an availability error."""
+    append_s: float = 5.0
+    """A durable append to the log."""
+    probe_interval_s: float = 1.0
+    probe_timeout_s: float = 5.0
+    """A healthy two-core cluster under load answered the probe within 2 s."""
+    probes_missed: int = 2
+    """Failed probes in a row that make a cluster DOWN; a refused connection does at once."""
+    takeover_s: float = 3.0
+    """How long the origin of a synchronous operation may be silent before a peer decides."""
+    peer_s: float = 2.0
+    """A short question to a peer."""
+    fanout_s: float = 60.0
+    """A peer's share in a synchronous operation; after it the peer has it in its queue."""
+    drain_s: float = 30.0
+    """How long a stopping HAProc waits for what it has under way."""
+    retry_first_s: float = 0.1
+    retry_max_s: float = 5.0
+    """Backoff between attempts to apply an operation that the environment failed."""
+    stuck_after_attempts: int = 8
+    """Environment failures of one operation that make the cluster STUCK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One ring."""
+
+    ring: str
+    log: str
+    """URL of the log: ``sqlite:///absolute/path`` or ``memory:``."""
+    clusters: tuple[ClusterConfig, ...]
+    secret: str = field(repr=False)
+    """What peers show each other."""
+    state_dir: Path = Path("haproc-state")
+    """Pid files, kept results, logs of local clusters."""
+    rules: Path | None = None
+    users: tuple[User, ...] = ()
+    """Empty: anybody who reaches the client door, under the name ``anonymous``."""
+    allow_anonymous: bool = False
+    """Needed to leave ``users`` empty while a listener is not on loopback."""
+    fanout_parallel: bool = False
+    on_cluster_down: OnClusterDown = OnClusterDown.WAIT
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+
+    def cluster(self, name: str) -> ClusterConfig:
+        """Return the cluster of this name; KeyError if the ring has none."""
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        raise KeyError(name)

@@ -1,0 +1,44 @@
+"""What the doors ask of the HAProc behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from haproc.classify.model import Statement
+from haproc.engine.interface import Column, Settings
+from haproc.route.model import Answer, Request, RowsRequest
+
+
+class Service(Protocol):
+    """Runs clients' requests. Every method raises RequestError and nothing else."""
+
+    async def execute(self, request: Request) -> Answer:
+        """Classify the statement, run it, and return its answer (a query's result streams)."""
+        ...
+
+    async def append_rows(self, request: RowsRequest) -> Answer:
+        """Append the rows to the table on every cluster as one operation."""
+        ...
+
+    async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
+        """Return a table's columns, to check rows before they are accepted."""
+        ...
+
+    async def open_session(
+        self, session_id: str, user: str, statements: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Create (or rebuild) a client's session and run its journal of session statements.
+
+        Returns the session's current catalog, schema and time zone. Opening a session that
+        exists starts it anew.
+        """
+        ...
+
+    async def close_session(self, session_id: str, user: str) -> None:
+        """Forget the session; closing one that is not there is harmless."""
+        ...
+
+    def classify(self, statement: str, user: str) -> Statement:
+        """Classify without running."""
+        ...
