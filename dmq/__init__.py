@@ -1,0 +1,40 @@
+"""DMQ: one ordered, durable log of records, from which every cluster reads its own queue.
+
+A *record* is an opaque payload with a few headers; the log gives it an *offset*, its place in
+the one order. A reader's *cursor* says how far it has applied the log. Nothing in this package
+knows what the records mean.
+"""
+
+from dmq.errors import (
+    LogCorruptError,
+    LogError,
+    LogRegressedError,
+    LogUnavailableError,
+    RecordTooLargeError,
+    TrimmedError,
+    UnknownVersionError,
+)
+from dmq.interface import Cursor, Entry, Log
+from dmq.memory import MemoryLog, MemoryStore
+from dmq.opening import open_log
+from dmq.record import Json, Record, decode, encode
+
+__all__ = [
+    "Cursor",
+    "Entry",
+    "Json",
+    "Log",
+    "LogCorruptError",
+    "LogError",
+    "LogRegressedError",
+    "LogUnavailableError",
+    "MemoryLog",
+    "MemoryStore",
+    "Record",
+    "RecordTooLargeError",
+    "TrimmedError",
+    "UnknownVersionError",
+    "decode",
+    "encode",
+    "open_log",
+]

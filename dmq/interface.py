@@ -1,0 +1,97 @@
+"""The log as its users see it.
+
+Contract (the suite in tests/contract runs it against every backend):
+
+- Offsets rise strictly; they need not be dense. One append's records are adjacent and in order.
+- ``append`` returns once the records would survive a kill of every process that holds the log.
+  If it raises LogUnavailableError the records may or may not be there; if it raises anything
+  else they are not.
+- A record is seen by all readers in the same order; no reader sees a record before all that
+  precede it are visible.
+- ``read`` below the trim point raises TrimmedError and never skips; above the end it raises
+  LogRegressedError.
+- A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts.
+
+Not in the contract: exactly one copy of a record whose append was retried. Readers drop copies
+by ``Record.key``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dmq.record import Record
+
+CURSOR_NOTE_BYTES_MAX: Final = 3500
+"""Kafka keeps at most 4,096 bytes beside a committed offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record at its place."""
+
+    offset: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a reader is: every record below ``offset`` is dealt with.
+
+    ``note`` is the reader's own (ASCII, at most CURSOR_NOTE_BYTES_MAX bytes), stored with it
+    atomically.
+    """
+
+    offset: int = 0
+    note: str = ""
+
+
+class Log(Protocol):
+    """One ordered, durable sequence of records. Safe for many tasks of one event loop."""
+
+    async def append(self, records: Sequence[Record]) -> list[int]:
+        """Make the records durable, adjacent and in order; return their offsets."""
+        ...
+
+    async def read(
+        self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
+    ) -> list[Entry]:
+        """Return the entries at or after ``start`` in order; empty at the end of the log.
+
+        Stops at either limit, but always returns at least one entry where there is one.
+        """
+        ...
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the end is beyond ``offset`` (True) or the time is over (False)."""
+        ...
+
+    async def start(self) -> int:
+        """Return the lowest offset that can still be read."""
+        ...
+
+    async def end(self) -> int:
+        """Return the offset after the newest record that is durable now."""
+        ...
+
+    async def load_cursor(self, reader: str) -> Cursor | None:
+        """Return the reader's cursor, or None if it never committed one."""
+        ...
+
+    async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
+        """Store the reader's cursor durably."""
+        ...
+
+    async def cursors(self) -> Mapping[str, Cursor]:
+        """Return every reader's cursor."""
+        ...
+
+    async def trim(self, before: int) -> None:
+        """Delete the records below ``before``; asking again or for less is harmless."""
+        ...
+
+    async def close(self) -> None:
+        """Release what the log holds; appends under way finish first."""
+        ...

@@ -1,0 +1,150 @@
+"""A log in memory, for tests and simulations.
+
+`MemoryStore` is what would be on disk; `MemoryLog` is one process's handle to it, so that a
+simulated process can die (its handle is dropped) and come back to the same log. Nothing here
+starts a thread, reads a clock or yields to the loop except in ``wait``, whose timer is the running
+loop's: under a virtual clock every run with the same inputs is the same.
+
+Records are kept as their bytes, so what is read went through the format, and nobody shares
+mutable headers with the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from dmq.entries import (
+    RECORD_BYTES_MAX,
+    check_cursor,
+    check_not_beyond,
+    check_readable,
+    decode_run,
+    encode_all,
+)
+from dmq.errors import LogError
+from dmq.interface import Cursor, Entry
+from dmq.record import Record
+from dmq.waiters import Waiters
+
+
+class MemoryStore:
+    """The records and cursors that all handles share; outlives each of them."""
+
+    def __init__(self, *, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
+        self.record_bytes_max = record_bytes_max
+        self.start = 0
+        self.cursors: dict[str, Cursor] = {}
+        self._stored: list[bytes] = []
+        self._listeners: list[Waiters] = []
+
+    @property
+    def end(self) -> int:
+        """The offset after the newest record."""
+        return self.start + len(self._stored)
+
+    def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
+        """Append records' bytes as they are, and wake the readers that wait for them."""
+        first = self.end
+        self._stored.extend(encoded)
+        for waiters in tuple(self._listeners):
+            waiters.advance(self.end)
+        return list(range(first, self.end))
+
+    def stored_from(self, offset: int, records_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        """Return the stored bytes from this offset on, within both limits but at least one."""
+        taken: list[tuple[int, bytes]] = []
+        size = 0
+        first = offset - self.start
+        for data in islice(self._stored, first, first + max(1, records_max)):
+            size += len(data)
+            if taken and size > bytes_max:
+                break
+            taken.append((offset + len(taken), data))
+        return taken
+
+    def trim(self, before: int) -> None:
+        """Forget the records below ``before``."""
+        count = max(0, before - self.start)
+        del self._stored[:count]
+        self.start += count
+
+    def listen(self, waiters: Waiters) -> None:
+        """Tell these waiters of every new end, beginning with the present one."""
+        self._listeners.append(waiters)
+        waiters.advance(self.end)
+
+    def leave(self, waiters: Waiters) -> None:
+        """Stop telling these waiters."""
+        self._listeners.remove(waiters)
+
+
+class MemoryLog:
+    """One handle to a MemoryStore; see `dmq.interface.Log`."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self._store = MemoryStore() if store is None else store
+        self._waiters = Waiters()
+        self._closed = False
+        self._store.listen(self._waiters)
+
+    async def append(self, records: Sequence[Record]) -> list[int]:
+        """See Log.append."""
+        self._check_open()
+        return self._store.append_stored(encode_all(records, self._store.record_bytes_max))
+
+    async def read(
+        self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
+    ) -> list[Entry]:
+        """See Log.read."""
+        self._check_open()
+        check_readable(start, self._store.start, self._store.end)
+        return decode_run(start, self._store.stored_from(start, records_max, bytes_max))
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        """See Log.wait."""
+        self._check_open()
+        return await self._waiters.wait(offset, timeout_s)
+
+    async def start(self) -> int:
+        """See Log.start."""
+        self._check_open()
+        return self._store.start
+
+    async def end(self) -> int:
+        """See Log.end."""
+        self._check_open()
+        return self._store.end
+
+    async def load_cursor(self, reader: str) -> Cursor | None:
+        """See Log.load_cursor."""
+        self._check_open()
+        return self._store.cursors.get(reader)
+
+    async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
+        """See Log.commit_cursor."""
+        self._check_open()
+        check_cursor(cursor)
+        self._store.cursors[reader] = cursor
+
+    async def cursors(self) -> Mapping[str, Cursor]:
+        """See Log.cursors."""
+        self._check_open()
+        return dict(self._store.cursors)
+
+    async def trim(self, before: int) -> None:
+        """See Log.trim."""
+        self._check_open()
+        check_not_beyond(before, self._store.end)
+        self._store.trim(before)
+
+    async def close(self) -> None:
+        """See Log.close."""
+        if not self._closed:
+            self._closed = True
+            self._store.leave(self._waiters)
+            self._waiters.fail(LogError("the log was closed"))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogError("the log was closed")
