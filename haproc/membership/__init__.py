@@ -1,0 +1,1 @@
+"""Membership: the states of a HAProc, the health of its cluster, and its peers."""

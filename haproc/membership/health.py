@@ -1,0 +1,84 @@
+"""Whether the cluster answers, found out by running a statement on it.
+
+A refused connection means down at once; a slow answer only after several in a row. Anybody who
+meets an availability error calls `suspect`, and the next probe runs immediately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from haproc.engine.errors import EngineError, ErrorKind
+
+
+class Probed(Protocol):
+    """What can be asked whether it lives."""
+
+    async def probe(self, *, timeout_s: float) -> None:
+        """Raise EngineError if the cluster cannot run a statement."""
+        ...
+
+
+class Health:
+    """Probes one cluster for ever; ``up`` is set while it answers."""
+
+    def __init__(
+        self,
+        engine: Probed,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        missed_max: int,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._missed_max = missed_max
+        self._on_change = on_change
+        self._missed = 0
+        self._suspected = asyncio.Event()
+        self.up = asyncio.Event()
+        self.error = ""
+
+    def suspect(self, error: str) -> None:
+        """Probe now: somebody met an availability error."""
+        self.error = error
+        self._suspected.set()
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        while True:
+            self._suspected.clear()
+            await self._probe_once()
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._suspected.wait()
+            except TimeoutError:
+                continue
+
+    async def _probe_once(self) -> None:
+        try:
+            await self._engine.probe(timeout_s=self._timeout_s)
+        except EngineError as error:
+            self._missed += 1
+            self.error = f"{error.error_class or error.kind}: {error.message}"
+            gone = error.kind is ErrorKind.AVAILABILITY and error.error_class == REFUSED
+            if self.up.is_set() and (gone or self._missed >= self._missed_max):
+                self.up.clear()
+                self._on_change()
+            # A cluster that refuses connections must not be asked in a busy loop.
+            if self._suspected.is_set():
+                await asyncio.sleep(min(0.05, self._interval_s))
+            return
+        self._missed = 0
+        self.error = ""
+        if not self.up.is_set():
+            self.up.set()
+            self._on_change()
+
+
+REFUSED = "CONNECTION_REFUSED"
+"""The engine's error class for a server that does not accept connections."""

@@ -1,0 +1,1 @@
+"""Replication: operations, their order, and how each cluster applies them exactly once."""

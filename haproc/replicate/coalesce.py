@@ -1,0 +1,91 @@
+"""Combining consecutive INSERTs into one table into one statement.
+
+Only where each would mean the same alone: equal text up to the rows, equal literal types (see
+`InsertShape`), equal settings; rows that came as Arrow only with an equal schema. What the
+combination means if it fails is the applier's business: its parts then run one by one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from haproc.classify.model import Kind, OperationClass
+from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.replicate.operation import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Bounds of one combined statement."""
+
+    operations_max: int = 10_000
+    rows_max: int = 20_000
+    bytes_max: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """Operations with equal keys may run as one statement."""
+
+    table: str
+    settings: object
+    form: object
+
+
+def batch_key(op: Operation) -> BatchKey | None:
+    """Return what an operation must share with its neighbours; None if it runs alone."""
+    if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
+        return None
+    if op.reads or len(op.writes) != 1:
+        return None
+    (table,) = op.writes
+    if isinstance(op.write, RowsWrite):
+        return BatchKey(table, op.settings, _schema_of(op.write.rows))
+    if op.insert is None or op.kind is not Kind.INSERT:
+        return None
+    head = op.write.sql[: op.insert.values_at]
+    return BatchKey(table, op.settings, (head, op.insert.signature))
+
+
+def row_count(op: Operation) -> int:
+    """Return how many rows an operation adds to a batch, as far as its record tells."""
+    return op.insert.rows if op.insert is not None else 1
+
+
+def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite:
+    """Return the one write that does what these do one after another; their keys are equal."""
+    first = operations[0]
+    if len(operations) == 1:
+        return first.write
+    if isinstance(first.write, RowsWrite):
+        streams = [op.write.rows for op in operations if isinstance(op.write, RowsWrite)]
+        return RowsWrite(first.write.table, _concatenate(streams))
+    parts = [first.write.sql]
+    for op in operations[1:]:
+        assert op.insert is not None and isinstance(op.write, SqlWrite)
+        parts.append(op.write.sql[op.insert.values_at :])
+    # A line break, because a statement may end in a comment.
+    return SqlWrite("\n, ".join(parts))
+
+
+def _schema_of(stream: bytes) -> Any:
+    return pa.ipc.read_schema(pa.py_buffer(stream)).remove_metadata()
+
+
+def _concatenate(streams: Sequence[bytes]) -> bytes:
+    sink = io.BytesIO()
+    writer = None
+    for stream in streams:
+        with pa.ipc.open_stream(stream) as reader:
+            if writer is None:
+                writer = pa.ipc.new_stream(sink, reader.schema)
+            for batch in reader:
+                writer.write_batch(batch)
+    assert writer is not None
+    writer.close()
+    return sink.getvalue()

@@ -1,0 +1,241 @@
+"""The records that HAProcs put into the log: operations and what controls them.
+
+An *operation* is a write that stands alone: parameters bound, nothing in it that could mean
+something else on another cluster or at another time, and the session settings that change its
+meaning. *Control* records say what became of operations and who applies them:
+
+- ``decision``: the fate of a synchronous operation; the first one in the log counts.
+- ``outcome``: an application error that a cluster met when it applied an operation. Recorded
+  before anything that depends on the operation starts, so it survives the process.
+- ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from dmq import Json, LogCorruptError, Record
+from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+
+SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
+
+_SIDE_BY_SIDE: Final = frozenset(
+    {
+        Kind.INSERT,
+        Kind.INSERT_OVERWRITE,
+        Kind.UPDATE,
+        Kind.DELETE,
+        Kind.MERGE,
+        Kind.TRUNCATE,
+        Kind.OPTIMIZE,
+        Kind.VACUUM,
+        Kind.ANALYZE,
+        Kind.ROWS,
+    }
+)
+"""Kinds that touch nothing but the tables they name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An application error: the deterministic outcome of an operation on a cluster."""
+
+    error_class: str
+    sqlstate: str
+    message: str
+
+    def same_as(self, other: Failure) -> bool:
+        """Whether two clusters met the same error (messages may name files or hosts)."""
+        return (self.error_class, self.sqlstate) == (other.error_class, other.sqlstate)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One write, the same for every cluster. ``created_ms`` is Unix time, for people only."""
+
+    id: str
+    operation_class: OperationClass
+    kind: Kind
+    origin: str
+    fingerprint: str
+    write: SqlWrite | RowsWrite
+    settings: Settings = field(default_factory=Settings)
+    user: str = "anonymous"
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    tables_known: bool = True
+    insert: InsertShape | None = None
+    created_ms: int = 0
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every cluster stops in front of it until its fate is decided."""
+        return self.operation_class in SYNCHRONOUS
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it runs with nothing beside it: its tables don't say all that it touches."""
+        return self.synchronous or not self.tables_known or self.kind not in _SIDE_BY_SIDE
+
+    @property
+    def size_bytes(self) -> int:
+        """What it weighs in a batch and in memory."""
+        if isinstance(self.write, RowsWrite):
+            return len(self.write.rows)
+        return len(self.write.sql)
+
+
+class Verdict(StrEnum):
+    """The fate of a synchronous operation."""
+
+    COMMIT = "commit"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected."""
+
+    offset: int
+    operation_id: str
+    verdict: Verdict
+    by: str
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """A cluster met an application error when it applied the operation at ``offset``."""
+
+    offset: int
+    cluster: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """From here on only this incarnation applies operations to the cluster."""
+
+    cluster: str
+    incarnation: str
+
+
+Message: TypeAlias = Operation | Decision | FailureReport | Claim
+
+
+def _failure_json(failure: Failure | None) -> Json:
+    if failure is None:
+        return None
+    return [failure.error_class, failure.sqlstate, failure.message]
+
+
+def _failure(value: Any) -> Failure | None:
+    return None if value is None else Failure(*value)
+
+
+def _operation_record(op: Operation) -> Record:
+    headers: dict[str, Json] = {
+        "class": op.operation_class.value,
+        "kind": op.kind.value,
+        "origin": op.origin,
+        "fingerprint": op.fingerprint,
+        "user": op.user,
+        "settings": [
+            op.settings.catalog,
+            op.settings.schema,
+            op.settings.time_zone,
+            op.settings.ansi,
+            [list(pair) for pair in op.settings.confs],
+        ],
+        "reads": [*sorted(op.reads)],
+        "writes": [*sorted(op.writes)],
+        "tables_known": op.tables_known,
+        "created_ms": op.created_ms,
+    }
+    if op.insert is not None:
+        headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
+    if isinstance(op.write, RowsWrite):
+        headers["rows_table"] = op.write.table
+        return Record("operation", op.id, headers, op.write.rows)
+    return Record("operation", op.id, headers, op.write.sql.encode())
+
+
+def _operation(record: Record) -> Operation:
+    h: Mapping[str, Any] = record.headers
+    catalog, schema, time_zone, ansi, confs = h["settings"]
+    insert = h.get("insert")
+    table = h.get("rows_table")
+    return Operation(
+        id=record.key,
+        operation_class=OperationClass(h["class"]),
+        kind=Kind(h["kind"]),
+        origin=h["origin"],
+        fingerprint=h["fingerprint"],
+        write=SqlWrite(record.payload.decode())
+        if table is None
+        else RowsWrite(table, record.payload),
+        settings=Settings(catalog, schema, time_zone, ansi, tuple((k, v) for k, v in confs)),
+        user=h["user"],
+        reads=frozenset(h["reads"]),
+        writes=frozenset(h["writes"]),
+        tables_known=h["tables_known"],
+        insert=None if insert is None else InsertShape(*insert),
+        created_ms=h["created_ms"],
+    )
+
+
+def to_record(message: Message) -> Record:
+    """Return the log record of a message."""
+    match message:
+        case Operation():
+            return _operation_record(message)
+        case Decision():
+            return Record(
+                "decision",
+                message.operation_id,
+                {
+                    "offset": message.offset,
+                    "verdict": message.verdict.value,
+                    "by": message.by,
+                    "failure": _failure_json(message.failure),
+                },
+            )
+        case FailureReport():
+            return Record(
+                "outcome",
+                "",
+                {
+                    "offset": message.offset,
+                    "cluster": message.cluster,
+                    "failure": _failure_json(message.failure),
+                },
+            )
+        case Claim():
+            return Record(
+                "claim", "", {"cluster": message.cluster, "incarnation": message.incarnation}
+            )
+
+
+def from_record(record: Record) -> Message:
+    """Return the message of a log record; LogCorruptError if it is none of ours."""
+    h: Mapping[str, Any] = record.headers
+    try:
+        match record.kind:
+            case "operation":
+                return _operation(record)
+            case "decision":
+                failure = _failure(h["failure"])
+                return Decision(h["offset"], record.key, Verdict(h["verdict"]), h["by"], failure)
+            case "outcome":
+                return FailureReport(h["offset"], h["cluster"], Failure(*h["failure"]))
+            case "claim":
+                return Claim(h["cluster"], h["incarnation"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
+    raise LogCorruptError(
+        f"record kind {record.kind!r} is not known to this version of HAProc: upgrade it"
+    )

@@ -1,0 +1,107 @@
+"""What became of each operation on this cluster, and who waits for it.
+
+Kept for the operations of the request-id window: a client that retries, here or after a restart,
+gets the outcome of the first attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from haproc.engine.interface import Applied
+from haproc.replicate.operation import Failure, Operation
+
+
+class Status(StrEnum):
+    """An operation's fate on this cluster."""
+
+    APPLIED = "applied"
+    FAILED = "failed"
+    """It ran and met an application error."""
+    REJECTED = "rejected"
+    """Its origin decided against it; it never ran here, or had no effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``clusters`` says for a synchronous operation what the other clusters answered.
+
+    ``assumed``: it was in doubt after a crash and taken for applied; not to be compared.
+    """
+
+    status: Status
+    applied: Applied = field(default_factory=Applied)
+    failure: Failure | None = None
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    assumed: bool = False
+
+
+APPLIED = Outcome(Status.APPLIED)
+
+
+@dataclass(slots=True)
+class Known:
+    """An operation that this HAProc has read from the log."""
+
+    offset: int
+    operation: Operation
+    outcome: Outcome | None = None
+    resolved: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Board:
+    """Outcomes by request id and by offset; the oldest leave when the window moves on."""
+
+    def __init__(self, window_records: int) -> None:
+        self._window_records = window_records
+        self._by_id: dict[str, Known] = {}
+        self._by_offset: dict[int, Known] = {}
+        self._order: deque[Known] = deque()
+        self._arrivals: dict[str, asyncio.Event] = {}
+
+    def admit(self, offset: int, operation: Operation) -> Known:
+        """Note an operation when it is first read."""
+        known = Known(offset, operation)
+        self._by_id[operation.id] = self._by_offset[offset] = known
+        self._order.append(known)
+        while self._order[0].offset < offset - self._window_records:
+            if self._order[0].outcome is None:
+                break
+            old = self._order.popleft()
+            del self._by_offset[old.offset]
+            if self._by_id.get(old.operation.id) is old:
+                del self._by_id[old.operation.id]
+        if arrival := self._arrivals.pop(operation.id, None):
+            arrival.set()
+        return known
+
+    def resolve(self, offset: int, outcome: Outcome) -> None:
+        """Note what became of an operation; a later call corrects an earlier one."""
+        known = self._by_offset.get(offset)
+        if known is not None:
+            known.outcome = outcome
+            known.resolved.set()
+
+    def find(self, operation_id: str) -> Known | None:
+        """Return the operation of this id, if it is in the window."""
+        return self._by_id.get(operation_id)
+
+    def at(self, offset: int) -> Known | None:
+        """Return the operation at this offset, if it is in the window."""
+        return self._by_offset.get(offset)
+
+    async def arrival(self, operation_id: str) -> Known:
+        """Wait until the operation has been read from the log."""
+        while (known := self._by_id.get(operation_id)) is None:
+            await self._arrivals.setdefault(operation_id, asyncio.Event()).wait()
+        return known
+
+    async def outcome(self, known: Known) -> Outcome:
+        """Wait until it is known what became of the operation."""
+        await known.resolved.wait()
+        assert known.outcome is not None
+        return known.outcome

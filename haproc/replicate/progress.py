@@ -1,0 +1,80 @@
+"""How far a cluster has come, as one small value that is stored with its cursor.
+
+Everything below ``low`` is done. Above it, operations on other tables may be done already
+(``done``). Two kinds of *intent* are written down before the statement starts, so that after a
+crash exactly the same statement is run again:
+
+- ``batches``: (first, last) offsets of INSERTs that run as one statement under the last one's
+  version. A bigger batch formed anew would not be recognised by Delta as the one that may have
+  been committed, and would apply its first part twice.
+- ``alone``: a statement without a mark (DDL). After a crash it is in doubt: "already exists" or
+  "not found" from it then means that it had been applied.
+
+An operation becomes done here, durably, before any operation that conflicts with it starts. So
+whatever is in doubt after a crash has nothing conflicting behind it, and running it again is safe.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dmq import Cursor, LogCorruptError
+
+SPAN_MAX: Final = 16_384
+"""Offsets between ``low`` and the farthest operation started. Keeps the worst note (every other
+offset done) at about 2.8 kB, under what the log stores beside a cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """See the module. Offsets are log offsets; ``done`` holds only offsets at or above ``low``."""
+
+    low: int = 0
+    done: frozenset[int] = frozenset()
+    batches: tuple[tuple[int, int], ...] = ()
+    alone: int | None = None
+    diverged_at: int | None = None
+    """The operation at which this cluster was found to differ from the others."""
+
+
+def to_cursor(progress: Progress) -> Cursor:
+    """Return the cursor that stores the progress."""
+    note: dict[str, object] = {"v": 1}
+    if progress.done:
+        bits = 0
+        for offset in progress.done:
+            bits |= 1 << (offset - progress.low)
+        packed = zlib.compress(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), 9)
+        note["d"] = base64.b85encode(packed).decode()
+    if progress.batches:
+        note["b"] = [
+            [first - progress.low, last - progress.low] for first, last in progress.batches
+        ]
+    if progress.alone is not None:
+        note["a"] = progress.alone
+    if progress.diverged_at is not None:
+        note["x"] = progress.diverged_at
+    return Cursor(progress.low, json.dumps(note, separators=(",", ":")))
+
+
+def from_cursor(cursor: Cursor) -> Progress:
+    """Return the progress that a cursor stores; LogCorruptError for a note of another make."""
+    try:
+        note: dict[str, Any] = json.loads(cursor.note) if cursor.note else {"v": 1}
+        if note["v"] != 1:
+            raise LogCorruptError(
+                f"the cursor's note has version {note['v']}, this version of HAProc knows 1"
+            )
+        packed = zlib.decompress(base64.b85decode(note["d"])) if "d" in note else b""
+        bits = int.from_bytes(packed, "little")
+        done = {cursor.offset + i for i in range(bits.bit_length()) if bits >> i & 1}
+        batches = tuple(
+            (first + cursor.offset, last + cursor.offset) for first, last in note.get("b", [])
+        )
+        return Progress(cursor.offset, frozenset(done), batches, note.get("a"), note.get("x"))
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

@@ -1,0 +1,345 @@
+"""What a cluster applies next.
+
+Operations enter in log order. One may start when it conflicts with nothing unfinished before it:
+no table that one of the two writes is read or written by the other. *Exclusive* operations (DDL,
+unknown tables) run with nothing beside them. A synchronous operation that another cluster
+originated waits, and everything behind it, until its fate is known.
+
+An operation goes through ``take`` (it runs), ``complete`` (it ran; `progress` says so) and
+``release`` (that progress is durable; what conflicts with it may start). The order of the last two
+is what exactly-once rests on, see `haproc.replicate.progress`.
+
+After a restart, a statement of an earlier incarnation may still be running on the cluster. So the
+first statement on each table is the very one that may be running: the batch whose intent was
+stored, or the first operation alone. Delta's marks make the two one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import takewhile
+
+from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.replicate.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
+from haproc.replicate.operation import Operation, Verdict
+from haproc.replicate.progress import SPAN_MAX, Progress
+
+
+class Intent(Enum):
+    """What must be durable before a unit starts."""
+
+    NONE = auto()
+    BATCH = auto()
+    ALONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One statement for the cluster: one operation, or several INSERTs combined.
+
+    ``version`` is the mark's version: the last operation's offset. ``in_doubt`` says that an
+    earlier incarnation may have run it.
+    """
+
+    offsets: tuple[int, ...]
+    operations: tuple[Operation, ...]
+    intent: Intent
+    in_doubt: bool = False
+
+    @property
+    def version(self) -> int:
+        return self.offsets[-1]
+
+    def write(self) -> SqlWrite | RowsWrite:
+        """Return the statement to run."""
+        return combine(self.operations)
+
+
+class _State(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    COMPLETE = auto()
+
+
+@dataclass(slots=True)
+class _Task:
+    offset: int
+    op: Operation
+    key: BatchKey | None
+    state: _State = _State.WAITING
+    single: bool = False
+    unit: Unit | None = None
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Tables that unfinished operations read and write."""
+
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+    def conflicts(self, op: Operation) -> bool:
+        return not (
+            op.writes.isdisjoint(self.writes)
+            and op.writes.isdisjoint(self.reads)
+            and op.reads.isdisjoint(self.writes)
+        )
+
+    def add(self, op: Operation) -> None:
+        self.reads |= op.reads
+        self.writes |= op.writes
+
+
+class Schedule:
+    """See the module. ``me`` is the cluster's name; ``doubtful_below`` the log's end at start."""
+
+    def __init__(
+        self, me: str, progress: Progress, doubtful_below: int, limits: BatchLimits
+    ) -> None:
+        self._me = me
+        self._limits = limits
+        self._tasks: dict[int, _Task] = {}  # in log order
+        self._read_to = progress.low
+        self._done = set(progress.done)
+        self._restored = frozenset(progress.done)
+        self._old_batches = dict(progress.batches)
+        self._old_alone = progress.alone
+        self._diverged_at = progress.diverged_at
+        self._doubtful_below = doubtful_below
+        self._settled: set[str] = set()
+        self._permitted: set[int] = set()
+        self._verdicts: dict[int, Verdict] = {}
+        self._bytes = 0
+
+    # -- what comes in ---------------------------------------------------------------------
+
+    def add(self, offset: int, op: Operation) -> bool:
+        """Enter an operation; False if it was done before the restart."""
+        assert offset >= self._read_to
+        self._read_to = offset + 1
+        if offset in self._done:
+            return False
+        if self._verdicts.get(offset) is Verdict.REJECT:
+            self._done.add(offset)
+            return False
+        self._tasks[offset] = _Task(offset, op, batch_key(op))
+        self._bytes += op.size_bytes
+        return True
+
+    def passed(self, offset: int) -> None:
+        """Note that the log holds nothing to apply at ``offset``."""
+        self._read_to = max(self._read_to, offset + 1)
+
+    def decide(self, offset: int, verdict: Verdict) -> bool:
+        """Note a synchronous operation's fate. True if it will never run here because of it.
+
+        The first decision counts; later ones change nothing.
+        """
+        if offset in self._verdicts:
+            return False
+        self._verdicts[offset] = verdict
+        task = self._tasks.get(offset)
+        if verdict is Verdict.REJECT and task is not None and task.state is _State.WAITING:
+            self._drop(task)
+            return True
+        return False
+
+    def permit(self, offset: int) -> None:
+        """Let a synchronous operation run before its decision: its origin asked for it."""
+        self._permitted.add(offset)
+
+    def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
+        """Mark as done what the tables themselves say was applied; return those offsets.
+
+        ``offsets_applied`` holds the last offset found in each table. An operation that wrote
+        only that table, at or below that offset, had been applied.
+        """
+        found = []
+        for task in list(self._tasks.values()):
+            if task.state is not _State.WAITING or task.op.exclusive or len(task.op.writes) != 1:
+                continue
+            (table,) = task.op.writes
+            if task.offset <= offsets_applied.get(table, -1):
+                found.append(task.offset)
+                self._old_batches.pop(task.offset, None)
+                self._drop(task)
+        return found
+
+    def _drop(self, task: _Task) -> None:
+        del self._tasks[task.offset]
+        self._bytes -= task.op.size_bytes
+        self._done.add(task.offset)
+
+    # -- what is to be done ----------------------------------------------------------------
+
+    def take(self, lanes_free: int) -> list[Unit]:
+        """Return units to start now, at most ``lanes_free``; they count as running from here."""
+        units: list[Unit] = []
+        busy = _Busy()
+        tasks = list(self._tasks.values())
+        farthest = self.low + SPAN_MAX
+        for position, task in enumerate(tasks):
+            if len(units) == lanes_free or task.offset >= farthest:
+                break
+            if task.op.exclusive:
+                if position == 0 and task.state is _State.WAITING and self._may_run(task):
+                    units.append(self._start([task], Intent.ALONE))
+                break
+            if task.state is _State.WAITING and not busy.conflicts(task.op):
+                unit = self._begin(task, tasks[position:], farthest)
+                if unit is not None:
+                    units.append(unit)
+            busy.add(task.op)
+        return units
+
+    def _may_run(self, task: _Task) -> bool:
+        return (
+            not task.op.synchronous
+            or task.op.origin == self._me
+            or task.offset in self._permitted
+            or task.offset in self._verdicts
+        )
+
+    def _begin(self, head: _Task, rest: Sequence[_Task], farthest: int) -> Unit | None:
+        if head.offset in self._old_batches:
+            last = self._old_batches[head.offset]
+            if self._read_to <= last:
+                return None  # its end has not been read yet
+            members = [
+                t for t in rest if t.offset <= last and not t.op.writes.isdisjoint(head.op.writes)
+            ]
+            return self._start(members, Intent.BATCH)
+        doubtful = head.offset < self._doubtful_below and not (head.op.writes <= self._settled)
+        if head.key is None or head.single or doubtful:
+            return self._start([head], Intent.NONE)
+        members = list(self._joined(head, takewhile(lambda t: t.offset < farthest, rest)))
+        return self._start(members, Intent.BATCH if len(members) > 1 else Intent.NONE)
+
+    def _joined(self, head: _Task, rest: Iterable[_Task]) -> Iterable[_Task]:
+        """Yield the head and what may run with it in one statement.
+
+        It takes every operation on the table between its first and its last, so that the two
+        offsets alone say what it was.
+        """
+        rows = size = count = 0
+        for task in rest:
+            if task.op.exclusive:
+                return
+            if head.op.writes.isdisjoint(task.op.writes | task.op.reads):
+                continue
+            rows, size, count = rows + row_count(task.op), size + task.op.size_bytes, count + 1
+            over = (
+                rows > self._limits.rows_max
+                or size > self._limits.bytes_max
+                or count > self._limits.operations_max
+            )
+            if task is not head and (over or task.single or task.key != head.key):
+                return
+            yield task
+
+    def _start(self, tasks: Sequence[_Task], intent: Intent) -> Unit:
+        offsets = tuple(task.offset for task in tasks)
+        in_doubt = offsets[0] == self._old_alone or offsets[0] in self._old_batches
+        unit = Unit(offsets, tuple(task.op for task in tasks), intent, in_doubt)
+        for task in tasks:
+            task.state, task.unit = _State.RUNNING, unit
+        return unit
+
+    # -- what was done ---------------------------------------------------------------------
+
+    def complete(self, unit: Unit) -> None:
+        """Note that the unit ran; `progress` says so from now on."""
+        for offset in unit.offsets:
+            self._tasks[offset].state = _State.COMPLETE
+            self._done.add(offset)
+        self._old_batches.pop(unit.offsets[0], None)
+        if self._old_alone == unit.offsets[0]:
+            self._old_alone = None
+
+    def release(self, unit: Unit) -> None:
+        """Let what conflicts with the unit start: progress that holds it is durable."""
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            task = self._tasks.pop(offset)
+            assert task.state is _State.COMPLETE
+            self._bytes -= op.size_bytes
+            self._settled |= op.writes
+            self._permitted.discard(offset)
+
+    def split(self, unit: Unit) -> None:
+        """Take a combined unit back: its operations run one by one from now on.
+
+        The progress without its intent must be durable before the next ``take``.
+        """
+        for offset in unit.offsets:
+            task = self._tasks[offset]
+            task.state, task.unit, task.single = _State.WAITING, None, True
+        self._old_batches.pop(unit.offsets[0], None)
+
+    def mark_diverged(self, offset: int) -> None:
+        """Remember, in the progress, that this cluster differs from the others."""
+        if self._diverged_at is None:
+            self._diverged_at = offset
+
+    # -- what is known ---------------------------------------------------------------------
+
+    @property
+    def low(self) -> int:
+        """The offset below which everything is done."""
+        for offset, task in self._tasks.items():
+            if task.state is not _State.COMPLETE:
+                return offset
+        return self._read_to
+
+    @property
+    def read_to(self) -> int:
+        """The offset up to which the log has been read."""
+        return self._read_to
+
+    @property
+    def pending(self) -> int:
+        """How many operations are not finished."""
+        return len(self._tasks)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What the unfinished operations weigh."""
+        return self._bytes
+
+    @property
+    def progress(self) -> Progress:
+        """The value to store with the cursor now."""
+        low = self.low
+        self._done = {offset for offset in self._done if offset >= low}
+        units = {
+            id(task.unit): task.unit
+            for task in self._tasks.values()
+            if task.unit is not None and task.state is _State.RUNNING
+        }.values()
+        batches = {u.offsets[0]: u.offsets[-1] for u in units if u.intent is Intent.BATCH}
+        batches |= self._old_batches
+        alone = [u.offsets[0] for u in units if u.intent is Intent.ALONE]
+        return Progress(
+            low=low,
+            done=frozenset(self._done),
+            batches=tuple(sorted(batches.items())),
+            alone=alone[0] if alone else self._old_alone,
+            diverged_at=self._diverged_at,
+        )
+
+    def undecided(self) -> tuple[int, Operation] | None:
+        """Return the synchronous operation that everything waits for, if there is one."""
+        for offset, task in self._tasks.items():
+            waits = task.state is _State.WAITING and task.op.exclusive and not self._may_run(task)
+            return (offset, task.op) if waits else None
+        return None
+
+    def doubtful_tables(self) -> frozenset[str]:
+        """Return the tables whose last applied offset is worth reading back after a restart."""
+        return frozenset(
+            table
+            for task in self._tasks.values()
+            if task.offset < self._doubtful_below and not task.op.exclusive
+            for table in task.op.writes
+        )

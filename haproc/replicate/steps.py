@@ -1,0 +1,36 @@
+"""The named moments of a write's life at which a test may stop, kill or delay a HAProc.
+
+In production nothing happens at them. The simulation crashes its nodes there, and the fault tests
+kill real processes there (see `haproc.faults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Step(StrEnum):
+    """A moment, named after what comes next or has just been done."""
+
+    APPEND_BEFORE = "append.before"
+    APPEND_AFTER = "append.after"
+    INTENT_AFTER = "intent.after"
+    """The intent of a batch or DDL is durable, the statement has not started."""
+    APPLY_BEFORE = "apply.before"
+    APPLY_AFTER = "apply.after"
+    """The statement is committed on the cluster, the cursor does not say so."""
+    CURSOR_AFTER = "cursor.after"
+    FANOUT_BEFORE = "fanout.before"
+    """The origin is about to ask a peer."""
+    FANOUT_AFTER = "fanout.after"
+    """A peer has answered; the decision is not in the log."""
+    DECISION_AFTER = "decision.after"
+
+
+Trace: TypeAlias = Callable[[Step], Awaitable[None]]
+
+
+async def no_trace(step: Step) -> None:
+    """The production trace: nothing."""
