@@ -143,6 +143,7 @@ class LogWriter(_Side):
         except LogCorruptError as error:
             raise LogError(f"{path} is not a log: {error.__cause__}") from error
         self._end_given = 0
+        self._space_freed = False
 
     @property
     def log_id(self) -> str:
@@ -164,7 +165,13 @@ class LogWriter(_Side):
         """Give back a little of the space of trimmed records; return whether there is more."""
         with translated(self._path), self._lock.held():
             self._check_in_place()
-            return self._delete_trimmed() or self._shrink()
+            if self._delete_trimmed() or self._shrink():
+                self._space_freed = True
+            elif self._space_freed:
+                # The file itself gets smaller when the write-ahead log is carried over to it.
+                self._space_freed = False
+                self._empty_wal()
+            return self._space_freed
 
     def close(self) -> None:
         """Close the connection; the last one of all tidies the write-ahead log up."""
@@ -265,12 +272,14 @@ class LogWriter(_Side):
     def _bound_wal(self) -> None:
         """Empty the write-ahead log if readers kept it from being reused for too long."""
         wal = Path(f"{self._path}-wal")
-        if not wal.exists() or wal.stat().st_size < WAL_BYTES_MAX:
-            return
+        if wal.exists() and wal.stat().st_size >= WAL_BYTES_MAX and not self._empty_wal():
+            _logger.warning("%s: a long read keeps the write-ahead log from shrinking", wal)
+
+    def _empty_wal(self) -> bool:
+        """Carry the write-ahead log over and cut it to nothing; False if a read is in the way."""
         self._pragma(f"busy_timeout={_CHECKPOINT_WAIT_MS}")
         try:
-            if self._pragma("wal_checkpoint(TRUNCATE)"):
-                _logger.warning("%s: a long read keeps the write-ahead log from shrinking", wal)
+            return self._pragma("wal_checkpoint(TRUNCATE)") == 0
         finally:
             self._pragma(f"busy_timeout={int(LOCK_TIMEOUT_S * 1000)}")
 

@@ -1,0 +1,374 @@
+"""What every log keeps to, as dmq/interface.py says it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from log_backends import RECORD_BYTES_MAX, Backend
+
+from dmq import (
+    Cursor,
+    Entry,
+    Log,
+    LogCorruptError,
+    LogError,
+    LogRegressedError,
+    Record,
+    RecordTooLargeError,
+    TrimmedError,
+    UnknownVersionError,
+    encode,
+)
+from dmq.interface import CURSOR_NOTE_BYTES_MAX
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+async def log(backend: Backend) -> AsyncIterator[Log]:
+    log = await backend.open()
+    yield log
+    await log.close()
+
+
+def records(*keys: str) -> list[Record]:
+    return [Record("test", key) for key in keys]
+
+
+def keys(entries: list[Entry]) -> list[str]:
+    return [entry.record.key for entry in entries]
+
+
+async def read_all(log: Log, start: int | None = None) -> list[Entry]:
+    entries: list[Entry] = []
+    offset = await log.start() if start is None else start
+    while found := await log.read(offset):
+        entries += found
+        offset = found[-1].offset + 1
+    return entries
+
+
+# Appending and reading
+
+
+async def test_log_new_is_empty(log: Log) -> None:
+    assert await log.start() == await log.end()
+    assert await log.read(await log.end()) == []
+    assert await log.cursors() == {}
+
+
+async def test_append_records_are_read_in_order_at_their_offsets(log: Log) -> None:
+    offsets = await log.append(records("a", "b")) + await log.append(records("c"))
+    entries = await read_all(log)
+    assert offsets == sorted(set(offsets))
+    assert [entry.offset for entry in entries] == offsets
+    assert keys(entries) == ["a", "b", "c"]
+    assert await log.end() > offsets[-1]
+
+
+async def test_append_nothing_gives_no_offsets(log: Log) -> None:
+    assert await log.append([]) == []
+    assert await log.read(await log.end()) == []
+
+
+async def test_append_many_tasks_keeps_each_ones_records_adjacent(log: Log) -> None:
+    async def writer(name: int) -> None:
+        for number in range(20):
+            await log.append(records(*(f"{name} {number} {part}" for part in range(3))))
+
+    await asyncio.gather(*(writer(name) for name in range(16)))
+    found = [tuple(map(int, key.split())) for key in keys(await read_all(log))]
+    batches = [tuple(found[index : index + 3]) for index in range(0, len(found), 3)]
+    for batch in batches:
+        name, number, _ = batch[0]
+        assert batch == tuple((name, number, part) for part in range(3))
+    for name in range(16):
+        assert [batch[0][1] for batch in batches if batch[0][0] == name] == list(range(20))
+
+
+async def test_append_is_seen_by_other_handles(backend: Backend, log: Log) -> None:
+    other = await backend.open()
+    await log.append(records("a"))
+    await other.append(records("b"))
+    assert await read_all(log) == await read_all(other)
+    assert keys(await read_all(log)) == ["a", "b"]
+    await other.close()
+
+
+async def test_append_record_comes_back_equal(log: Log) -> None:
+    record = Record(
+        kind="sql",
+        key="0f" * 16,
+        headers={"größe": 'naïve 😀 \u0000 \\ "', "list": [1, 2.5, None, {"ok": True}]},
+        payload=bytes(range(256)),
+    )
+    await log.append([record])
+    (entry,) = await read_all(log)
+    assert entry.record == record
+
+
+async def test_append_eight_mebibytes_come_back_equal(log: Log) -> None:
+    payload = bytes(range(256)) * (8 << 12)
+    assert len(payload) == 8 << 20
+    await log.append([Record("rows", "big", payload=payload), Record("sql", "small")])
+    big, small = await read_all(log)
+    assert big.record.payload == payload
+    assert small.record.key == "small"
+
+
+async def test_append_oversize_is_refused_and_nothing_appended(log: Log) -> None:
+    with pytest.raises(RecordTooLargeError, match="nothing was appended"):
+        await log.append([Record("test", "fits"), Record("test", payload=bytes(RECORD_BYTES_MAX))])
+    assert await read_all(log) == []
+
+
+async def test_append_record_at_the_limit_fits(log: Log) -> None:
+    room = RECORD_BYTES_MAX - len(encode(Record("test")))
+    await log.append([Record("test", payload=bytes(room))])
+    with pytest.raises(RecordTooLargeError):
+        await log.append([Record("test", payload=bytes(room + 1))])
+
+
+async def test_append_cancelled_leaves_others_of_the_group_untouched(log: Log) -> None:
+    tasks = [asyncio.create_task(log.append(records(f"{n} a", f"{n} b"))) for n in range(30)]
+    for task in tasks[::3]:
+        task.cancel()
+    await asyncio.wait(tasks[1::3], timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks[2::3]:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    found = {entry.offset: entry.record.key for entry in await read_all(log)}
+    for number, outcome in enumerate(outcomes):
+        if isinstance(outcome, list):
+            assert [found[offset] for offset in outcome] == [f"{number} a", f"{number} b"]
+        else:
+            assert isinstance(outcome, asyncio.CancelledError)
+            # There or not, but whole.
+            assert (f"{number} a" in found.values()) == (f"{number} b" in found.values())
+    assert all(isinstance(outcome, list) for outcome in outcomes[1::3])
+    assert await log.append(records("after"))
+
+
+# Limits of a read
+
+
+async def test_read_records_max_bounds_the_answer(log: Log) -> None:
+    offsets = await log.append(records(*"abcde"))
+    assert keys(await log.read(offsets[1], records_max=2)) == ["b", "c"]
+
+
+async def test_read_bytes_max_bounds_the_answer(log: Log) -> None:
+    record = Record("test", payload=bytes(1000))
+    offsets = await log.append([record] * 5)
+    size = len(encode(record))
+    assert len(await log.read(offsets[0], bytes_max=3 * size)) == 3
+    assert len(await log.read(offsets[0], bytes_max=3 * size - 1)) == 2
+
+
+async def test_read_limits_below_one_record_give_one(log: Log) -> None:
+    offsets = await log.append(records("a", "b"))
+    assert keys(await log.read(offsets[0], bytes_max=0)) == ["a"]
+    assert keys(await log.read(offsets[0], records_max=0)) == ["a"]
+
+
+async def test_read_above_the_end_is_refused(log: Log) -> None:
+    await log.append(records("a"))
+    end = await log.end()
+    with pytest.raises(LogRegressedError, match=str(end)):
+        await log.read(end + 1)
+
+
+# Waiting
+
+
+async def test_wait_record_already_there_returns_at_once(backend: Backend, log: Log) -> None:
+    (offset,) = await log.append(records("a"))
+    other = await backend.open()
+    for handle in (log, other):
+        assert await handle.wait(offset, DEADLINE_S)
+        assert await handle.wait(offset, 0)
+    assert not await log.wait(await log.end(), 0)
+    await other.close()
+
+
+async def test_wait_nothing_comes_returns_false_at_its_deadline(log: Log) -> None:
+    end = await log.end()
+    began = time.monotonic()
+    assert not await log.wait(end, 0.25)
+    assert 0.24 <= time.monotonic() - began < 2
+
+
+async def test_wait_own_append_wakes_every_reader_it_fulfils(log: Log) -> None:
+    end = await log.end()
+    waits = [asyncio.create_task(log.wait(end, DEADLINE_S)) for _ in range(5)]
+    beyond = asyncio.create_task(log.wait(end + 1, DEADLINE_S))
+    await asyncio.sleep(0)
+    (offset,) = await log.append(records("a"))
+    assert all(await asyncio.gather(*waits))
+    assert await log.read(offset)
+    assert not beyond.done()
+    await log.append(records("b"))
+    assert await beyond
+
+
+async def test_wait_other_handles_append_wakes_it(backend: Backend, log: Log) -> None:
+    other = await backend.open()
+    end = await log.end()
+    waiting = asyncio.create_task(log.wait(end, DEADLINE_S))
+    await other.append(records("a"))
+    assert await waiting
+    assert keys(await log.read(end)) == ["a"]
+    await other.close()
+
+
+async def test_wait_cancelled_leaves_the_others_waiting(log: Log) -> None:
+    end = await log.end()
+    cancelled, stays = (asyncio.create_task(log.wait(end, DEADLINE_S)) for _ in range(2))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await cancelled
+    await log.append(records("a"))
+    assert await stays
+
+
+# Cursors
+
+
+async def test_cursor_never_committed_is_none(log: Log) -> None:
+    assert await log.load_cursor("a") is None
+
+
+async def test_cursor_last_commit_counts_per_reader_and_keeps_its_note(
+    backend: Backend, log: Log
+) -> None:
+    note = "n" * CURSOR_NOTE_BYTES_MAX
+    await log.commit_cursor("a", Cursor(7))
+    await log.commit_cursor("b", Cursor(9, "b's"))
+    await log.commit_cursor("a", Cursor(5, note))
+    other = await backend.open()
+    for handle in (log, other):
+        assert await handle.load_cursor("a") == Cursor(5, note)
+        assert await handle.cursors() == {"a": Cursor(5, note), "b": Cursor(9, "b's")}
+    await other.close()
+
+
+async def test_cursor_survives_closing_the_log(backend: Backend) -> None:
+    log = await backend.open()
+    await log.commit_cursor("ä b", Cursor(3, "note"))
+    await log.close()
+    log = await backend.open()
+    assert await log.load_cursor("ä b") == Cursor(3, "note")
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    "cursor", [Cursor(-1), Cursor(1, "é"), Cursor(1, "n" * (CURSOR_NOTE_BYTES_MAX + 1))]
+)
+async def test_cursor_that_not_every_log_can_keep_is_refused(log: Log, cursor: Cursor) -> None:
+    with pytest.raises(ValueError, match="cursor"):
+        await log.commit_cursor("a", cursor)
+    assert await log.load_cursor("a") is None
+
+
+# Trimming
+
+
+async def test_trim_reading_below_is_refused_and_above_goes_on(backend: Backend, log: Log) -> None:
+    offsets = await log.append(records(*"abcd"))
+    await log.trim(offsets[2])
+    other = await backend.open()
+    for handle in (log, other):
+        assert await handle.start() == offsets[2]
+        assert keys(await handle.read(offsets[2])) == ["c", "d"]
+        for offset in offsets[:2]:
+            with pytest.raises(TrimmedError, match=str(offsets[2])):
+                await handle.read(offset)
+    await other.close()
+
+
+async def test_trim_again_or_for_less_changes_nothing(log: Log) -> None:
+    offsets = await log.append(records(*"abcd"))
+    for before in (offsets[2], offsets[2], offsets[1], 0):
+        await log.trim(before)
+    assert await log.start() == offsets[2]
+    assert keys(await read_all(log)) == ["c", "d"]
+
+
+async def test_trim_beyond_the_end_is_refused(log: Log) -> None:
+    await log.append(records("a"))
+    with pytest.raises(LogRegressedError):
+        await log.trim(await log.end() + 1)
+    assert keys(await read_all(log)) == ["a"]
+
+
+async def test_trim_whole_log_never_gives_an_offset_twice(backend: Backend) -> None:
+    log = await backend.open()
+    before = await log.append(records(*"abc"))
+    await log.trim(await log.end())
+    assert await log.read(await log.end()) == []
+    await log.close()
+    log = await backend.open()
+    assert await log.start() == await log.end() > before[-1]
+    after = await log.append(records("d"))
+    assert after[0] > before[-1]
+    assert keys(await read_all(log)) == ["d"]
+    await log.close()
+
+
+# Records that cannot be read
+
+
+@pytest.mark.parametrize(
+    ("stored", "error"),
+    [
+        (encode(Record("test"))[:2] + b"\x02" + encode(Record("test"))[3:], UnknownVersionError),
+        (b"", LogCorruptError),
+        (b"not a record at all", LogCorruptError),
+        (encode(Record("test"))[:-3], LogCorruptError),
+    ],
+    ids=["newer", "empty", "foreign", "cut"],
+)
+async def test_read_unreadable_record_names_its_offset_and_spares_the_others(
+    backend: Backend, log: Log, stored: bytes, error: type[LogError]
+) -> None:
+    (before,) = await log.append(records("before"))
+    offset = await backend.append_stored(stored)
+    (after,) = await log.append(records("after"))
+    assert keys(await log.read(before)) == ["before"]
+    for _ in range(2):
+        with pytest.raises(error, match=f"offset {offset} ") as caught:
+            await log.read(offset)
+        assert type(caught.value) is error
+    assert keys(await log.read(after)) == ["after"]
+
+
+# Closing
+
+
+async def test_close_lets_appends_under_way_finish(backend: Backend) -> None:
+    log = await backend.open()
+    appends = [asyncio.create_task(log.append(records(str(n)))) for n in range(10)]
+    await asyncio.sleep(0)
+    await log.close()
+    offsets = [offset for found in await asyncio.gather(*appends) for offset in found]
+    log = await backend.open()
+    assert [entry.offset for entry in await read_all(log)] == offsets
+    await log.close()
+
+
+async def test_close_ends_waits_and_refuses_further_use(backend: Backend) -> None:
+    log = await backend.open()
+    waiting = asyncio.create_task(log.wait(0, DEADLINE_S))
+    await asyncio.sleep(0)
+    await log.close()
+    await log.close()
+    with pytest.raises(LogError, match="closed"):
+        await waiting
+    for use in (log.append([]), log.append(records("a")), log.read(0), log.end(), log.trim(0)):
+        with pytest.raises(LogError, match="closed"):
+            await use
