@@ -1,0 +1,164 @@
+"""What a configuration must not say although each of its keys is readable. Values in, findings out.
+
+Every rule here stands for a ring that would start and then misbehave: two HAProcs on one port, one
+Spark counted as two replicas, a log that other processes cannot see, an open door to the network.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+
+from haproc.config.model import Address, Config
+
+Finding = tuple[str, str]
+"""A key's path and what is wrong with it."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LANES_MAX = 64
+_CLUSTERS_MAX = 64
+
+
+def check(config: Config) -> list[Finding]:
+    """Return everything that contradicts itself; empty for a usable configuration."""
+    return [
+        *_names(config),
+        *_addresses(config),
+        *_log(config),
+        *_access(config),
+        *_limits(config),
+        *_timeouts(config),
+    ]
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only processes of the same machine reach this host."""
+    if host.lower() == "localhost":
+        return True
+    address = _ip(host)
+    return address is not None and address.is_loopback
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _wildcard(host: str) -> bool:
+    address = _ip(host)
+    return address is not None and address.is_unspecified
+
+
+def _names(config: Config) -> Iterator[Finding]:
+    named = [("ring", config.ring)]
+    named += [(f"clusters[{i}].name", c.name) for i, c in enumerate(config.clusters)]
+    named += [(f"users[{i}].name", u.name) for i, u in enumerate(config.users)]
+    for path, name in named:
+        if not _NAME.fullmatch(name):
+            yield path, f"{name!r} must be 1 to 63 letters, digits, '.', '_' or '-'"
+    if not 1 <= len(config.clusters) <= _CLUSTERS_MAX:
+        yield "clusters", f"a ring has 1 to {_CLUSTERS_MAX} clusters, not {len(config.clusters)}"
+    yield from _twice([(path, name) for path, name in named if path.startswith("clusters")])
+    yield from _twice([(path, name) for path, name in named if path.startswith("users")])
+
+
+def _twice(values: list[Finding]) -> Iterator[Finding]:
+    seen: dict[str, str] = {}
+    for path, value in values:
+        first = seen.setdefault(value, path)
+        if first != path:
+            yield path, f"{value} is already used by {first}"
+
+
+def _addresses(config: Config) -> Iterator[Finding]:
+    listeners: list[tuple[str, Address]] = []
+    sparks: list[Finding] = []
+    for index, cluster in enumerate(config.clusters):
+        path = f"clusters[{index}]"
+        listeners += [(f"{path}.listen", cluster.listen), (f"{path}.peer", cluster.peer)]
+        sparks.append((f"{path}.spark.url", f"{_host(cluster.spark.host)}:{cluster.spark.port}"))
+        if _wildcard(cluster.peer.host):
+            yield (
+                f"{path}.peer",
+                f"the other HAProcs cannot connect to {cluster.peer.host}: name this host",
+            )
+        if _wildcard(cluster.spark.host):
+            yield f"{path}.spark.url", f"nobody can connect to {cluster.spark.host}"
+    yield from _twice([*((path, f"{_host(at.host)}:{at.port}") for path, at in listeners), *sparks])
+
+
+def _host(host: str) -> str:
+    """Return one name for all names of the own machine; a wildcard takes its ports too."""
+    return "localhost" if is_loopback(host) or _wildcard(host) else host.lower()
+
+
+def _log(config: Config) -> Iterator[Finding]:
+    if config.log == "memory:":
+        if len(config.clusters) > 1:
+            yield (
+                "log",
+                "memory: is seen by one process only, but each cluster has its own HAProc "
+                "process; use sqlite:///path",
+            )
+    elif config.log.startswith("sqlite:///"):
+        hosts = sorted({_host(cluster.peer.host) for cluster in config.clusters})
+        if len(hosts) > 1:
+            yield (
+                "log",
+                f"an SQLite file serves the processes of one machine, but the HAProcs are on "
+                f"{', '.join(hosts)}",
+            )
+    else:
+        kind = config.log.split(":", 1)[0]
+        yield "log", f"unknown kind of log {kind!r}; known are sqlite:///path and memory:"
+
+
+def _access(config: Config) -> Iterator[Finding]:
+    if config.users and config.allow_anonymous:
+        yield "allow_anonymous", "contradicts users: with users there is no anonymous access"
+    for index, cluster in enumerate(config.clusters):
+        open_door = not is_loopback(cluster.listen.host)
+        if open_door and not config.users and not config.allow_anonymous:
+            yield (
+                f"clusters[{index}].listen",
+                f"{cluster.listen.host} is reached from outside this machine: configure users, "
+                "or say allow_anonymous: true",
+            )
+    tokens: dict[str, str] = {config.secret: "secret"}
+    for index, user in enumerate(config.users):
+        path = f"users[{index}].token"
+        first = tokens.setdefault(user.token, path)
+        if first != path:
+            yield path, f"is the same as {first}"
+
+
+def _limits(config: Config) -> Iterator[Finding]:
+    limits = config.limits
+    if limits.lanes > _LANES_MAX:
+        yield "limits.lanes", f"must be at most {_LANES_MAX}, not {limits.lanes}"
+    for smaller, larger in (
+        ("batch_bytes_max", "operation_bytes_max"),
+        ("materialise_bytes_max", "operation_bytes_max"),
+        ("batch_bytes_max", "look_ahead_bytes_max"),
+        ("batch_operations_max", "look_ahead_records_max"),
+        ("look_ahead_records_max", "window_records"),
+        ("inline_bytes_max", "results_kept_bytes_max"),
+    ):
+        low, high = getattr(limits, smaller), getattr(limits, larger)
+        if low > high:
+            yield f"limits.{smaller}", f"{low} is more than limits.{larger} ({high})"
+
+
+def _timeouts(config: Config) -> Iterator[Finding]:
+    timeouts = config.timeouts
+    for smaller, larger in (
+        ("retry_first_s", "retry_max_s"),
+        ("peer_s", "fanout_s"),
+        ("append_s", "statement_s"),
+    ):
+        low, high = getattr(timeouts, smaller), getattr(timeouts, larger)
+        if low > high:
+            yield f"timeouts.{smaller}", f"{low:g} is more than timeouts.{larger} ({high:g})"

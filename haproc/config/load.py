@@ -1,0 +1,73 @@
+"""Reading a ring's configuration: YAML text → plain tree → dataclasses → contradictions.
+
+All problems are collected, so that one run shows everything that has to be changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from haproc.config.check import check
+from haproc.config.errors import ConfigError, Problem
+from haproc.config.model import Config
+from haproc.config.tree import parse
+from haproc.config.walk import Walker
+
+__all__ = ["ConfigError", "Problem", "load", "load_text"]
+
+_BYTES_MAX: Final = 1 << 20
+"""A configuration is a page of text; anything larger is the wrong file."""
+
+
+def load(path: Path | str, environ: Mapping[str, str]) -> Config:
+    """Read the file; raises ConfigError with every problem found."""
+    file = Path(path).expanduser().absolute()
+    try:
+        if file.stat().st_size > _BYTES_MAX:
+            raise ConfigError(file, [Problem("", "larger than 1 MiB: not a configuration")])
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(file, [Problem("", f"cannot be read: {error.strerror}")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(file, [Problem("", "not UTF-8 text")]) from error
+    return load_text(text, file, environ)
+
+
+def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
+    """Read configuration text as if it stood in ``file`` (relative paths start at its folder)."""
+    tree = parse(text)
+    walker = Walker(tree, file.parent, environ)
+    config: Config | None = None
+    if not tree.problems or tree.value is not None:
+        config = walker.dataclass(Config, tree.value, "")
+    if config is not None:
+        config = dataclasses.replace(
+            config,
+            state_dir=walker.absolute(config.state_dir),
+            log=_absolute_log(config.log, walker),
+        )
+        for where, message in check(config):
+            walker.problem(where, message)
+        _check_rules(config, walker)
+    if walker.problems or config is None:
+        raise ConfigError(file, walker.problems)
+    return config
+
+
+def _absolute_log(log: str, walker: Walker) -> str:
+    """Return the log's URL with an absolute path; ``sqlite:queue.db`` is relative."""
+    if not log.startswith("sqlite:") or log.startswith("sqlite:///"):
+        return log
+    name = log.removeprefix("sqlite:")
+    if not name or name.startswith("//"):
+        walker.problem("log", f"{log!r} names no file: sqlite:///absolute/path, or sqlite:relative")
+        return log
+    return f"sqlite://{walker.absolute(Path(name))}"
+
+
+def _check_rules(config: Config, walker: Walker) -> None:
+    if config.rules is not None and not config.rules.is_file():
+        walker.problem("rules", f"there is no file {config.rules}")

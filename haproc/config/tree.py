@@ -1,0 +1,95 @@
+"""YAML as plain values that remember where they stood.
+
+The text is composed into YAML's nodes and these are turned into plain values here, because the
+usual loader keeps the last of two equal keys silently. `Tree.lines` gives the line of each key
+path, so that later findings can name it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import yaml
+
+from haproc.config.errors import Problem
+
+_DEPTH_MAX = 20
+
+
+@dataclass(slots=True)
+class Tree:
+    """A document's plain value, the line of each key path, and what was wrong with it."""
+
+    value: object = None
+    lines: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def join(path: str, key: str) -> str:
+    """Return the path of a key below ``path``."""
+    return f"{path}.{key}" if path else key
+
+
+def parse(text: str) -> Tree:
+    """Parse one YAML document; its problems are collected, not raised."""
+    tree = Tree()
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            tree.problems.append(Problem("", "the file is empty"))
+        else:
+            tree.value = _plain(loader, node, "", tree, 0)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = mark.line + 1 if mark is not None else None
+        tree.problems.append(Problem("", f"not valid YAML: {error.problem}", line))
+    except yaml.YAMLError as error:
+        tree.problems.append(Problem("", f"not valid YAML: {error}"))
+    finally:
+        loader.dispose()
+    return tree
+
+
+def _plain(loader: yaml.SafeLoader, node: yaml.Node, path: str, tree: Tree, depth: int) -> object:
+    tree.lines.setdefault(path, node.start_mark.line + 1)
+    if depth > _DEPTH_MAX:
+        tree.problems.append(_problem(path, "nested too deeply", node))
+        return None
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(loader, node, path, tree, depth)
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _plain(loader, item, f"{path}[{index}]", tree, depth + 1)
+            for index, item in enumerate(node.value)
+        ]
+    try:
+        value: object = loader.construct_object(node)
+    except (yaml.YAMLError, ValueError) as error:
+        tree.problems.append(_problem(path, f"cannot be read: {error}", node))
+        return None
+    return value
+
+
+def _mapping(
+    loader: yaml.SafeLoader, node: yaml.MappingNode, path: str, tree: Tree, depth: int
+) -> dict[str, object]:
+    result: dict[str, object] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            tree.problems.append(_problem(path, "a key must be plain text", key_node))
+            continue
+        key = str(key_node.value)
+        below = join(path, key)
+        if key in result:
+            first = tree.lines[below]
+            message = f"given twice; the first is in line {first}"
+            tree.problems.append(_problem(below, message, key_node))
+            continue
+        tree.lines[below] = key_node.start_mark.line + 1
+        result[key] = _plain(loader, value_node, below, tree, depth + 1)
+    return result
+
+
+def _problem(path: str, message: str, node: yaml.Node) -> Problem:
+    return Problem(path, message, node.start_mark.line + 1)

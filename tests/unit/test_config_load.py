@@ -1,0 +1,284 @@
+"""The configuration: every problem is found at once and named by its key's full path."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.config.load import ConfigError, load, load_text
+from haproc.config.model import Address, Config, Limits, OnClusterDown, Timeouts
+
+CONF = Path(__file__).parents[2] / "conf"
+ENVIRON = {
+    "RING": "ring-secret-1",
+    "TOKEN": "spark-token-1",
+    "ETL": "etl-token-1",
+    "BI": "bi-token-12",
+    "SHORT": "short",
+    "EMPTY": "",
+    "SPACED": "two words and more",
+}
+CLUSTER = """
+  - name: {name}
+    listen: 127.0.0.1:{port}
+    peer: 127.0.0.1:1{port}
+    spark: {{url: "sc://127.0.0.1:2{port}", token: {{env: TOKEN}}}}
+"""
+TWO = "clusters:" + CLUSTER.format(name="a", port=8080) + CLUSTER.format(name="b", port=8081)
+BASE = f"ring: demo\nlog: sqlite:log.db\nsecret: {{env: RING}}\n{TWO}"
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_text(text, Path("/etc/haproc/ring.yaml"), ENVIRON)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def only_problem(text: str) -> str:
+    found = problems(text)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def config(text: str) -> Config:
+    return load_text(text, Path("/etc/haproc/ring.yaml"), ENVIRON)
+
+
+def test_load_smallest_file_gives_defaults() -> None:
+    loaded = config(BASE)
+    assert loaded.ring == "demo"
+    assert loaded.log == "sqlite:///etc/haproc/log.db"
+    assert loaded.state_dir == Path("/etc/haproc/haproc-state")
+    assert loaded.secret == "ring-secret-1"
+    assert loaded.cluster("b").listen == Address("127.0.0.1", 8081)
+    assert loaded.cluster("b").spark.token == "spark-token-1"
+    assert (loaded.limits, loaded.timeouts, loaded.users) == (Limits(), Timeouts(), ())
+    assert loaded.on_cluster_down is OnClusterDown.WAIT and not loaded.fanout_parallel
+
+
+def test_load_every_key_is_read() -> None:
+    text = BASE + textwrap.dedent("""
+        fanout: parallel
+        on_cluster_down: exit
+        state_dir: state
+        users: [{name: etl, token: {env: ETL}}, {name: bi, token: {env: BI}}]
+        limits: {lanes: 2, results_kept_s: 60}
+        timeouts: {statement_s: 10, probes_missed: 3}
+    """)
+    loaded = config(text)
+    assert loaded.fanout_parallel and loaded.on_cluster_down is OnClusterDown.EXIT
+    assert [user.name for user in loaded.users] == ["etl", "bi"]
+    assert loaded.limits == Limits(lanes=2, results_kept_s=60.0)
+    assert loaded.timeouts == Timeouts(statement_s=10.0, probes_missed=3)
+    assert isinstance(loaded.timeouts.statement_s, float)
+
+
+def test_load_secrets_never_shown() -> None:
+    text = BASE + "users: [{name: etl, token: {env: ETL}}]"
+    shown = repr(config(text))
+    for secret in ("ring-secret-1", "spark-token-1", "etl-token-1"):
+        assert secret not in shown
+
+
+def test_load_secret_as_text_refused_and_not_repeated() -> None:
+    found = only_problem(BASE.replace("{env: RING}", "hunter2-hunter2"))
+    assert found.startswith("secret: a secret must not stand in this file")
+    assert "hunter2" not in found
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "message"),
+    [
+        ("{env: NOWHERE}", "secret.env", "environment variable NOWHERE is not set"),
+        ("{env: EMPTY}", "secret.env", "environment variable EMPTY is empty"),
+        ("{env: SHORT}", "secret.env", "too short"),
+        ("{env: SPACED}", "secret.env", "printable ASCII"),
+        ("{file: nothing.txt}", "secret.file", "/etc/haproc/nothing.txt cannot be read"),
+        ("{vault: x}", "secret", "not a secret"),
+        ("{env: A, file: b}", "secret", "not a secret"),
+        ("{env: 5}", "secret.env", "must be a name"),
+        ("12345678", "secret", "not a secret"),
+    ],
+)
+def test_load_secret_missing_or_unfit_named(source: str, path: str, message: str) -> None:
+    found = only_problem(BASE.replace("{env: RING}", source))
+    assert found.startswith(f"{path}: ") and message in found
+
+
+def test_load_secret_from_file_relative_to_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("from-a-file\n")
+    file = tmp_path / "ring.yaml"
+    file.write_text(BASE.replace("{env: RING}", "{file: secret.txt}"))
+    assert load(file, ENVIRON).secret == "from-a-file"
+
+
+def test_load_unknown_key_suggests_the_near_one() -> None:
+    found = only_problem(BASE + "limits: {lane: 3}")
+    assert re.fullmatch(r"limits\.lane: unknown key; did you mean lanes\? \(line \d+\)", found)
+
+
+def test_load_duplicate_key_named_with_both_lines() -> None:
+    assert only_problem(BASE + "ring: other\n").startswith("ring: given twice; the first is in")
+    nested = BASE + "limits:\n  lanes: 1\n  lanes: 2\n"
+    assert only_problem(nested).startswith("limits.lanes: given twice")
+
+
+def test_load_all_problems_reported_at_once() -> None:
+    text = BASE.replace("name: b", "nam: b") + "limits: {lanes: 0}\nfanout: both\nextra: 1\n"
+    found = "\n".join(problems(text))
+    for path in ("clusters[1].name: missing", "clusters[1].nam:", "limits.lanes:", "fanout:"):
+        assert path in found
+    assert "extra: unknown key" in found
+
+
+@pytest.mark.parametrize(
+    ("extra", "path", "message"),
+    [
+        ("limits: {lanes: true}", "limits.lanes", "expected a whole number, found true"),
+        ("limits: {lanes: 2.5}", "limits.lanes", "a whole number, found the number 2.5"),
+        ("limits: {lanes: '4'}", "limits.lanes", "a whole number, found the text '4'"),
+        ("limits: {lanes: 65}", "limits.lanes", "must be at most 64"),
+        ("limits: {lanes: -1}", "limits.lanes", "must be at least 1"),
+        ("limits: [1]", "limits", "expected a mapping of keys, found a list"),
+        ("limits:", "limits", "found nothing"),
+        ("timeouts: {peer_s: yes}", "timeouts.peer_s", "expected a number, found true"),
+        ("timeouts: {peer_s: 0}", "timeouts.peer_s", "must be above 0"),
+        ("timeouts: {peer_s: .nan}", "timeouts.peer_s", "finite"),
+        ("timeouts: {peer_s: .inf}", "timeouts.peer_s", "finite"),
+        ("allow_anonymous: 1", "allow_anonymous", "expected true or false, found the number 1"),
+        ("on_cluster_down: stop", "on_cluster_down", "must be wait or exit"),
+        ("rules: no-such-rules.yaml", "rules", "there is no file /etc/haproc/no-such-rules"),
+        ("rules: 5", "rules", "expected text, found the number 5; put it in quotes"),
+        ("users: {etl: 1}", "users", "expected a list, found a mapping"),
+        ("state_dir: ''", "state_dir", "must not be empty"),
+        ("limits: {batch_bytes_max: 100000000}", "limits.batch_bytes_max", "operation_bytes_max"),
+        ("limits: {window_records: 10}", "limits.look_ahead_records_max", "window_records (10)"),
+        ("timeouts: {retry_first_s: 9}", "timeouts.retry_first_s", "timeouts.retry_max_s (5)"),
+    ],
+)
+def test_load_wrong_value_named(extra: str, path: str, message: str) -> None:
+    found = only_problem(BASE + extra)
+    assert found.startswith(f"{path}: ") and message in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path", "message"),
+    [
+        ("name: b", "name: a", "clusters[1].name", "already used by clusters[0].name"),
+        ("name: b", "name: 'b c'", "clusters[1].name", "letters, digits"),
+        ("ring: demo", "ring: ../x", "ring", "letters, digits"),
+        ("ring: demo", "ring: on", "ring", "expected text, found true"),
+        ("listen: 127.0.0.1:8081", "listen: localhost:8080", "clusters[1].listen", "already used"),
+        ("peer: 127.0.0.1:18081", "peer: 127.0.0.1:8080", "clusters[1].peer", "already used"),
+        ("peer: 127.0.0.1:18081", "peer: 0.0.0.0:1", "clusters[1].peer", "cannot connect"),
+        ("127.0.0.1:28081", "localhost:28080", "clusters[1].spark.url", "already used by"),
+        ("listen: 127.0.0.1:8081", "listen: 8081", "clusters[1].listen", "expected text"),
+        ("listen: 127.0.0.1:8081", "listen: h:70000", "clusters[1].listen", "1 to 65535"),
+        ("listen: 127.0.0.1:8081", "listen: h:0", "clusters[1].listen", "1 to 65535"),
+        ("sc://127.0.0.1:28081", "http://127.0.0.1", "clusters[1].spark.url", "is not sc://"),
+        ("28081", "28081/;token=abc", "clusters[1].spark.url", "must not stand in the URL"),
+        ("28081", "28081/;x=1", "clusters[1].spark.url", "unknown option 'x=1'"),
+        ("sqlite:log.db", "'memory:'", "log", "one process only"),
+        ("sqlite:log.db", "'kafka:host'", "log", "unknown kind of log 'kafka'"),
+        ("sqlite:log.db", "'sqlite:'", "log", "names no file"),
+        ("sqlite:log.db", "'sqlite://host/x'", "log", "names no file"),
+        ("peer: 127.0.0.1:18081", "peer: other.example:1", "log", "one machine"),
+        ("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081", "clusters[1].listen", "allow_anonym"),
+    ],
+)
+def test_load_contradiction_named(old: str, new: str, path: str, message: str) -> None:
+    found = problems(BASE.replace(old, new))
+    assert any(f.startswith(f"{path}: ") and message in f for f in found), found
+
+
+def test_load_open_listener_with_users_or_on_purpose_accepted() -> None:
+    text = BASE.replace("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081")
+    assert config(text + "users: [{name: etl, token: {env: ETL}}]").users
+    assert config(text + "allow_anonymous: true").allow_anonymous
+
+
+def test_load_users_with_allow_anonymous_or_shared_token_refused() -> None:
+    users = "users: [{name: etl, token: {env: ETL}}, {name: bi, token: {env: %s}}]\n"
+    assert "contradicts users" in only_problem(BASE + users % "BI" + "allow_anonymous: true")
+    assert only_problem(BASE + users % "ETL").startswith("users[1].token: is the same as users[0]")
+    assert only_problem(BASE + users % "RING").startswith("users[1].token: is the same as secret")
+
+
+def test_load_ipv6_and_tls_read() -> None:
+    text = BASE.replace("listen: 127.0.0.1:8081", 'listen: "[::1]:9000"').replace(
+        "sc://127.0.0.1:28081", "sc://spark.example.com/;use_ssl=true"
+    )
+    cluster = config(text).clusters[1]
+    assert cluster.listen.url == "http://[::1]:9000"
+    assert (cluster.spark.host, cluster.spark.port, cluster.spark.tls) == (
+        "spark.example.com",
+        15002,
+        True,
+    )
+
+
+def test_load_memory_log_for_one_cluster_accepted() -> None:
+    one = "clusters:" + CLUSTER.format(name="a", port=8080)
+    text = BASE.replace(TWO, one).replace("sqlite:log.db", "'memory:'")
+    assert config(text).log == "memory:"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "5", "ring: [", "{", "? [1]\n: 2", "a: &x [*x]", "a: !!python/object:os.x {}"],
+)
+def test_load_not_a_configuration_refused(text: str) -> None:
+    assert problems(text)
+
+
+def test_load_missing_file_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml cannot be used:\n  cannot be read"):
+        load(tmp_path / "none.yaml", {})
+
+
+def test_conf_examples_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"HAPROC_SECRET": "ring-secret-1", "HAPROC_SPARK_TOKEN": "spark-token-1"}
+    assert len(load(CONF / "ring.local.yaml", environ).clusters) == 3
+    text = (CONF / "ring.production.yaml").read_text()
+    names = set(re.findall(r"/run/secrets/([a-z-]+)", text))
+    text = re.sub(r"\{file: /run/secrets/([a-z-]+)\}", r"{env: \1}", text)
+    loaded = load_text(text, CONF / "ring.production.yaml", {n: f"{n}-secret" for n in names})
+    assert loaded.clusters[0].spark.tls and len(loaded.users) == 2
+
+
+@pytest.mark.parametrize("section", ["limits", "timeouts"])
+def test_conf_production_example_shows_every_key_with_its_default(section: str) -> None:
+    text = (CONF / "ring.production.yaml").read_text()
+    uncommented = re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE)
+    shown = yaml.safe_load(uncommented)[section]
+    kind = {"limits": Limits, "timeouts": Timeouts}[section]
+    assert shown == dataclasses.asdict(kind())
+
+
+_JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*Config.__dataclass_fields__, "fanout", "name", "spark", "env", "x"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+
+
+@given(_JUNK)
+def test_load_any_yaml_loads_or_names_problems(junk: object) -> None:
+    try:
+        load_text(yaml.safe_dump(junk), Path("/etc/ring.yaml"), ENVIRON)
+    except ConfigError as error:
+        assert error.problems
