@@ -312,6 +312,7 @@ class Schedule:
         """The value to store with the cursor now."""
         low = self.low
         self._done = {offset for offset in self._done if offset >= low}
+        self._verdicts = {o: verdict for o, verdict in self._verdicts.items() if o >= low}
         units = {
             id(task.unit): task.unit
             for task in self._tasks.values()

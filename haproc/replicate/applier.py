@@ -1,0 +1,188 @@
+"""Applies what the schedule gives out, on the lanes of this cluster.
+
+For each unit: write down its intent if it has one, run it (again and again while the environment
+fails it), tell who waits, store the progress, release what waits for it. A unit whose combined
+statement meets an application error is taken apart: its operations run one by one, so that each
+has its own outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Applied, Lane, Mark
+from haproc.replicate.core import Core
+from haproc.replicate.operation import Failure, FailureReport, Operation
+from haproc.replicate.outcomes import Outcome, Status
+from haproc.replicate.schedule import Intent, Unit
+from haproc.replicate.steps import Step
+from haproc.replicate.synchronous import Synchronous
+
+logger = logging.getLogger(__name__)
+
+_EXISTS_STATES: Final = frozenset({"42P07", "42710", "42P06", "42711", "42723"})
+_MISSING_STATES: Final = frozenset({"42P01", "42704", "42703", "42883", "42000"})
+_DONE_BEFORE: Final = {
+    Kind.CREATE_TABLE: _EXISTS_STATES,
+    Kind.CREATE_TABLE_AS: _EXISTS_STATES,
+    Kind.CREATE_VIEW: _EXISTS_STATES,
+    Kind.CREATE_NAMESPACE: _EXISTS_STATES,
+    Kind.CREATE_FUNCTION: _EXISTS_STATES,
+    Kind.DROP_TABLE: _MISSING_STATES,
+    Kind.DROP_VIEW: _MISSING_STATES,
+    Kind.DROP_NAMESPACE: _MISSING_STATES,
+    Kind.DROP_FUNCTION: _MISSING_STATES,
+    Kind.ALTER_TABLE: _EXISTS_STATES | _MISSING_STATES,
+    Kind.ALTER_VIEW: _EXISTS_STATES | _MISSING_STATES,
+}
+"""SQLSTATEs with which a statement that had been applied answers when it is run again."""
+
+
+def applied_before(kind: Kind, error: EngineError) -> bool:
+    """Whether a statement in doubt answers in a way that says it had been applied."""
+    return error.sqlstate in _DONE_BEFORE.get(kind, frozenset())
+
+
+class Applier:
+    """See the module. ``on_outcome`` hears of every operation that was run here."""
+
+    def __init__(
+        self,
+        core: Core,
+        lanes: Sequence[Lane],
+        synchronous: Synchronous,
+        on_outcome: Callable[[int, Operation, Outcome], None],
+    ) -> None:
+        self._core = core
+        self._lanes = list(lanes)
+        self._lanes_max = len(lanes)
+        self._synchronous = synchronous
+        self._on_outcome = on_outcome
+
+    @property
+    def idle(self) -> bool:
+        """Whether no statement is under way."""
+        return len(self._lanes) == self._lanes_max
+
+    async def interrupt(self) -> None:
+        """Stop what earlier incarnations left running on this cluster."""
+        for lane in self._lanes:
+            try:
+                await lane.interrupt()
+            except EngineError as error:
+                self._core.health.suspect(error.message)
+
+    async def run(self) -> None:
+        """Start units whenever one may start, until cancelled."""
+        core = self._core
+        while True:
+            await core.wake.wait()
+            core.wake.clear()
+            if not core.may_apply:
+                continue
+            for unit in core.schedule.take(len(self._lanes)):
+                core.spawn(self._run(unit, self._lanes.pop()))
+
+    async def _run(self, unit: Unit, lane: Lane) -> None:
+        try:
+            await self._run_unit(unit, lane)
+        finally:
+            self._lanes.append(lane)
+            self._core.wake.set()
+            self._core.moved.set()
+
+    async def _run_unit(self, unit: Unit, lane: Lane) -> None:
+        core = self._core
+        if unit.intent is not Intent.NONE:
+            await core.store()
+            await core.trace(Step.INTENT_AFTER)
+        outcome = await self._execute(unit, lane)
+        await core.trace(Step.APPLY_AFTER)
+        if outcome.status is Status.FAILED and len(unit.operations) > 1:
+            logger.info("offsets %d..%d run one by one", unit.offsets[0], unit.offsets[-1])
+            core.schedule.split(unit)
+            await core.store()
+            return
+        follow_up: Callable[[], Awaitable[None]] | None = None
+        if self._decides(unit):
+            outcome, follow_up = await self._synchronous.concluded(
+                unit.offsets[0], unit.operations[0], outcome
+            )
+        elif outcome.status is Status.FAILED:
+            await self._report(unit, outcome)
+        core.schedule.complete(unit)
+        if unit.intent is Intent.ALONE:
+            core.exclusive_applied += 1
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            if follow_up is None:
+                core.board.resolve(offset, _share(outcome, unit, op))
+            self._on_outcome(offset, op, outcome)
+        await core.store()
+        core.schedule.release(unit)
+        await core.trace(Step.CURSOR_AFTER)
+        if follow_up is not None:
+            core.spawn(_task(follow_up))
+
+    def _decides(self, unit: Unit) -> bool:
+        op = unit.operations[0]
+        undecided = self._core.verdicts.get(unit.offsets[0]) is None
+        return op.synchronous and op.origin == self._core.me and undecided
+
+    async def _report(self, unit: Unit, outcome: Outcome) -> None:
+        """Make an application error durable before anything that depends on it may start."""
+        if outcome.failure is None:
+            return
+        offset = unit.offsets[0]
+        await self._core.append(FailureReport(offset, self._core.me, outcome.failure))
+
+    async def _execute(self, unit: Unit, lane: Lane) -> Outcome:
+        """Run the unit until it has a deterministic outcome."""
+        core, op = self._core, unit.operations[0]
+        write, doubt = unit.write(), unit.in_doubt
+        mark = Mark(core.identity.ring, unit.version)
+        delay, failures = core.timeouts.retry_first_s, 0
+        while True:
+            await core.allowed.wait()
+            await core.trace(Step.APPLY_BEFORE)
+            try:
+                applied = await lane.apply(
+                    write, op.settings, mark, timeout_s=core.timeouts.apply_s
+                )
+            except EngineError as error:
+                if error.kind is ErrorKind.APPLICATION:
+                    if doubt and applied_before(op.kind, error):
+                        return Outcome(Status.APPLIED, assumed=True)
+                    failure = Failure(error.error_class, error.sqlstate, error.message)
+                    return Outcome(Status.FAILED, failure=failure)
+                logger.warning("offset %d: %s: %s", unit.version, error.kind, error.message)
+                doubt = True
+                if error.kind is ErrorKind.AVAILABILITY:
+                    core.health.suspect(error.message)
+                    if self._decides(unit):
+                        await self._synchronous.hand_over(unit.offsets[0], op)
+                else:
+                    failures += 1
+                    if failures >= core.timeouts.stuck_after_attempts:
+                        core.update(stuck_at=unit.version, cluster_error=error.message)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, core.timeouts.retry_max_s)
+            else:
+                if core.condition.stuck_at == unit.version:
+                    core.update(stuck_at=None, cluster_error="")
+                return Outcome(Status.APPLIED, applied)
+
+
+def _share(outcome: Outcome, unit: Unit, op: Operation) -> Outcome:
+    """Return one operation's part of a combined statement's outcome."""
+    if len(unit.operations) == 1:
+        return outcome
+    return Outcome(outcome.status, Applied(affected_rows=op.insert.rows if op.insert else None))
+
+
+async def _task(work: Callable[[], Awaitable[None]]) -> None:
+    await work()

@@ -1,0 +1,110 @@
+"""Compares this cluster's outcomes with the others', and takes it out of service if it is odd.
+
+A difference shows itself in two ways: another cluster reports an application error on an
+operation that succeeded here, or an operation failed here. In both cases the peers are asked for
+their outcomes, and `haproc.replicate.divergence` decides which cluster is the odd one. Each
+cluster judges only itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+from haproc.membership.peers import PeerUnavailableError
+from haproc.replicate.core import Core
+from haproc.replicate.divergence import is_odd
+from haproc.replicate.operation import Failure, FailureReport, Operation
+from haproc.replicate.outcomes import Outcome, Status
+
+logger = logging.getLogger(__name__)
+
+REPORTS_KEPT_MAX = 1000
+"""Reports on operations that this cluster has not reached yet."""
+ROUNDS_MAX = 60
+"""How often peers are asked before those that answered decide."""
+
+
+def _word(error_class: object, sqlstate: object) -> str:
+    return f"failed {error_class} {sqlstate}"
+
+
+def _mine(outcome: Outcome) -> str:
+    if outcome.failure is not None and outcome.status is Status.FAILED:
+        return _word(outcome.failure.error_class, outcome.failure.sqlstate)
+    return outcome.status.value
+
+
+class Comparison:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reports: OrderedDict[int, Failure] = OrderedDict()
+        self._judging: set[int] = set()
+
+    def reported(self, report: FailureReport) -> None:
+        """Another cluster failed an operation."""
+        known = self._core.board.at(report.offset)
+        if known is None or known.outcome is None:
+            self._reports[report.offset] = report.failure
+            if len(self._reports) > REPORTS_KEPT_MAX:
+                self._reports.popitem(last=False)
+            return
+        self._compare(report.offset, known.operation, known.outcome, report.failure)
+
+    def ran(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+        """This cluster ran an operation."""
+        theirs = self._reports.pop(offset, None)
+        if theirs is not None:
+            self._compare(offset, operation, outcome, theirs)
+        elif outcome.status is Status.FAILED:
+            self._judge_soon(offset, operation, outcome)
+
+    def _compare(self, offset: int, op: Operation, outcome: Outcome, theirs: Failure) -> None:
+        same = outcome.failure is not None and outcome.failure.same_as(theirs)
+        if not same and not outcome.assumed and outcome.status is not Status.REJECTED:
+            self._judge_soon(offset, op, outcome)
+
+    def _judge_soon(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+        if offset not in self._judging:
+            self._judging.add(offset)
+            self._core.spawn(self._judge(offset, operation, outcome))
+
+    async def _judge(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+        core = self._core
+        words = {core.me: _mine(outcome)}
+        missing = set(core.identity.peers)
+        for _ in range(ROUNDS_MAX):
+            for peer in sorted(missing):
+                word = await self._outcome_of(peer, offset)
+                if word is not None:
+                    words[peer] = word
+                    missing.discard(peer)
+            if not missing:
+                break
+            await asyncio.sleep(core.timeouts.probe_interval_s)
+        self._judging.discard(offset)
+        if is_odd(core.me, words, operation.origin):
+            logger.error(
+                "offset %d: outcomes differ: %s; this cluster is the odd one", offset, words
+            )
+            core.schedule.mark_diverged(offset)
+            core.update(diverged_at=offset)
+            core.store.soon()
+
+    async def _outcome_of(self, peer: str, offset: int) -> str | None:
+        try:
+            answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
+        except PeerUnavailableError:
+            return None
+        if answer.get("assumed"):
+            return None
+        match answer.get("status"):
+            case Status.APPLIED.value:
+                return Status.APPLIED.value
+            case Status.FAILED.value:
+                return _word(answer.get("error_class"), answer.get("sqlstate"))
+            case _:
+                return None

@@ -1,0 +1,250 @@
+"""What the parts of one replica share: its schedule, its outcomes, its condition, its log.
+
+The parts (`reader`, `applier`, `synchronous`, `divergence`) are tasks of one event loop; nothing
+here is thread-safe or needs to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dmq import Log, LogError, LogUnavailableError
+from haproc.config.model import Limits, Timeouts
+from haproc.engine.interface import Engine
+from haproc.membership.health import Health
+from haproc.membership.peers import Peers
+from haproc.membership.state import Condition, State, state_of
+from haproc.replicate.coalesce import BatchLimits
+from haproc.replicate.operation import Message, Verdict, to_record
+from haproc.replicate.outcomes import Board
+from haproc.replicate.progress import Progress, to_cursor
+from haproc.replicate.schedule import Schedule
+from haproc.replicate.steps import Trace, no_trace
+from haproc.replicate.store import Committer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this replica is. ``ring_order`` holds all clusters' names, this one's included."""
+
+    ring: str
+    cluster: str
+    incarnation: str
+    ring_order: tuple[str, ...]
+
+    @property
+    def peers(self) -> Sequence[str]:
+        """The other clusters, beginning with the next one in ring order."""
+        at = self.ring_order.index(self.cluster)
+        return self.ring_order[at + 1 :] + self.ring_order[:at]
+
+
+class Verdicts:
+    """The first decision on each synchronous operation, as the log has it."""
+
+    KEPT_MAX = 10_000
+
+    def __init__(self) -> None:
+        self._first: dict[int, Verdict] = {}
+        self._waiting: dict[int, asyncio.Event] = {}
+
+    def see(self, offset: int, verdict: Verdict) -> bool:
+        """Note a decision; False if it is not the first on this operation."""
+        if offset in self._first:
+            return False
+        self._first[offset] = verdict
+        if len(self._first) > self.KEPT_MAX:
+            del self._first[min(self._first)]
+        if event := self._waiting.pop(offset, None):
+            event.set()
+        return True
+
+    def get(self, offset: int) -> Verdict | None:
+        """Return the verdict, if there is one yet."""
+        return self._first.get(offset)
+
+    async def wait(self, offset: int) -> Verdict:
+        """Wait for the verdict."""
+        while offset not in self._first:
+            await self._waiting.setdefault(offset, asyncio.Event()).wait()
+        return self._first[offset]
+
+
+class Core:
+    """See the module."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        log: Log,
+        engine: Engine,
+        peers: Peers,
+        limits: Limits,
+        timeouts: Timeouts,
+        *,
+        trace: Trace = no_trace,
+        on_state: Callable[[State, str], None] = lambda state, reason: None,
+    ) -> None:
+        self.identity = identity
+        self.me = identity.cluster
+        self.log = log
+        self.engine = engine
+        self.peers = peers
+        self.limits = limits
+        self.timeouts = timeouts
+        self.trace = trace
+        self.condition = Condition()
+        self.board = Board(limits.window_records)
+        self.verdicts = Verdicts()
+        self.schedule = self.new_schedule(Progress(), 0)
+        self.store = Committer(self._commit)
+        self.health = Health(
+            engine,
+            interval_s=timeouts.probe_interval_s,
+            timeout_s=timeouts.probe_timeout_s,
+            missed_max=timeouts.probes_missed,
+            on_change=self._health_changed,
+        )
+        self.wake = asyncio.Event()
+        """Something may be ready to start."""
+        self.moved = asyncio.Event()
+        """The low watermark, or what is known of the log, may have moved."""
+        self.out_of_service = asyncio.Event()
+        """Set while what is under way here will not be finished soon."""
+        self.allowed = asyncio.Event()
+        """Set while new statements may be started on the cluster."""
+        self.exclusive_applied = 0
+        """How many exclusive operations (DDL) this process has applied; dates cached schemas."""
+        self._on_state = on_state
+        self._state: tuple[State, str] = state_of(self.condition)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # -- condition and state ---------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The state now."""
+        return self._state[0]
+
+    @property
+    def reason(self) -> str:
+        """Why, for people."""
+        return self._state[1]
+
+    def update(self, **changes: Any) -> None:
+        """Change the condition; tells whoever listens if that changes the state."""
+        self.condition = dataclasses.replace(self.condition, **changes)
+        before, self._state = self._state, state_of(self.condition)
+        if self.may_apply:
+            self.allowed.set()
+        else:
+            self.allowed.clear()
+        self.wake.set()
+        self.moved.set()
+        if before[0] is not self._state[0]:
+            logger.info("%s: %s -> %s %s", self.me, before[0], *self._state)
+            gone = (State.DOWN, State.FENCED, State.TOO_FAR_BEHIND, State.DIVERGED, State.STUCK)
+            if self.state in (*gone, State.STOPPED):
+                self.out_of_service.set()
+            else:
+                self.out_of_service.clear()
+            self._on_state(*self._state)
+
+    def _health_changed(self) -> None:
+        up = self.health.up.is_set()
+        # What others wrote meanwhile comes first, before this cluster serves again.
+        self.update(cluster_up=up, cluster_error=self.health.error, caught_up=False)
+
+    @property
+    def may_apply(self) -> bool:
+        """Whether new statements may be started on the cluster."""
+        c = self.condition
+        blocked = c.stopped or c.fenced_by or c.behind or c.diverged_at is not None
+        return c.started and c.cluster_up and not blocked
+
+    # -- tasks -----------------------------------------------------------------------------
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task for as long as the replica; its failure is the replica's."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or task.exception() is None:
+            return
+        error = task.exception()
+        if isinstance(error, LogError):
+            # Reading on could skip or misread something: stop here, lose nothing, say so.
+            self.update(behind=str(error))
+        elif not self._broken.done():
+            assert error is not None
+            self._broken.set_exception(error)
+
+    async def broken(self) -> None:
+        """Wait for ever; raises what a task died of."""
+        await asyncio.shield(self._broken)
+
+    async def cancel_tasks(self) -> None:
+        """Cancel every task and wait for its end."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._broken.cancel()
+
+    # -- log -------------------------------------------------------------------------------
+
+    def new_schedule(self, progress: Progress, doubtful_below: int) -> Schedule:
+        """Return a schedule that goes on from a progress."""
+        limits = BatchLimits(
+            self.limits.batch_operations_max,
+            self.limits.batch_rows_max,
+            self.limits.batch_bytes_max,
+        )
+        return Schedule(self.me, progress, doubtful_below, limits)
+
+    def log_answered(self) -> None:
+        """The log is there."""
+        if not self.condition.log_up:
+            self.update(log_up=True, log_error="")
+
+    def log_failed(self, error: LogError) -> None:
+        """The log is away."""
+        self.update(log_up=False, log_error=f"the log cannot be reached: {error}")
+
+    async def append(self, message: Message) -> int:
+        """Append a control record; tries until the log takes it. Copies are harmless."""
+        delay = self.timeouts.retry_first_s
+        while True:
+            try:
+                (offset,) = await self.log.append([to_record(message)])
+            except LogUnavailableError as error:
+                self.log_failed(error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, self.timeouts.retry_max_s)
+            else:
+                self.log_answered()
+                return offset
+
+    async def _commit(self) -> None:
+        delay = self.timeouts.retry_first_s
+        while True:
+            try:
+                await self.log.commit_cursor(self.me, to_cursor(self.schedule.progress))
+            except LogUnavailableError as error:
+                self.log_failed(error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, self.timeouts.retry_max_s)
+            else:
+                self.log_answered()
+                return

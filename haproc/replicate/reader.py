@@ -1,0 +1,167 @@
+"""Reads the log from the cursor on, and hands each message to whom it concerns.
+
+Reads ahead of what is applied, within limits. Where the limit is reached, it goes on looking for
+control records only: the decision that everything waits for may be far behind in the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from dmq import Entry, LogUnavailableError
+from haproc.replicate.core import Core
+from haproc.replicate.operation import (
+    Claim,
+    Decision,
+    FailureReport,
+    Operation,
+    Verdict,
+    from_record,
+)
+from haproc.replicate.outcomes import APPLIED, Outcome, Status
+from haproc.replicate.window import Window
+
+logger = logging.getLogger(__name__)
+
+WAIT_S = 30.0
+"""How long one wait for news may last; it only bounds how late a lost wake-up is noticed."""
+
+
+class Reader:
+    """See the module. ``on_failure`` hears of other clusters' application errors."""
+
+    def __init__(self, core: Core, on_failure: Callable[[FailureReport], None]) -> None:
+        self._core = core
+        self._on_failure = on_failure
+        self._window = Window(core.limits.window_records)
+        self._ahead = 0
+        self.claim_offset = 0
+        self.unfinished: dict[int, Operation] = {}
+        """Synchronous operations of this origin without a decision so far."""
+
+    async def rebuild(self, low: int) -> None:
+        """Read what is applied already, for its request ids and outcomes."""
+        start = max(await self._core.log.start(), self._window.begins(low))
+        while start < low:
+            entries = await self._core.log.read(start)
+            for entry in entries:
+                if entry.offset < low:
+                    self._remember(entry)
+            if not entries:
+                return
+            start = entries[-1].offset + 1
+
+    def _remember(self, entry: Entry) -> None:
+        message = from_record(entry.record)
+        if not isinstance(message, Operation):
+            self._control(entry.offset, message)
+        elif self._window.see(entry.offset, message.id) is None:
+            self._core.board.admit(entry.offset, message)
+            self._core.board.resolve(entry.offset, APPLIED)
+            self._note_own(entry.offset, message)
+
+    async def run(self) -> None:
+        """Follow the log until cancelled; raises LogError where it cannot be followed."""
+        core, delay = self._core, self._core.timeouts.retry_first_s
+        while True:
+            try:
+                await self._step()
+                core.log_answered()
+                delay = core.timeouts.retry_first_s
+            except LogUnavailableError as error:
+                core.log_failed(error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, core.timeouts.retry_max_s)
+
+    async def _step(self) -> None:
+        core = self._core
+        if self._full():
+            await self._look_ahead()
+            return
+        position = core.schedule.read_to
+        entries = await core.log.read(position, records_max=4096)
+        for entry in entries:
+            self.see(entry)
+            if self._full():
+                break
+        if entries:
+            core.wake.set()
+            core.moved.set()
+            if core.schedule.pending == 0:
+                core.store.soon()
+        else:
+            await core.log.wait(position, WAIT_S)
+
+    def _full(self) -> bool:
+        schedule, limits = self._core.schedule, self._core.limits
+        return (
+            schedule.pending >= limits.look_ahead_records_max
+            or schedule.pending_bytes >= limits.look_ahead_bytes_max
+        )
+
+    async def _look_ahead(self) -> None:
+        """Read on for control records only, until there is room again."""
+        core = self._core
+        self._ahead = max(self._ahead, core.schedule.read_to)
+        entries = await core.log.read(self._ahead, records_max=4096)
+        for entry in entries:
+            message = from_record(entry.record)
+            if not isinstance(message, Operation):
+                self._control(entry.offset, message)
+        if entries:
+            self._ahead = entries[-1].offset + 1
+            core.wake.set()
+        else:
+            await core.log.wait(self._ahead, core.timeouts.retry_first_s)
+
+    def see(self, entry: Entry) -> None:
+        """Take in one entry at its place in the order."""
+        core, offset = self._core, entry.offset
+        message = from_record(entry.record)
+        if not isinstance(message, Operation):
+            core.schedule.passed(offset)
+            self._control(offset, message)
+            return
+        first = self._window.see(offset, message.id)
+        if first is not None:
+            logger.info("offset %d repeats the request of offset %d", offset, first)
+            core.schedule.passed(offset)
+            return
+        core.board.admit(offset, message)
+        self._note_own(offset, message)
+        if not core.schedule.add(offset, message):
+            rejected = core.verdicts.get(offset) is Verdict.REJECT
+            core.board.resolve(offset, Outcome(Status.REJECTED) if rejected else APPLIED)
+
+    def _note_own(self, offset: int, operation: Operation) -> None:
+        own = operation.synchronous and operation.origin == self._core.me
+        if own and self._core.verdicts.get(offset) is None:
+            self.unfinished[offset] = operation
+
+    def _control(self, offset: int, message: Decision | FailureReport | Claim) -> None:
+        core = self._core
+        match message:
+            case Decision():
+                self._decided(message)
+            case FailureReport() if message.cluster == core.me:
+                core.board.resolve(message.offset, Outcome(Status.FAILED, failure=message.failure))
+            case FailureReport():
+                self._on_failure(message)
+            case Claim():
+                mine = message.incarnation == core.identity.incarnation
+                if message.cluster == core.me and not mine and offset > self.claim_offset:
+                    core.update(fenced_by=message.incarnation)
+
+    def _decided(self, decision: Decision) -> None:
+        core = self._core
+        if not core.verdicts.see(decision.offset, decision.verdict):
+            return
+        self.unfinished.pop(decision.offset, None)
+        core.schedule.decide(decision.offset, decision.verdict)
+        if decision.verdict is Verdict.REJECT:
+            outcome = Outcome(Status.REJECTED, failure=decision.failure)
+            core.board.resolve(decision.offset, outcome)
+        core.wake.set()
+        core.moved.set()

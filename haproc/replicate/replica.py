@@ -1,0 +1,335 @@
+"""One cluster's replica: reads the log, applies it, and takes in new operations.
+
+`Replica.run` claims the cluster, goes back to where the stored progress says, learns from the
+tables themselves what a crash left unclear, and follows the log. `submit` is what a client's write
+comes to: one append, then the outcome on this cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dmq import Json, LogError, LogUnavailableError, RecordTooLargeError
+from haproc.engine.errors import EngineError
+from haproc.membership.state import SERVING, State
+from haproc.replicate.applier import Applier
+from haproc.replicate.comparison import Comparison
+from haproc.replicate.core import Core
+from haproc.replicate.operation import Claim, Operation, to_record
+from haproc.replicate.outcomes import APPLIED, Outcome
+from haproc.replicate.progress import Progress, from_cursor
+from haproc.replicate.reader import Reader
+from haproc.replicate.steps import Step
+from haproc.replicate.synchronous import Synchronous, describe
+from haproc.route.model import FailureKind, RequestError
+from haproc.route.model import Outcome as WriteOutcome
+
+logger = logging.getLogger(__name__)
+
+FRESH_S = 1.0
+"""Caught up means: applied the end that the log had at most this long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How far the replay of a queue has come."""
+
+    applied: int = 0
+    remaining: int = 0
+    rate_per_s: float = 0.0
+    seconds_left: float = 0.0
+
+
+class Replica:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._comparison = Comparison(core)
+        self._synchronous = Synchronous(core)
+        self._reader = Reader(core, self._comparison.reported)
+        lanes = [core.engine.lane(index) for index in range(core.limits.lanes)]
+        self._applier = Applier(core, lanes, self._synchronous, self._comparison.ran)
+        self._log_end = 0
+        self._recovery_from: tuple[int, float] | None = None
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Replicate until cancelled; raises what no retry can mend."""
+        core = self.core
+        try:
+            core.spawn(core.store.run())
+            core.spawn(core.health.run())
+            core.spawn(self._start())
+            await core.broken()
+        finally:
+            await core.cancel_tasks()
+
+    async def _start(self) -> None:
+        core = self.core
+        self._reader.claim_offset = await core.append(Claim(core.me, core.identity.incarnation))
+        progress = await self._load()
+        doubtful_below = await self._retrying_end()
+        if progress.low > doubtful_below:
+            core.update(
+                behind=f"the log ends at {doubtful_below}, before this cluster's cursor "
+                f"{progress.low}: it lost its newest records"
+            )
+            return
+        core.schedule = core.new_schedule(progress, doubtful_below)
+        await self._reader.rebuild(progress.low)
+        core.update(diverged_at=progress.diverged_at)
+        core.spawn(self._reader.run())
+        await core.health.up.wait()
+        await self._applier.interrupt()
+        await self._read_up_to(doubtful_below)
+        await self._restore(doubtful_below)
+        core.update(started=True)
+        core.spawn(self._applier.run())
+        core.spawn(self._synchronous.watch())
+        core.spawn(self._catch_up())
+        core.spawn(self._know_the_end())
+        await self._synchronous.resume(dict(self._reader.unfinished))
+
+    async def _load(self) -> Progress:
+        core = self.core
+        cursor = await core.log.load_cursor(core.me)
+        if cursor is not None:
+            return from_cursor(cursor)
+        return Progress()
+
+    async def _retrying_end(self) -> int:
+        core, delay = self.core, self.core.timeouts.retry_first_s
+        while True:
+            try:
+                return await core.log.end()
+            except LogUnavailableError as error:
+                core.log_failed(error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, core.timeouts.retry_max_s)
+
+    async def _read_up_to(self, offset: int) -> None:
+        """Wait until the log is read up to the offset, or as far as it is read ahead."""
+        core = self.core
+        while core.schedule.read_to < offset and not core.condition.behind:
+            if core.schedule.pending >= core.limits.look_ahead_records_max:
+                return
+            core.moved.clear()
+            await core.moved.wait()
+
+    async def _restore(self, log_end: int) -> None:
+        """Ask the tables for their last offsets: what the stored progress does not know yet."""
+        core = self.core
+        tables = sorted(core.schedule.doubtful_tables())
+        if not tables:
+            return
+        try:
+            applied = await core.engine.offsets_applied(tables, core.identity.ring)
+        except EngineError as error:
+            # Without it each table's first operation runs alone, under its own mark.
+            logger.warning("last offsets could not be read back: %s", error.message)
+            return
+        if any(offset >= log_end for offset in applied.values()):
+            core.update(behind=f"tables hold offsets that the log (end {log_end}) does not have")
+            return
+        for offset in core.schedule.restore(applied):
+            known = core.board.at(offset)
+            if known is not None and known.outcome is None:
+                core.board.resolve(offset, APPLIED)
+
+    async def _know_the_end(self) -> None:
+        """Keep what is known of the log's end fresh, for lag and recovery figures."""
+        core = self.core
+        while True:
+            try:
+                self._log_end = await core.log.end()
+                core.log_answered()
+            except LogUnavailableError as error:
+                core.log_failed(error)
+            await asyncio.sleep(core.timeouts.probe_interval_s)
+
+    async def _catch_up(self) -> None:
+        """Declare the cluster caught up once it has applied all that others wrote meanwhile."""
+        core, clock = self.core, asyncio.get_running_loop().time
+        while True:
+            if core.condition.caught_up or not core.condition.cluster_up:
+                core.moved.clear()
+                await core.moved.wait()
+                continue
+            if self._recovery_from is None:
+                self._recovery_from = (core.schedule.low, clock())
+            began = clock()
+            self._log_end = await self._retrying_end()
+            await self._low_reaches(self._log_end)
+            if clock() - began < FRESH_S and core.condition.cluster_up:
+                self._recovery_from = None
+                core.update(caught_up=True)
+
+    async def _low_reaches(self, offset: int) -> None:
+        core, clock = self.core, asyncio.get_running_loop().time
+        told = clock()
+        while core.schedule.low < offset and core.condition.cluster_up:
+            if clock() - told > 5:
+                told = clock()
+                logger.info("%s recovers: %s", core.me, self.recovery)
+            core.moved.clear()
+            await core.moved.wait()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Finish the statements under way, start no new ones, and store the progress."""
+        core = self.core
+        core.update(draining=True)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._applier.idle:
+                    core.moved.clear()
+                    await core.moved.wait()
+                await core.store()
+        except TimeoutError:
+            logger.warning("stopping with statements under way; they are finished after a restart")
+        core.update(stopped=True)
+
+    # -- writes ----------------------------------------------------------------------------
+
+    async def submit(self, op: Operation, timeout_s: float) -> tuple[int, Outcome]:
+        """Put the operation into the log and return its offset and its outcome here.
+
+        An operation whose id the log holds already is not appended again: its first outcome is
+        returned. Raises RequestError.
+        """
+        core = self.core
+        if core.state is not State.READY:
+            raise self._unavailable()
+        known = core.board.find(op.id)
+        if known is None:
+            await core.trace(Step.APPEND_BEFORE)
+            await self._append(op)
+            await core.trace(Step.APPEND_AFTER)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._outcome(op)
+        except TimeoutError as error:
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"the operation is in the log, but cluster {core.me} did not finish it within "
+                f"{timeout_s:g} s",
+                error_class="HAPROC_TIMEOUT",
+                outcome=WriteOutcome.UNKNOWN,
+                hint="ask again with the same request_id to learn its outcome",
+            ) from error
+
+    async def _append(self, op: Operation) -> None:
+        core = self.core
+        try:
+            async with asyncio.timeout(core.timeouts.append_s):
+                await core.log.append([to_record(op)])
+        except RecordTooLargeError as error:
+            raise RequestError(
+                FailureKind.REFUSED,
+                str(error),
+                error_class="HAPROC_OPERATION_TOO_LARGE",
+                hint="split it into several operations",
+            ) from error
+        except (LogError, TimeoutError) as error:
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"the log did not take the operation: {error or 'no answer in time'}",
+                error_class="HAPROC_LOG_UNAVAILABLE",
+                outcome=WriteOutcome.UNKNOWN,
+                hint="ask again with the same request_id",
+            ) from error
+
+    async def _outcome(self, op: Operation) -> tuple[int, Outcome]:
+        core = self.core
+        answer = asyncio.ensure_future(self._answer(op))
+        gone = asyncio.ensure_future(core.out_of_service.wait())
+        try:
+            await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise self._unavailable(WriteOutcome.UNKNOWN)
+            return answer.result()
+        finally:
+            answer.cancel()
+            gone.cancel()
+            await asyncio.gather(answer, gone, return_exceptions=True)
+
+    async def _answer(self, op: Operation) -> tuple[int, Outcome]:
+        known = await self.core.board.arrival(op.id)
+        if known.operation.fingerprint != op.fingerprint:
+            raise RequestError(
+                FailureKind.REFUSED,
+                f"request id {op.id!r} was used for another request (offset {known.offset})",
+                error_class="HAPROC_REQUEST_ID_REUSED",
+                hint="use a new request_id for each new request",
+            )
+        return known.offset, await self.core.board.outcome(known)
+
+    def _unavailable(self, outcome: WriteOutcome = WriteOutcome.NOT_SENT) -> RequestError:
+        core = self.core
+        return RequestError(
+            FailureKind.AVAILABILITY,
+            f"cluster {core.me} is {core.state.value}"
+            + (f": {core.reason}" if core.reason else ""),
+            error_class=f"HAPROC_{core.state.value}",
+            outcome=outcome,
+            hint="ask the next HAProc with the same request_id",
+        )
+
+    # -- what peers and operators ask ------------------------------------------------------
+
+    async def apply_now(
+        self, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        """Run a peer's synchronous operation before its decision."""
+        return await self._synchronous.apply_now(offset, operation_id, timeout_s)
+
+    async def outcome(self, offset: int) -> Mapping[str, Json]:
+        """Tell what became of an operation here."""
+        known = self.core.board.at(offset)
+        if known is None:
+            return {"status": "unknown"}
+        return {"status": "pending"} if known.outcome is None else describe(known.outcome)
+
+    def status(self) -> Mapping[str, Json]:
+        """Tell the state, the cursor and the lag."""
+        core, low = self.core, self.core.schedule.low
+        return {
+            "cluster": core.me,
+            "state": core.state.value,
+            "reason": core.reason,
+            "incarnation": core.identity.incarnation,
+            "cursor": low,
+            "log_end": self.log_end,
+            "lag": self.log_end - low,
+        }
+
+    @property
+    def log_end(self) -> int:
+        """The newest known end of the log."""
+        return max(self._log_end, self.core.schedule.read_to)
+
+    @property
+    def serving(self) -> bool:
+        """Whether clients may be let in."""
+        return self.core.state in SERVING
+
+    @property
+    def recovery(self) -> Recovery:
+        """How far the replay has come; zeros when there is none."""
+        if self._recovery_from is None:
+            return Recovery()
+        low, began = self._recovery_from
+        seconds = max(asyncio.get_running_loop().time() - began, 1e-3)
+        done, remaining = self.core.schedule.low - low, self.log_end - self.core.schedule.low
+        rate = done / seconds
+        return Recovery(done, remaining, rate, remaining / rate if rate else 0.0)
+
+
+def now_ms() -> int:
+    """Return Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
