@@ -1,0 +1,259 @@
+"""Values as SQL text: literals that Spark reads back as equal values of exactly the wanted type.
+
+The plainest form that has the type is chosen (``12``, ``12L``, ``'abc'``, ``1.50``,
+``DATE '2026-01-01'``), because INSERTs of plain literals can be combined; a CAST is written only
+where no literal has the type. Nothing depends on the session: instants carry an offset, and the
+text is right with ANSI mode on and off.
+
+Strings are written with backslash escapes. Control characters are escaped too, and so is the
+``$`` of ``${``: Spark replaces ``${name}`` in the whole text of a statement, inside strings as
+well, by a setting, and by nothing where there is none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from haproc.pin.sqltypes import DAY_TIME_UNITS, DECIMAL_DIGITS_MAX, SqlType
+
+_ESCAPED = re.compile(r"[\\'\x00-\x1f\x7f-\x9f\u2028\u2029]|\$(?=\{)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NAMED_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_INTEGERS = {
+    "TINYINT": (8, "Y"),
+    "SMALLINT": (16, "S"),
+    "INT": (32, ""),
+    "BIGINT": (64, "L"),
+}
+_MICROS_PER_S = 1_000_000
+_MICROS_PER_DAY = 86_400 * _MICROS_PER_S
+_FLOAT_MAX = 3.4028234663852886e38
+
+
+class LiteralError(ValueError):
+    """A value cannot be written as a literal of the type."""
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    return _NAMED_ESCAPES.get(character) or f"\\u{ord(character):04x}"
+
+
+def string_literal(text: str) -> str:
+    """Return the text as a string literal; raises LiteralError for lone surrogates."""
+    if _SURROGATE.search(text):
+        raise LiteralError("the text holds half a surrogate pair, which is no character")
+    return f"'{_ESCAPED.sub(_escape, text)}'"
+
+
+def integer_literal(value: int, type_name: str) -> str:
+    """Return a literal of TINYINT, SMALLINT, INT or BIGINT."""
+    bits, suffix = _INTEGERS[type_name]
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise LiteralError(f"{value} is out of range for {type_name}")
+    return f"{value}{suffix}"
+
+
+def double_literal(value: float) -> str:
+    """Return a literal of DOUBLE, bit for bit (but for the payload of a NaN)."""
+    if math.isnan(value) or math.isinf(value):
+        return f"CAST({_special_float(value)} AS DOUBLE)"
+    return f"{_exponent_form(repr(value))}D"
+
+
+def float_literal(value: float) -> str:
+    """Return a literal of FLOAT: the shortest decimal that is read back as the same."""
+    if math.isnan(value) or math.isinf(value):
+        return f"CAST({_special_float(value)} AS FLOAT)"
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:
+        raise LiteralError(f"{value!r} is out of range for FLOAT") from None
+    for digits in (6, 7, 8, 9):
+        text = f"{value:.{digits}g}"
+        if abs(float(text)) <= _FLOAT_MAX and struct.pack("<f", float(text)) == packed:
+            return f"{_exponent_form(text)}F"
+    return f"{_exponent_form(repr(struct.unpack('<f', packed)[0]))}F"
+
+
+def _special_float(value: float) -> str:
+    return "'NaN'" if math.isnan(value) else "'Infinity'" if value > 0 else "'-Infinity'"
+
+
+def _exponent_form(text: str) -> str:
+    return text.replace("e+", "E").replace("e", "E")
+
+
+def decimal_literal(value: Decimal, kind: SqlType) -> str:
+    """Return a literal of DECIMAL(p,s); without p and s the digits as given decide."""
+    if not value.is_finite():
+        raise LiteralError(f"{value} is not a DECIMAL")
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    if kind.precision is None and -exponent > DECIMAL_DIGITS_MAX:
+        raise LiteralError(f"a DECIMAL has at most {DECIMAL_DIGITS_MAX} digits")
+    scale = max(-exponent, 0) if kind.precision is None else kind.scale
+    unscaled = int("".join(map(str, digits)))
+    shift = exponent + scale
+    if shift < 0:
+        unscaled, lost = divmod(unscaled, 10 ** min(-shift, len(digits) + 1))
+        if lost:
+            raise LiteralError(f"{value} has more than {scale} digits behind the point")
+    elif unscaled:
+        if shift > DECIMAL_DIGITS_MAX:
+            raise LiteralError(f"{value} is out of range for {kind.text}")
+        unscaled *= 10**shift
+    plain = str(unscaled)
+    natural = max(len(plain), scale)
+    if natural > (kind.precision or DECIMAL_DIGITS_MAX):
+        raise LiteralError(f"{value} is out of range for {kind.text}")
+    if scale:
+        padded = plain.zfill(scale + 1)
+        plain = f"{padded[:-scale]}.{padded[-scale:]}"
+    else:
+        plain += "BD"
+    if sign and unscaled:
+        plain = f"-{plain}"
+    return plain if natural == (kind.precision or natural) else f"CAST({plain} AS {kind.text})"
+
+
+def _date_text(days: int) -> str:
+    """Format days since 1970-01-01 in the proleptic Gregorian calendar, any year."""
+    # Howard Hinnant's civil_from_days: exact where datetime.date ends at year 9999.
+    shifted = days + 719_468
+    era, day_of_era = divmod(shifted, 146_097)
+    year_of_era = (
+        day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096
+    ) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_index = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month_index + 2) // 5 + 1
+    month = month_index + 3 if month_index < 10 else month_index - 9
+    year = year_of_era + era * 400 + (month <= 2)
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
+
+
+def _clock_text(micros: int) -> str:
+    seconds, fraction = divmod(micros, _MICROS_PER_S)
+    minutes, second = divmod(seconds, 60)
+    text = f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}"
+    return f"{text}.{fraction:06d}" if fraction else text
+
+
+def wall_text(micros: int) -> str:
+    """Return microseconds since 1970-01-01 00:00 as ``yyyy-mm-dd hh:mm:ss[.ffffff]``."""
+    days, rest = divmod(micros, _MICROS_PER_DAY)
+    return f"{_date_text(days)} {_clock_text(rest)}"
+
+
+def date_literal(days: int) -> str:
+    """Return days since 1970-01-01 as a literal of DATE."""
+    return f"DATE '{_date_text(days)}'"
+
+
+def timestamp_literal(micros: int, kind: SqlType) -> str:
+    """Return microseconds as a literal: an instant (UTC) or, for TIMESTAMP_NTZ, wall time."""
+    zone = "" if kind.name == "TIMESTAMP_NTZ" else "+00:00"
+    return f"{kind.name} '{wall_text(micros)}{zone}'"
+
+
+def time_literal(micros: int, kind: SqlType) -> str:
+    """Return microseconds since midnight as a literal of TIME."""
+    if not 0 <= micros < _MICROS_PER_DAY:
+        raise LiteralError("a TIME lies between 00:00:00 and 23:59:59.999999")
+    plain = f"TIME '{_clock_text(micros)}'"
+    return plain if kind.precision in (None, 6) else f"CAST({plain} AS {kind.text})"
+
+
+def interval_literal(value: int, kind: SqlType) -> str:
+    """Return months or microseconds, as the type's units say, as a literal of INTERVAL."""
+    assert kind.units is not None
+    sign = "-" if value < 0 else ""
+    if kind.units[0] in DAY_TIME_UNITS:
+        if not -(1 << 63) <= value < 1 << 63:
+            raise LiteralError(f"the interval is out of range for {kind.text}")
+        days, rest = divmod(abs(value), _MICROS_PER_DAY)
+        plain, whole = f"INTERVAL '{sign}{days} {_clock_text(rest)}' DAY TO SECOND", "DAY"
+    else:
+        if not -(1 << 31) <= value < 1 << 31:
+            raise LiteralError(f"the interval is out of range for {kind.text}")
+        years, months = divmod(abs(value), 12)
+        plain, whole = f"INTERVAL '{sign}{years}-{months}' YEAR TO MONTH", "YEAR"
+    full = (whole, "SECOND" if whole == "DAY" else "MONTH")
+    return plain if kind.units == full else f"CAST({plain} AS {kind.text})"
+
+
+def null_literal(kind: SqlType) -> str:
+    """Return NULL of the type."""
+    return "NULL" if kind.name == "VOID" else f"CAST(NULL AS {kind.text})"
+
+
+def array_literal(items: Sequence[str], kind: SqlType) -> str:
+    """Return an array of literals that have the element type already."""
+    plain = f"array({', '.join(items)})"
+    return plain if items else f"CAST({plain} AS {kind.text})"
+
+
+def map_literal(pairs: Sequence[tuple[str, str]], kind: SqlType) -> str:
+    """Return a map of literals that have the key's and the value's type already."""
+    plain = f"map({', '.join(f'{key}, {value}' for key, value in pairs)})"
+    return plain if pairs else f"CAST({plain} AS {kind.text})"
+
+
+def struct_literal(names: Sequence[str], items: Sequence[str]) -> str:
+    """Return a struct of literals that have their fields' types already."""
+    pairs = zip(names, items, strict=True)
+    return f"named_struct({', '.join(f'{string_literal(n)}, {item}' for n, item in pairs)})"
+
+
+_SCALARS: Mapping[str, Callable[[Any, SqlType], str]] = {
+    "BOOLEAN": lambda value, _: "TRUE" if value else "FALSE",
+    "TINYINT": lambda value, kind: integer_literal(value, kind.name),
+    "SMALLINT": lambda value, kind: integer_literal(value, kind.name),
+    "INT": lambda value, kind: integer_literal(value, kind.name),
+    "BIGINT": lambda value, kind: integer_literal(value, kind.name),
+    "FLOAT": lambda value, _: float_literal(value),
+    "DOUBLE": lambda value, _: double_literal(value),
+    "DECIMAL": decimal_literal,
+    "BINARY": lambda value, _: f"X'{value.hex().upper()}'",
+    "DATE": lambda value, _: date_literal(value),
+    "TIMESTAMP": timestamp_literal,
+    "TIMESTAMP_LTZ": timestamp_literal,
+    "TIMESTAMP_NTZ": timestamp_literal,
+    "TIME": time_literal,
+    "INTERVAL": interval_literal,
+    "VARIANT": lambda value, _: f"parse_json({string_literal(value)})",
+}
+
+
+def literal(value: Any, kind: SqlType) -> str:
+    """Return the literal of a value; raises LiteralError.
+
+    Values: None, bool, int, float, Decimal, str, bytes; DATE as days and TIMESTAMP… as
+    microseconds since 1970-01-01 (UTC, or wall time for TIMESTAMP_NTZ), TIME as microseconds since
+    midnight, INTERVAL as microseconds or months, VARIANT as JSON text, ARRAY and STRUCT as
+    sequences, MAP as a sequence of pairs.
+    """
+    if value is None:
+        return null_literal(kind)
+    if kind.name == "STRING":
+        plain = string_literal(value)
+        return f"CAST({plain} AS {kind.text})" if kind.collation else plain
+    if kind.name == "ARRAY":
+        return array_literal([literal(item, kind.arguments[0]) for item in value], kind)
+    if kind.name == "MAP":
+        of_key, of_value = kind.arguments
+        return map_literal([(literal(k, of_key), literal(v, of_value)) for k, v in value], kind)
+    if kind.name == "STRUCT":
+        typed = zip(value, kind.arguments, strict=True)
+        return struct_literal(kind.fields, [literal(item, of) for item, of in typed])
+    write = _SCALARS.get(kind.name)
+    if write is None or (kind.name == "INTERVAL" and kind.units is None):
+        raise LiteralError(f"a value of type {kind.text} cannot be written as a literal")
+    return write(value, kind)
