@@ -1,0 +1,145 @@
+"""From a statement's text to its class: recognise, then rules, then the request's own wish.
+
+Fails closed: what nothing recognises, what would be read differently by Spark than here, and what
+hides another statement is refused, never run as a query.
+"""
+
+from __future__ import annotations
+
+import re
+
+from haproc.classify.insert import plain_insert
+from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.names import Context
+from haproc.classify.reader import Reader, Recognised
+from haproc.classify.recognise import recognise
+from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules
+from haproc.classify.tokens import Token, UnclosedError, tokenize
+
+# Spark replaces these by settings and variables of its environment, before it reads the text.
+_VARIABLE = re.compile(r"\$\{\S+?\}")
+
+
+def classify(
+    sql: str, context: Context, rules: Rules, override: OperationClass | None = None
+) -> Statement:
+    """Return what ``sql``, one statement, is and how it travels; raises RefusedError."""
+    if "${" in sql and _VARIABLE.search(sql):
+        raise RefusedError(
+            "HAPROC_VARIABLE",
+            "Spark would replace ${…} before it reads the statement, on each cluster by its own",
+            "inside a string write $\\{…}; elsewhere bind a parameter",
+        )
+    insert = plain_insert(sql, context)
+    if insert is not None:
+        text = insert.sql
+        recognised = Recognised(Kind.INSERT, writes=frozenset({insert.table}), insert=insert.shape)
+    else:
+        text, tokens = one_statement(sql)
+        recognised = recognise(Reader(text, tokens, context))
+    rule = rules.first(recognised, text, context.user)
+    decided, why = _decide(recognised, rule)
+    return Statement(
+        sql=text,
+        kind=recognised.kind,
+        operation_class=_overridden(decided, override),
+        reads=recognised.reads,
+        writes=recognised.writes,
+        tables_known=recognised.tables_known and not _widened(recognised.kind, decided),
+        rule=why if override in (None, decided) else f"the request, over {why}",
+        insert=recognised.insert,
+    )
+
+
+def split(sql: str) -> list[str]:
+    """Split a text into its statements, without semicolons; raises RefusedError.
+
+    A statement keeps the comments inside it, and loses those around it.
+    """
+    tokens = _tokens(sql)
+    statements: list[str] = []
+    first: Token | None = None
+    last: Token | None = None
+    for token in tokens:
+        if token.is_symbol(";"):
+            if first is not None and last is not None:
+                statements.append(sql[first.start : last.end])
+            first = last = None
+        else:
+            first, last = first or token, token
+    if first is not None and last is not None:
+        statements.append(sql[first.start : last.end])
+    return statements
+
+
+def one_statement(sql: str) -> tuple[str, list[Token]]:
+    """Return the one statement in ``sql`` and its tokens; raises RefusedError if it isn't one."""
+    tokens = _tokens(sql)
+    while tokens and tokens[-1].is_symbol(";"):
+        tokens.pop()
+    if not tokens:
+        raise RefusedError("HAPROC_EMPTY", "there is no statement in the text", "send one")
+    if any(token.is_symbol(";") for token in tokens):
+        if tokens[0].upper == "BEGIN":
+            raise RefusedError(
+                "HAPROC_HIDDEN_STATEMENT",
+                "BEGIN … END hides the statements that it runs",
+                "send each statement by itself",
+            )
+        raise RefusedError(
+            "HAPROC_MULTIPLE_STATEMENTS",
+            "there is more than one statement in the text",
+            "send them one by one, each as a request of its own",
+        )
+    start = tokens[0].start
+    if start:
+        tokens = [
+            Token(token.kind, token.text, token.start - start, token.end - start)
+            for token in tokens
+        ]
+    return sql[start : start + tokens[-1].end], tokens
+
+
+def _tokens(sql: str) -> list[Token]:
+    try:
+        return list(tokenize(sql))
+    except UnclosedError as error:
+        raise RefusedError("HAPROC_SYNTAX", str(error), "close it") from error
+
+
+def _decide(recognised: Recognised, rule: Rule | None) -> tuple[OperationClass, str]:
+    """Return the class that the rules give, and which rule did; raises RefusedError."""
+    if rule is not None and rule.operation_class is not None:
+        return rule.operation_class, rule.name
+    if rule is not None:
+        raise RefusedError("HAPROC_REFUSED_BY_RULE", rule.refuse, f"see {rule.name} of the rules")
+    refusal = recognised.refusal
+    if refusal is not None:
+        raise RefusedError(refusal.error_class, refusal.message, refusal.hint)
+    return DEFAULT_CLASSES[recognised.kind], f"default for {recognised.kind.value}"
+
+
+def _overridden(decided: OperationClass, override: OperationClass | None) -> OperationClass:
+    """Return the class the request asks for, if it may; raises RefusedError."""
+    if override is None or override is decided:
+        return decided
+    if decided is OperationClass.SESSION:
+        reason = "it changes the session alone"
+    elif override is OperationClass.SESSION:
+        reason = "it does more than change the session"
+    elif decided is OperationClass.QUERY:
+        reason = "it only reads, so there is nothing to replicate"
+    elif override is OperationClass.QUERY:
+        reason = "it writes"
+    else:
+        return override
+    raise RefusedError(
+        "HAPROC_OVERRIDE_REFUSED",
+        f"the statement can't run as {override.value}: {reason}",
+        f"leave the class out, it is {decided.value}",
+    )
+
+
+def _widened(kind: Kind, decided: OperationClass) -> bool:
+    """Whether a rule has something that looks like a query run as a write: of what, is unknown."""
+    return kind in QUERY_KINDS and decided is not OperationClass.QUERY

@@ -1,0 +1,259 @@
+"""Recognises ``INSERT INTO t [(columns)] VALUES (literals), …`` in one pass, without a token list.
+
+Such statements are the many and the huge ones. What is found is the `InsertShape`: whether two of
+them may become one. All rows of one VALUES list share a type for each column, so rows must not be
+put together if that would change a type: 1.5 and 2.25 would become 1.50 and 2.25, which a STRING
+column keeps. The signature names each column's type over all rows of the statement:
+
+====== ================= ====== =================================================
+``n``  only NULL         ``f``  FLOAT (``1.5F``)
+``b``  BOOLEAN           ``e``  DOUBLE (``1e3``, ``1.5D``)
+``y``  TINYINT (``1Y``)  ``d3`` DECIMAL of scale 3; whatever precision, as a wider
+``h``  SMALLINT (``1S``)        one of the same scale keeps every value and its text
+``i``  INT               ``s``  STRING
+``l``  BIGINT            ``t``  DATE'2020-01-31', ``T`` TIMESTAMP'2020-01-31 10:00:00'
+..                       ``x``  BINARY (``X'00FF'``)
+====== ================= ====== =================================================
+
+Equal signatures mean that the combined list's types are the ones each statement had alone. Within
+a statement NULL takes its column's type, and INT, BIGINT and DECIMAL widen as Spark widens them;
+any other mixture, and anything that is not a literal, has no shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from haproc.classify.model import InsertShape
+from haproc.classify.names import Context, is_path, plain, qualified
+from haproc.classify.tokens import SPACE, Token, TokenKind, UnclosedError, tokenize
+
+_LITERAL = re.compile(
+    rf"""{SPACE}*(?:
+      (?P<s>'[^'\\]*(?:(?:\\.|'')[^'\\]*)*')
+    | (?P<i>-?[0-9]+)
+    | (?P<d>-?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:BD)?)
+    | (?P<n>NULL)
+    | (?P<b>TRUE|FALSE)
+    | (?P<t>DATE{SPACE}*'[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}')
+    | (?P<T>TIMESTAMP{SPACE}*'[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}
+        (?:[ ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?')
+    | (?P<e>-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:E[+-]?[0-9]+D?|D))
+    | (?P<l>-?[0-9]+L)
+    | (?P<f>-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)F)
+    | (?P<h>-?[0-9]+S)
+    | (?P<y>-?[0-9]+Y)
+    | (?P<x>X{SPACE}*'[0-9A-F]*')
+    | (?P<q>"[^"\\]*(?:(?:\\.|"")[^"\\]*)*")
+    ){SPACE}*[,)]""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE | re.ASCII,
+)
+_NEXT_ROW = re.compile(rf"{SPACE}*,{SPACE}*\(")
+_END = re.compile(rf"(?:{SPACE}|;|--(?:\\\n|[^\r\n])*)*\Z")
+
+_INT_MAX, _INT_MIN = 2**31 - 1, -(2**31)
+_BIGINT_MAX, _BIGINT_MIN = 2**63 - 1, -(2**63)
+_PRECISION_MAX = 38
+# Digits before the point that Spark reserves when an integer meets a decimal.
+_WHOLE_DIGITS = {"i": 10, "l": 20}
+_NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainInsert:
+    """An INSERT of literals: its text without closing semicolon, its table, its shape."""
+
+    sql: str
+    table: str
+    shape: InsertShape
+
+
+def plain_insert(sql: str, context: Context) -> PlainInsert | None:
+    """Recognise an INSERT of nothing but literals; None for anything else, even if it is valid."""
+    head = _head(sql, context)
+    if head is None:
+        return None
+    start, table, values_at = head
+    rows, end, signature = _rows(sql, values_at)
+    if not rows or _END.match(sql, end) is None:
+        return None
+    shape = InsertShape(values_at=values_at - start, rows=rows, signature=signature)
+    return PlainInsert(sql[start:end], table, shape)
+
+
+def combined_signature(left: str, right: str) -> str | None:
+    """Return the signature of two statements put together; None if they have to stay apart.
+
+    More permissive than equality: a column that is NULL in all rows of one statement takes the
+    type it has in the other, which changes no value.
+    """
+    if left == right:
+        return left
+    lefts, rights = left.split(","), right.split(",")
+    if len(lefts) != len(rights):
+        return None
+    columns = []
+    for one, other in zip(lefts, rights, strict=True):
+        if one != other and "n" not in (one, other):
+            return None
+        columns.append(other if one == "n" else one)
+    return ",".join(columns)
+
+
+def _head(sql: str, context: Context) -> tuple[int, str, int] | None:
+    """Read up to VALUES; return the statement's start, its table and the first row's position."""
+    try:
+        tokens = tokenize(sql)
+        first = next(tokens, None)
+        if first is None or first.upper != "INSERT" or next(tokens).upper != "INTO":
+            return None
+        token = next(tokens)
+        if token.upper == "TABLE":
+            token = next(tokens)
+        parts, token = _name(tokens, token)
+        if not parts or is_path(parts):
+            return None
+        if token.upper == "PARTITION" and not _skip_partition(tokens):
+            return None
+        if token.upper == "PARTITION":
+            token = next(tokens)
+        if token.is_symbol("(") and not _skip_columns(tokens):
+            return None
+        if token.is_symbol("("):
+            token = next(tokens)
+        if token.upper != "VALUES":
+            return None
+        row = next(tokens)
+    except (StopIteration, UnclosedError):
+        return None
+    if not row.is_symbol("("):
+        return None
+    return first.start, qualified(parts, context), row.start
+
+
+def _name(tokens: Iterator[Token], token: Token) -> tuple[tuple[str, ...], Token]:
+    """Read a name that begins with ``token``; return its parts and the token behind it."""
+    parts: list[str] = []
+    while token.kind in _NAMES:
+        parts.append(plain(token))
+        token = next(tokens)
+        if not token.is_symbol("."):
+            if len(parts) == 1 and parts[0].upper() == "IDENTIFIER" and token.is_symbol("("):
+                return (), token
+            return tuple(parts), token
+        token = next(tokens)
+    return (), token
+
+
+def _skip_columns(tokens: Iterator[Token]) -> bool:
+    """Step over a list of column names to its end; False if it is something else."""
+    while True:
+        if next(tokens).kind not in _NAMES:
+            return False
+        token = next(tokens)
+        if token.is_symbol(")"):
+            return True
+        if not token.is_symbol(","):
+            return False
+
+
+def _skip_partition(tokens: Iterator[Token]) -> bool:
+    """Step over ``(name = literal, …)``; False if it is something else."""
+    if not next(tokens).is_symbol("("):
+        return False
+    while True:
+        if next(tokens).kind not in _NAMES or next(tokens).text not in ("=", "=="):
+            return False
+        if next(tokens).kind not in (TokenKind.STRING, TokenKind.NUMBER):
+            return False
+        token = next(tokens)
+        if token.is_symbol(")"):
+            return True
+        if not token.is_symbol(","):
+            return False
+
+
+def _rows(sql: str, position: int) -> tuple[int, int, str]:
+    """Read the rows from the first ``(``; return their number, their end and their signature.
+
+    The number is 0 if they are not all literals that may stand in one list.
+    """
+    types: list[str] = []
+    whole: list[int] = []
+    rows, position, literal_at = 0, position + 1, _LITERAL.match
+    while True:
+        column = 0
+        while True:
+            match = literal_at(sql, position)
+            if match is None:
+                return 0, position, ""
+            position = match.end()
+            letter = match.lastgroup
+            assert letter is not None
+            if letter == "i" or letter == "d":
+                letter, digits = _number(match.group(letter))
+            else:
+                letter, digits = ("s" if letter == "q" else letter), 0
+            if rows == 0:
+                types.append(letter)
+                whole.append(digits)
+            else:
+                if column >= len(types):
+                    return 0, position, ""
+                if types[column] != letter:
+                    wider = _wider(types[column], letter)
+                    if wider is None:
+                        return 0, position, ""
+                    types[column] = wider
+                if digits > whole[column]:
+                    whole[column] = digits
+            column += 1
+            if sql[position - 1] == ")":
+                break
+        if column != len(types):
+            return 0, position, ""
+        rows += 1
+        next_row = _NEXT_ROW.match(sql, position)
+        if next_row is None:
+            break
+        position = next_row.end()
+    if any(_too_precise(kind, digits) for kind, digits in zip(types, whole, strict=True)):
+        return 0, position, ""
+    return rows, position, ",".join(types)
+
+
+def _number(text: str) -> tuple[str, int]:
+    """Return the type of an integer or decimal literal, and its digits before the point."""
+    point = text.find(".")
+    if point >= 0:
+        text = text[:-2] if text[-1] in "dD" else text
+        return f"d{len(text) - point - 1}", point
+    if len(text) <= 9:
+        return "i", 10
+    value = int(text) if len(text) <= _PRECISION_MAX + 1 else None
+    if value is None:
+        return "d0", len(text)
+    if _INT_MIN <= value <= _INT_MAX:
+        return "i", 10
+    if _BIGINT_MIN <= value <= _BIGINT_MAX:
+        return "l", 20
+    return "d0", len(text.lstrip("-"))
+
+
+def _wider(one: str, other: str) -> str | None:
+    """Return the type that a column with literals of both types gets; None if left to Spark."""
+    if one == "n" or other == "n":
+        return other if one == "n" else one
+    if {one, other} == {"i", "l"}:
+        return "l"
+    exact = [kind for kind in (one, other) if kind[0] in "ild"]
+    if len(exact) < 2:
+        return None
+    return f"d{max(int(kind[1:] or 0) for kind in exact if kind[0] == 'd')}"
+
+
+def _too_precise(kind: str, digits: int) -> bool:
+    """Whether Spark would have to cut digits to make this column's decimals one type."""
+    return kind[0] == "d" and digits + int(kind[1:]) > _PRECISION_MAX

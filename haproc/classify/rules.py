@@ -1,0 +1,248 @@
+"""The rules that give each kind of statement its class.
+
+The defaults are a table. An operator's file (``conf/rules.yaml``) puts rules over them: the first
+that matches decides. A rule can't make a statement that writes a query, nor take one out of the
+session it changes: such a rule is refused when the file is read, with the key's full path.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import yaml
+
+from haproc.classify.model import Kind, OperationClass
+from haproc.classify.reader import Recognised
+
+QUERY_KINDS = frozenset({Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN})
+SESSION_KINDS = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.TEMPORARY_VIEW, Kind.CACHE})
+ASYNCHRONOUS_KINDS = frozenset(
+    {
+        Kind.INSERT,
+        Kind.INSERT_OVERWRITE,
+        Kind.UPDATE,
+        Kind.DELETE,
+        Kind.MERGE,
+        Kind.TRUNCATE,
+        Kind.COPY,
+        Kind.OPTIMIZE,
+        Kind.VACUUM,
+        Kind.ANALYZE,
+        Kind.ROWS,
+    }
+)
+SYNCHRONOUS_KINDS = (
+    frozenset(Kind) - QUERY_KINDS - SESSION_KINDS - ASYNCHRONOUS_KINDS - {Kind.UNKNOWN}
+)
+WRITING_KINDS = ASYNCHRONOUS_KINDS | SYNCHRONOUS_KINDS
+
+DEFAULT_CLASSES: dict[Kind, OperationClass] = {
+    **dict.fromkeys(QUERY_KINDS, OperationClass.QUERY),
+    **dict.fromkeys(SESSION_KINDS, OperationClass.SESSION),
+    **dict.fromkeys(ASYNCHRONOUS_KINDS, OperationClass.ASYNCHRONOUS),
+    **dict.fromkeys(SYNCHRONOUS_KINDS, OperationClass.SYNCHRONOUS),
+}
+
+_KEYS = frozenset({"name", "kind", "table", "matches", "user", "class", "refuse"})
+
+
+class RulesError(ValueError):
+    """A rules file is wrong; ``path`` is the full path of the key, such as ``rules[2].class``."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Gives the statements it matches a class, or refuses them. None matches anything.
+
+    Without ``kinds``, a rule with a class is about statements that write; one that refuses is
+    about all. Only a rule that says ``kind: unknown`` lets an unrecognised statement pass.
+    """
+
+    name: str
+    operation_class: OperationClass | None = None
+    refuse: str = ""
+    kinds: frozenset[Kind] | None = None
+    table: str | None = None
+    matches: re.Pattern[str] | None = None
+    user: str | None = None
+
+    def applies(self, recognised: Recognised, sql: str, user: str) -> bool:
+        """Whether this rule decides about the statement."""
+        return (
+            self._is_about(recognised.kind)
+            and (self.user is None or fnmatchcase(user, self.user))
+            and self._touches(recognised)
+            and (self.matches is None or self.matches.search(sql) is not None)
+        )
+
+    def _is_about(self, kind: Kind) -> bool:
+        if self.kinds is not None:
+            return kind in self.kinds
+        return self.operation_class is None or kind in WRITING_KINDS
+
+    def _touches(self, recognised: Recognised) -> bool:
+        if self.table is None:
+            return True
+        tables = recognised.reads | recognised.writes
+        if any(fnmatchcase(table, self.table) for table in tables):
+            return True
+        # A refusal holds for a write that could touch the table.
+        unclear = not recognised.tables_known and recognised.kind in WRITING_KINDS
+        return self.operation_class is None and unclear
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """An operator's rules, in order, over the built-in defaults."""
+
+    rules: tuple[Rule, ...] = ()
+
+    @staticmethod
+    def builtin() -> Rules:
+        """Return the defaults alone."""
+        return Rules()
+
+    def first(self, recognised: Recognised, sql: str, user: str) -> Rule | None:
+        """Return the operator's rule that decides about a statement; None: the defaults do."""
+        for rule in self.rules:
+            if rule.applies(recognised, sql, user):
+                return rule
+        return None
+
+
+def load_rules(path: str | Path) -> Rules:
+    """Read a rules file; raises RulesError, or OSError if it can't be read."""
+    return parse_rules(Path(path).read_text(encoding="utf-8"))
+
+
+def parse_rules(text: str) -> Rules:
+    """Read rules from YAML text; raises RulesError."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise RulesError("(file)", f"is not YAML: {error}") from error
+    document = {} if node is None else _plain(node, "")
+    if not isinstance(document, dict):
+        raise RulesError("(file)", "has to be a mapping with the key rules")
+    for key in document:
+        if key != "rules":
+            raise RulesError(str(key), "unknown key; the file has the key rules alone")
+    entries = document.get("rules") or []
+    if not isinstance(entries, list):
+        raise RulesError("rules", "has to be a list")
+    rules: list[Rule] = []
+    for index, entry in enumerate(entries):
+        rule = _rule(entry, f"rules[{index}]", index)
+        if any(rule.name == earlier.name for earlier in rules):
+            raise RulesError(f"rules[{index}].name", f"{rule.name!r} is the name of another rule")
+        rules.append(rule)
+    return Rules(tuple(rules))
+
+
+def _plain(node: yaml.Node, path: str) -> object:
+    """Return a YAML node as lists, dictionaries and text; a key given twice is an error."""
+    if isinstance(node, yaml.MappingNode):
+        mapping: dict[str, object] = {}
+        for key_node, value in node.value:
+            key = str(key_node.value)
+            place = f"{path}.{key}" if path else key
+            if key in mapping:
+                raise RulesError(place, "given twice")
+            mapping[key] = _plain(value, place)
+        return mapping
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, f"{path}[{index}]") for index, item in enumerate(node.value)]
+    if node.tag == "tag:yaml.org,2002:null":
+        return None
+    return str(node.value)
+
+
+def _rule(entry: object, path: str, index: int) -> Rule:
+    if not isinstance(entry, dict):
+        raise RulesError(path, "has to be a mapping such as {kind: insert, class: synchronous}")
+    for key in entry:
+        if key not in _KEYS:
+            raise RulesError(f"{path}.{key}", f"unknown key; known are {', '.join(sorted(_KEYS))}")
+    if ("class" in entry) == ("refuse" in entry):
+        raise RulesError(path, "has to have either class or refuse")
+    kinds = _kinds(entry["kind"], f"{path}.kind") if "kind" in entry else None
+    table = _text(entry, "table", path)
+    rule = Rule(
+        name=_text(entry, "name", path) or f"rule {index + 1}",
+        operation_class=_class(entry["class"], f"{path}.class") if "class" in entry else None,
+        refuse=_text(entry, "refuse", path) or "",
+        kinds=kinds,
+        table=None if table is None else table.lower(),
+        matches=_pattern(_text(entry, "matches", path), f"{path}.matches"),
+        user=_text(entry, "user", path),
+    )
+    _check_class(rule, path)
+    return rule
+
+
+def _text(entry: dict[str, object], key: str, path: str) -> str | None:
+    if key not in entry:
+        return None
+    value = entry[key]
+    if not isinstance(value, str) or not value.strip():
+        raise RulesError(f"{path}.{key}", "has to be a text that is not empty")
+    return value
+
+
+def _kinds(value: object, path: str) -> frozenset[Kind]:
+    values = value if isinstance(value, list) else [value]
+    kinds = []
+    for index, text in enumerate(values):
+        place = f"{path}[{index}]" if isinstance(value, list) else path
+        try:
+            kind = Kind(str(text))
+        except ValueError:
+            known = ", ".join(kind.value for kind in Kind)
+            raise RulesError(place, f"{text!r} is no kind; kinds are {known}") from None
+        if kind in kinds:
+            raise RulesError(place, f"{kind.value} is given twice")
+        kinds.append(kind)
+    if not kinds:
+        raise RulesError(path, "has to name at least one kind")
+    return frozenset(kinds)
+
+
+def _class(value: object, path: str) -> OperationClass:
+    try:
+        return OperationClass(str(value))
+    except ValueError:
+        known = ", ".join(known.value for known in OperationClass)
+        raise RulesError(path, f"{value!r} is no class; classes are {known}") from None
+
+
+def _pattern(text: str | None, path: str) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise RulesError(path, f"is no regular expression: {error}") from error
+
+
+def _check_class(rule: Rule, path: str) -> None:
+    """Refuse a rule that would let a write or a change of the session go the wrong way."""
+    chosen, kinds = rule.operation_class, rule.kinds
+    if chosen is None:
+        return
+    harmless = {
+        OperationClass.QUERY: QUERY_KINDS,
+        OperationClass.SESSION: SESSION_KINDS,
+    }.get(chosen, frozenset(Kind) - SESSION_KINDS)
+    allowed = harmless | {Kind.UNKNOWN}
+    if kinds is None and chosen in (OperationClass.QUERY, OperationClass.SESSION):
+        raise RulesError(f"{path}.class", f"{chosen.value} needs a kind that it is right for")
+    wrong = sorted(kind.value for kind in (kinds or frozenset()) - allowed)
+    if wrong:
+        raise RulesError(f"{path}.class", f"{', '.join(wrong)} can't be of class {chosen.value}")
