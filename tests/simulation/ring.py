@@ -1,0 +1,294 @@
+"""A whole ring in one process: nodes that die, freeze and come back; a network and a log that fail.
+
+Everything random comes from one seeded generator, everything timed from the virtual clock, so a
+seed replays a run exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dmq import Cursor, Entry, Json, LogUnavailableError, Record
+from dmq.memory import MemoryLog, MemoryStore
+from haproc.config.model import Limits, Timeouts
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import State
+from haproc.replicate.core import Core, Identity
+from haproc.replicate.operation import Operation
+from haproc.replicate.outcomes import Outcome
+from haproc.replicate.replica import Replica
+from haproc.replicate.steps import Step
+from tests.simulation.spark import SimSpark
+
+T = TypeVar("T")
+LIMITS = Limits(lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000)
+TIMEOUTS = Timeouts(apply_s=60, probe_interval_s=0.5, takeover_s=2, peer_s=0.5, fanout_s=5)
+
+
+@dataclass
+class Weather:
+    """How bad things are at the moment; all are rates per call."""
+
+    step_crash_rate: float = 0.0
+    peer_loss_rate: float = 0.0
+    peer_copy_rate: float = 0.0
+    log_away: bool = False
+    log_error_rate: float = 0.0
+    delay_s: float = 0.01
+
+
+class Refused(Exception):
+    """Nobody listens there."""
+
+
+class Node:
+    """One HAProc: its incarnations come and go, its cluster's tables stay."""
+
+    def __init__(self, ring: Ring, name: str) -> None:
+        self.ring = ring
+        self.name = name
+        self.spark = SimSpark(name, ring.rng)
+        self.replica: Replica | None = None
+        self.incarnation = 0
+        self._task: asyncio.Task[None] | None = None
+        self._died = asyncio.Event()
+        self._thawed = asyncio.Event()
+        self._thawed.set()
+
+    def start(self) -> None:
+        """Start a new incarnation."""
+        if self._task is not None:
+            return
+        self.incarnation += 1
+        self._died = asyncio.Event()
+        life = Life(self, self.incarnation)
+        identity = Identity("ring", self.name, f"{self.name}{self.incarnation}", self.ring.names)
+        core = Core(
+            identity,
+            SimLog(self.ring, life),
+            self.spark,  # type: ignore[arg-type]  # no sessions: nobody queries here
+            SimPeers(self.ring, life),
+            LIMITS,
+            TIMEOUTS,
+            trace=life.trace,
+        )
+        self.replica = Replica(core)
+        self._task = asyncio.get_running_loop().create_task(self.replica.run())
+        self._task.add_done_callback(self.ring.ended)
+
+    def kill(self) -> None:
+        """kill -9: nothing is cleaned up, nobody is told."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task, self.replica = None, None
+            self._died.set()
+            self._thawed.set()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._thawed.set()
+
+    @property
+    def alive(self) -> bool:
+        return self._task is not None
+
+    async def thawed(self) -> None:
+        await self._thawed.wait()
+
+    async def call(self, work: Callable[[Replica], Awaitable[T]]) -> T:
+        """Call the node over the network; it may die meanwhile."""
+        if self.replica is None:
+            raise Refused
+        died, call = (
+            asyncio.ensure_future(self._died.wait()),
+            asyncio.ensure_future(self._answer(self.replica, work)),
+        )
+        try:
+            await asyncio.wait([died, call], return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise Refused
+            return call.result()
+        finally:
+            for task in (died, call):
+                task.cancel()
+            await asyncio.gather(died, call, return_exceptions=True)
+
+    async def _answer(self, replica: Replica, work: Callable[[Replica], Awaitable[T]]) -> T:
+        await self.thawed()
+        answer = await work(replica)
+        await self.thawed()
+        return answer
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one incarnation does to the world passes through here, and stops when it dies."""
+
+    node: Node
+    incarnation: int
+
+    async def check(self) -> None:
+        """Go no further if this incarnation is dead or frozen."""
+        await self.node.thawed()
+        if self.node.incarnation != self.incarnation or not self.node.alive:
+            await asyncio.get_running_loop().create_future()
+
+    async def trace(self, step: Step) -> None:
+        ring = self.node.ring
+        await self.check()
+        ring.steps[step] = ring.steps.get(step, 0) + 1
+        if ring.rng.random() < ring.weather.step_crash_rate:
+            ring.note(f"{self.node.name} dies at {step}")
+            self.node.kill()
+            await self.check()
+
+
+class SimLog:
+    """The shared log as one incarnation reaches it."""
+
+    def __init__(self, ring: Ring, life: Life) -> None:
+        self._ring = ring
+        self._life = life
+        self._log = MemoryLog(ring.store)
+
+    async def _reach(self, call: Callable[[], Awaitable[T]]) -> T:
+        ring = self._ring
+        await self._life.check()
+        await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
+        await self._life.check()
+        if ring.weather.log_away or ring.rng.random() < ring.weather.log_error_rate / 2:
+            raise LogUnavailableError("away")
+        result = await call()
+        await self._life.check()
+        if ring.rng.random() < ring.weather.log_error_rate / 2:
+            raise LogUnavailableError("the answer was lost")
+        return result
+
+    async def append(self, records: Sequence[Record]) -> list[int]:
+        return await self._reach(lambda: self._log.append(records))
+
+    async def read(
+        self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
+    ) -> list[Entry]:
+        return await self._reach(lambda: self._log.read(start, records_max=records_max))
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        await self._life.check()
+        return await self._log.wait(offset, timeout_s)
+
+    async def start(self) -> int:
+        return await self._reach(self._log.start)
+
+    async def end(self) -> int:
+        return await self._reach(self._log.end)
+
+    async def load_cursor(self, reader: str) -> Cursor | None:
+        return await self._reach(lambda: self._log.load_cursor(reader))
+
+    async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
+        await self._reach(lambda: self._log.commit_cursor(reader, cursor))
+
+    async def cursors(self) -> Mapping[str, Cursor]:
+        return await self._log.cursors()
+
+    async def trim(self, before: int) -> None:
+        await self._log.trim(before)
+
+    async def close(self) -> None:
+        await self._log.close()
+
+
+class SimPeers:
+    """Calls between nodes: lost on the way there or back, delayed, delivered twice."""
+
+    def __init__(self, ring: Ring, life: Life) -> None:
+        self._ring = ring
+        self._life = life
+
+    async def _call(
+        self,
+        peer: str,
+        timeout_s: float,
+        work: Callable[[Replica], Awaitable[Mapping[str, Json]]],
+    ) -> Mapping[str, Json]:
+        ring, node = self._ring, self._ring.nodes[peer]
+        await self._life.check()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
+                if ring.rng.random() < ring.weather.peer_loss_rate:
+                    await asyncio.sleep(timeout_s)
+                if ring.rng.random() < ring.weather.peer_copy_rate:
+                    await node.call(work)
+                answer = await node.call(work)
+                if ring.rng.random() < ring.weather.peer_loss_rate:
+                    await asyncio.sleep(timeout_s)
+        except (Refused, TimeoutError) as error:
+            raise PeerUnavailableError(peer) from error
+        await self._life.check()
+        return answer
+
+    async def apply_now(
+        self, peer: str, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        return await self._call(
+            peer, timeout_s, lambda replica: replica.apply_now(offset, operation_id, timeout_s)
+        )
+
+    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
+        return await self._call(peer, timeout_s, lambda replica: replica.outcome(offset))
+
+    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+        async def status(replica: Replica) -> Mapping[str, Json]:
+            return replica.status()
+
+        return await self._call(peer, timeout_s, status)
+
+
+class Ring:
+    """The nodes, their log, and the weather."""
+
+    def __init__(self, seed: int, size: int = 3) -> None:
+        self.rng = random.Random(seed)
+        self.weather = Weather()
+        self.store = MemoryStore()
+        self.names = tuple("abcdefg"[:size])
+        self.nodes = {name: Node(self, name) for name in self.names}
+        self.steps: dict[Step, int] = {}
+        self.history: list[str] = []
+        self.errors: list[BaseException] = []
+
+    def note(self, what: str) -> None:
+        """Remember what happened, for the report of a failed run."""
+        self.history.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """A replica ended; unless it was killed, that is a bug."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.errors.append(error)
+
+    async def submit(
+        self, name: str, operation: Operation, timeout_s: float
+    ) -> tuple[int, Outcome]:
+        """A client's request to one node."""
+        return await self.nodes[name].call(lambda replica: replica.submit(operation, timeout_s))
+
+    async def settled(self, timeout_s: float = 600) -> None:
+        """Wait until every node is READY and has applied the whole log."""
+        async with asyncio.timeout(timeout_s):
+            while not all(self._settled(node) for node in self.nodes.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+
+    def _settled(self, node: Node) -> bool:
+        if node.replica is None:
+            return False
+        core = node.replica.core
+        return core.state is State.READY and core.schedule.low == self.store.end

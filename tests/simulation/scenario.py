@@ -1,0 +1,292 @@
+"""One seeded run: clients write, a nemesis breaks things, then everything heals and is checked.
+
+Workloads: *set* (unique ids into one table: an id that is missing was lost, one that stands twice
+was doubled), *register* (each update appends its id to a key's history: order, loss and doubling
+show), *copy* (INSERT … SELECT from one table into another: the order across tables shows), and DDL
+now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.engine.interface import SqlWrite
+from haproc.replicate.operation import Operation
+from haproc.replicate.outcomes import Status
+from haproc.route.model import FailureKind, RequestError
+from tests.simulation.clock import run
+from tests.simulation.ring import Refused, Ring
+
+SETUP = (
+    "CREATE TABLE ids (id)",
+    "CREATE TABLE registers (k, history CHECK (length(history) < 100000))",
+    "CREATE TABLE copies (n)",
+)
+KEYS = 3
+
+
+@dataclass
+class Attempted:
+    """A client's write and what it was told: True acknowledged, False rejected, None unknown."""
+
+    id: str
+    what: str
+    acknowledged: bool | None = None
+    ended_at: float = 0.0
+    started_at: float = 0.0
+
+
+@dataclass
+class Report:
+    """What a run came to; ``problems`` is empty if every promise was kept."""
+
+    seed: int
+    problems: list[str] = field(default_factory=list)
+    acknowledged: int = 0
+    unknown: int = 0
+    rejected: int = 0
+    kills: int = 0
+    steps: dict[str, int] = field(default_factory=dict)
+    history: list[str] = field(default_factory=list)
+
+
+def operation(op_id: str, kind: Kind, sql: str, origin: str, **fields: object) -> Operation:
+    """Return an operation as the service would make it."""
+    ddl = kind in (Kind.CREATE_TABLE, Kind.DROP_TABLE)
+    operation_class = OperationClass.SYNCHRONOUS if ddl else OperationClass.ASYNCHRONOUS
+    return Operation(op_id, operation_class, kind, origin, op_id, SqlWrite(sql), **fields)  # type: ignore[arg-type]
+
+
+def insert(op_id: str, table: str, origin: str) -> Operation:
+    """An INSERT that may be combined with its neighbours."""
+    head = f"INSERT INTO {table} VALUES "
+    shape = InsertShape(len(head), 1, "s")
+    sql = f"{head}('{op_id}')"
+    return operation(op_id, Kind.INSERT, sql, origin, writes=frozenset({table}), insert=shape)
+
+
+def build(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
+    """Return the operation of a workload step."""
+    key = rng_value % KEYS
+    match what:
+        case "set":
+            return insert(op_id, "ids", origin)
+        case "register":
+            sql = f"UPDATE registers SET history = history || ',{op_id}' WHERE k = {key}"
+            return operation(op_id, Kind.UPDATE, sql, origin, writes=frozenset({"registers"}))
+        case "copy":
+            sql = "INSERT INTO copies SELECT count(*) FROM ids"
+            tables = {"reads": frozenset({"ids"}), "writes": frozenset({"copies"})}
+            return operation(op_id, Kind.INSERT, sql, origin, **tables)
+        case "prune":
+            sql = "DELETE FROM copies WHERE n IN (SELECT max(n) FROM copies)"
+            return operation(op_id, Kind.DELETE, sql, origin, writes=frozenset({"copies"}))
+        case "fail":
+            sql = "UPDATE registers SET history = hex(zeroblob(60000)) WHERE k = 0"
+            return operation(op_id, Kind.UPDATE, sql, origin, writes=frozenset({"registers"}))
+        case "create":
+            return operation(op_id, Kind.CREATE_TABLE, f"CREATE TABLE d{rng_value % 4} (x)", origin)
+        case "drop":
+            return operation(op_id, Kind.DROP_TABLE, f"DROP TABLE d{rng_value % 4}", origin)
+    raise AssertionError(what)
+
+
+MIX = ("set",) * 8 + ("register",) * 4 + ("copy", "copy", "prune", "fail", "create", "drop")
+
+
+class Scenario:
+    """See the module."""
+
+    def __init__(self, seed: int, writes_per_client: int = 12, clients: int = 4) -> None:
+        self.seed = seed
+        self.ring = Ring(seed)
+        self.rng = random.Random(f"{seed}/clients")
+        self.nemesis_rng = random.Random(f"{seed}/nemesis")
+        self.writes_per_client = writes_per_client
+        self.clients = clients
+        self.attempts: list[Attempted] = []
+        self.kills = 0
+        self.writing = True
+
+    async def client(self, number: int) -> None:
+        """Write one thing after another; fail over with the same request id."""
+        order = list(self.ring.names)
+        order = order[number % len(order) :] + order[: number % len(order)]
+        for n in range(self.writes_per_client):
+            await asyncio.sleep(self.rng.expovariate(2))
+            attempt = Attempted(f"c{number}n{n}", self.rng.choice(MIX))
+            attempt.started_at = asyncio.get_running_loop().time()
+            self.attempts.append(attempt)
+            value = self.rng.randrange(1000)
+            attempt.acknowledged = await self.write(attempt, order, value)
+            attempt.ended_at = asyncio.get_running_loop().time()
+
+    async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
+        """Try the nodes in order, round after round."""
+        maybe = False
+        for _ in range(self.rng.choice((1, 8, 20))):
+            for name in list(order):
+                op = build(attempt.what, attempt.id, name, value)
+                try:
+                    async with asyncio.timeout(8):
+                        _, outcome = await self.ring.submit(name, op, timeout_s=6)
+                    return outcome.status is Status.APPLIED
+                except (Refused, TimeoutError):
+                    maybe = True
+                except RequestError as error:
+                    assert error.kind is FailureKind.AVAILABILITY, error
+                    maybe = True
+                order.append(order.pop(0))
+            await asyncio.sleep(self.rng.uniform(0.1, 1))
+        return None if maybe else False
+
+    async def nemesis(self) -> None:
+        """Break things at random until the writing is over."""
+        rng, ring = self.nemesis_rng, self.ring
+        ring.weather.step_crash_rate = rng.choice((0, 0, 0.002, 0.02))
+        ring.weather.peer_loss_rate = rng.choice((0, 0.05, 0.3))
+        ring.weather.peer_copy_rate = rng.choice((0, 0.2))
+        ring.weather.log_error_rate = rng.choice((0, 0, 0.02, 0.1))
+        for node in ring.nodes.values():
+            node.spark.environment_error_rate = rng.choice((0, 0, 0.1))
+        while self.writing:
+            await asyncio.sleep(rng.expovariate(0.7))
+            node = ring.nodes[rng.choice(ring.names)]
+            match rng.choice(("kill", "kill", "spark", "freeze", "log", "start", "both")):
+                case "kill":
+                    self.kill(node.name)
+                case "spark":
+                    self.kill_spark(node.name)
+                case "both":
+                    self.kill(node.name)
+                    self.kill_spark(node.name)
+                case "freeze":
+                    ring.note(f"{node.name} freezes")
+                    node.freeze()
+                    asyncio.get_running_loop().call_later(rng.uniform(0.1, 8), node.thaw)
+                case "log":
+                    ring.note("the log is away")
+                    ring.weather.log_away = True
+                    asyncio.get_running_loop().call_later(rng.uniform(0.1, 4), self.log_back)
+                case "start":
+                    pass
+            for other in ring.nodes.values():
+                if rng.random() < 0.6:
+                    other.start()
+                if rng.random() < 0.6:
+                    other.spark.restart()
+
+    def log_back(self) -> None:
+        self.ring.weather.log_away = False
+
+    def kill(self, name: str) -> None:
+        self.ring.note(f"{name} is killed")
+        self.ring.nodes[name].kill()
+        self.kills += 1
+
+    def kill_spark(self, name: str) -> None:
+        self.ring.note(f"Spark of {name} is killed")
+        self.ring.nodes[name].spark.kill()
+        self.kills += 1
+
+    async def heal(self) -> None:
+        """Everything works again; wait until the ring has settled."""
+        weather = type(self.ring.weather)()
+        self.ring.weather = weather
+        for node in self.ring.nodes.values():
+            node.spark.environment_error_rate = 0
+            node.spark.restart()
+            node.thaw()
+            node.start()
+        await self.ring.settled()
+
+    async def main(self) -> Report:
+        for node in self.ring.nodes.values():
+            node.start()
+        await self.ring.settled()
+        for n, sql in enumerate(SETUP):
+            op = operation(f"setup{n}", Kind.CREATE_TABLE, sql, "a")
+            await self.ring.submit("a", op, timeout_s=60)
+        for key in range(KEYS):
+            sql = f"INSERT INTO registers VALUES ({key}, '')"
+            tables = {"writes": frozenset({"registers"})}
+            op = operation(f"key{key}", Kind.INSERT, sql, "a", **tables)
+            await self.ring.submit("a", op, timeout_s=60)
+        nemesis = asyncio.ensure_future(self.nemesis())
+        await asyncio.gather(*(self.client(n) for n in range(self.clients)))
+        self.writing = False
+        await nemesis
+        report = Report(self.seed)
+        try:
+            await self.heal()
+        except TimeoutError:
+            states = {n: self.state(n) for n in self.ring.names}
+            report.problems.append(f"the ring did not settle: {states}")
+        await asyncio.sleep(90)  # comparisons of outcomes come to their end
+        self.check(report)
+        return report
+
+    def state(self, name: str) -> str:
+        replica = self.ring.nodes[name].replica
+        if replica is None:
+            return "dead"
+        core = replica.core
+        return f"{core.state} {core.reason} low={core.schedule.low} end={self.ring.store.end}"
+
+    # -- the checker -----------------------------------------------------------------------
+
+    def check(self, report: Report) -> None:
+        """Hold every promise against what the clusters hold now."""
+        problems = report.problems
+        dumps = {name: node.spark.dump() for name, node in self.ring.nodes.items()}
+        first = self.ring.names[0]
+        for name in self.ring.names[1:]:
+            for table in sorted(dumps[first].keys() | dumps[name].keys()):
+                if dumps[first].get(table) != dumps[name].get(table):
+                    problems.append(
+                        f"{table} differs: {first} {dumps[first].get(table)} "
+                        f"{name} {dumps[name].get(table)}"
+                    )
+        for name in self.ring.names:
+            if self.state(name).split()[0] != "READY":
+                problems.append(f"{name} is {self.state(name)}")
+            self.check_one(name, dumps[name], problems)
+        problems.extend(repr(error) for error in self.ring.errors)
+        told = Counter(attempt.acknowledged for attempt in self.attempts)
+        report.acknowledged, report.rejected, report.unknown = told[True], told[False], told[None]
+        report.kills = self.kills
+        report.steps = {step.value: count for step, count in self.ring.steps.items()}
+        report.history = self.ring.history
+
+    def check_one(
+        self, name: str, dump: dict[str, list[tuple[object, ...]]], problems: list[str]
+    ) -> None:
+        ids = Counter(str(row[0]) for row in dump.get("ids", []))
+        histories = [str(row[1]).split(",")[1:] for row in dump.get("registers", [])]
+        updates = Counter(op_id for history in histories for op_id in history)
+        for attempt in self.attempts:
+            if attempt.what not in ("set", "register"):
+                continue
+            count = (ids if attempt.what == "set" else updates)[attempt.id]
+            if count > 1:
+                problems.append(f"{attempt.id} is {count} times on {name}")
+            if attempt.acknowledged and count == 0:
+                problems.append(f"{attempt.id} was acknowledged and is not on {name}")
+            if attempt.acknowledged is False and count:
+                problems.append(f"{attempt.id} was rejected and is on {name}")
+        ended = {a.id: a for a in self.attempts if a.acknowledged}
+        for history in histories:
+            known = [ended[op_id] for op_id in history if op_id in ended]
+            for earlier, later in pairwise(known):
+                if later.ended_at < earlier.started_at:
+                    problems.append(f"{later.id} ended before {earlier.id} began, on {name}")
+
+
+def simulate(seed: int, **options: int) -> Report:
+    """Run one seed and return what it came to."""
+    return run(Scenario(seed, **options).main())

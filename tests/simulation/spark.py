@@ -1,0 +1,162 @@
+"""A simulated Spark cluster: SQLite for the tables, and Delta's rules for marks and conflicts.
+
+What it takes from Delta: a write whose mark's version is not above the table's last one is
+skipped; the mark is committed with the data; a statement that finds at its commit that another
+one of the same application committed since it began fails (ConcurrentTransactionException); a
+DELETE or UPDATE that matches nothing leaves no mark; DDL knows no marks. What it takes from Spark:
+a statement goes on when its client dies, and may or may not have committed when the server dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
+from haproc.membership.health import REFUSED
+
+_TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
+_STATES = (("already exists", "42P07"), ("no such table", "42P01"), ("CHECK constraint", "23001"))
+
+
+class SimSpark:
+    """One cluster; its tables survive `kill`, what runs does not."""
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self.name = name
+        self.up = True
+        self.environment_error_rate = 0.0
+        self.interrupt_works_rate = 0.5
+        self._rng = rng
+        self._disk = sqlite3.connect(":memory:", isolation_level=None)
+        self._life = 0
+        self._versions: dict[str, int] = {}
+        self._marks: dict[str, int] = {}
+        self._running: dict[int, set[asyncio.Task[Applied]]] = {}
+
+    def kill(self) -> None:
+        """The server dies: what has not committed never will."""
+        self.up = False
+        self._life += 1
+
+    def restart(self) -> None:
+        """The server is back over the same tables."""
+        self.up = True
+
+    def dump(self) -> dict[str, list[tuple[object, ...]]]:
+        """Return every table's rows, sorted."""
+        names = [
+            row[0]
+            for row in self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return {
+            name: sorted(self._disk.execute(f"SELECT * FROM {name}"), key=repr)
+            for name in sorted(names)
+        }
+
+    # -- Engine ----------------------------------------------------------------------------
+
+    def _check(self, life: int | None = None) -> None:
+        if not self.up:
+            raise EngineError(ErrorKind.AVAILABILITY, "refused", error_class=REFUSED)
+        if life is not None and life != self._life:
+            raise EngineError(ErrorKind.AVAILABILITY, "the connection broke")
+
+    async def probe(self, *, timeout_s: float) -> None:
+        await asyncio.sleep(self._rng.uniform(0, 0.02))
+        self._check()
+
+    async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
+        await asyncio.sleep(self._rng.uniform(0, 0.2))
+        self._check()
+        return {table: self._marks[table] for table in tables if table in self._marks}
+
+    def lane(self, index: int) -> SimLane:
+        return SimLane(self, index)
+
+    async def aclose(self) -> None:
+        pass
+
+    # -- statements ------------------------------------------------------------------------
+
+    def start(self, lane: int, sql: str, mark: Mark | None) -> asyncio.Task[Applied]:
+        """Start a statement that belongs to the cluster, not to who asked for it."""
+        task = asyncio.get_running_loop().create_task(self._execute(sql, mark))
+        running = self._running.setdefault(lane, set())
+        running.add(task)
+        task.add_done_callback(running.discard)
+        task.add_done_callback(lambda t: None if t.cancelled() else t.exception())
+        return task
+
+    def interrupt(self, lane: int) -> None:
+        """Stop some of what still runs in this lane; an interrupt may come too late."""
+        for task in sorted(self._running.get(lane, ()), key=lambda t: t.get_name()):
+            if self._rng.random() < self.interrupt_works_rate:
+                task.cancel()
+
+    async def _execute(self, sql: str, mark: Mark | None) -> Applied:
+        self._check()
+        life = self._life
+        await asyncio.sleep(self._rng.expovariate(5))  # in Spark's queue
+        self._check(life)
+        match = _TARGET.match(sql)
+        target = match.group(1) if match else ""
+        version = self._versions.get(target, 0)
+        if mark is not None and target and self._marks.get(target, -1) >= mark.version:
+            return Applied()
+        await asyncio.sleep(self._rng.expovariate(5))  # at work
+        self._check(life)
+        if self._rng.random() < self.environment_error_rate:
+            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+        if self._versions.get(target, 0) != version:
+            raise EngineError(ErrorKind.ENVIRONMENT, "concurrent transaction", error_class="TXN")
+        rows = self._commit(sql)
+        if target and (rows or sql.startswith("INSERT")):
+            self._versions[target] = version + 1
+            if mark is not None:
+                self._marks[target] = mark.version
+        await asyncio.sleep(self._rng.expovariate(50))
+        self._check(life)
+        return Applied(affected_rows=rows)
+
+    def _commit(self, sql: str) -> int:
+        try:
+            return self._disk.execute(sql).rowcount
+        except sqlite3.Error as error:
+            state = next((s for text, s in _STATES if text in str(error)), "42000")
+            raise EngineError(
+                ErrorKind.APPLICATION, str(error), error_class="SIM", sqlstate=state
+            ) from error
+
+
+class SimLane:
+    """See `haproc.engine.interface.Lane`."""
+
+    def __init__(self, spark: SimSpark, index: int) -> None:
+        self._spark = spark
+        self._index = index
+
+    async def apply(
+        self,
+        write: SqlWrite | RowsWrite,
+        settings: Settings,
+        mark: Mark | None,
+        *,
+        timeout_s: float,
+    ) -> Applied:
+        assert isinstance(write, SqlWrite)
+        task = self._spark.start(self._index, write.sql, mark)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise EngineError(ErrorKind.AVAILABILITY, "interrupted") from None
+            raise
+
+    async def interrupt(self) -> None:
+        await asyncio.sleep(0.001)
+        self._spark.interrupt(self._index)

@@ -1,0 +1,112 @@
+"""The promises hold over many seeds, and the checker finds rules that are broken on purpose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from haproc.replicate import applier, schedule
+from haproc.replicate.outcomes import Outcome, Status
+from haproc.replicate.schedule import Intent, Schedule, Unit
+from haproc.replicate.window import Window
+from tests.simulation.__main__ import one
+from tests.simulation.scenario import simulate
+
+SEEDS = int(os.environ.get("SEEDS", "300"))
+
+
+def test_ring_under_every_kind_of_fault_keeps_its_promises() -> None:
+    with ProcessPoolExecutor() as pool:
+        reports = list(pool.map(one, range(SEEDS), chunksize=10))
+    assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
+    # The runs were not idle: faults struck and writes got through.
+    assert sum(report.kills for report in reports) > 5 * SEEDS
+    assert sum(report.acknowledged for report in reports) > 20 * SEEDS
+
+
+def test_seed_run_twice_replays_exactly() -> None:
+    assert simulate(7) == simulate(7)
+
+
+def batch_formed_anew(patch: pytest.MonkeyPatch) -> None:
+    """After a crash, forget the intents and combine whatever is there."""
+    original = Schedule.__init__
+
+    def forgetful(self: Schedule, *args: object) -> None:
+        original(self, *args)  # type: ignore[arg-type]
+        self._old_batches, self._doubtful_below = {}, 0
+
+    patch.setattr(Schedule, "__init__", forgetful)
+    patch.setattr(Schedule, "restore", lambda self, applied: [])
+
+
+def no_intent(patch: pytest.MonkeyPatch) -> None:
+    """Start batches without writing down what they are."""
+    original = Schedule._start
+
+    def careless(self: Schedule, tasks: list[object], intent: Intent) -> Unit:
+        return original(self, tasks, Intent.NONE)  # type: ignore[arg-type]
+
+    patch.setattr(Schedule, "_start", careless)
+
+
+def no_request_ids(patch: pytest.MonkeyPatch) -> None:
+    """Apply every record, repeated ones too."""
+    patch.setattr(Window, "see", lambda self, offset, operation_id: None)
+
+
+def cursor_before_data(patch: pytest.MonkeyPatch) -> None:
+    """Call operations done before they ran."""
+    original = applier.Applier._execute
+
+    async def hasty(self: applier.Applier, unit: Unit, lane: object) -> Outcome:
+        self._core.schedule.complete(unit)
+        await self._core.store()
+        return await original(self, unit, lane)  # type: ignore[arg-type]
+
+    patch.setattr(applier.Applier, "_execute", hasty)
+
+
+def tables_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Run everything side by side."""
+    patch.setattr(schedule._Busy, "conflicts", lambda self, op: False)
+
+
+def marks_dropped(patch: pytest.MonkeyPatch) -> None:
+    """Send statements without their marks."""
+    patch.setattr(applier, "Mark", lambda application, version: None)
+
+
+def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
+    """Give up on a statement in doubt as if it had not run."""
+
+    original = applier.Applier._execute
+
+    async def impatient(self: applier.Applier, unit: Unit, lane: object) -> Outcome:
+        if unit.in_doubt:
+            return Outcome(Status.APPLIED)
+        return await original(self, unit, lane)  # type: ignore[arg-type]
+
+    patch.setattr(applier.Applier, "_execute", impatient)
+
+
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        batch_formed_anew,
+        no_intent,
+        no_request_ids,
+        cursor_before_data,
+        tables_ignored,
+        marks_dropped,
+        doubt_taken_for_done,
+    ],
+)
+def test_rule_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    assert any(one(seed).problems for seed in range(400))
