@@ -7,7 +7,7 @@ state lives on the event loop; the threads only run blocking calls.
 
 A waiting reader is woken at once by appends of its own handle. For those of other processes it
 looks at the bell (see `dmq.writer_lock`) every few milliseconds, more often while there is
-traffic, and asks the file itself a few times a second in case a writer died before it rang.
+traffic, and asks the file itself twice a second in case a writer died before it rang.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PENDING_BYTES_MAX: Final = 256 << 20
 """Appends beyond this many bytes that wait for their transaction are refused."""
 HOUSEKEEP_EVERY_GROUPS: Final = 8
 """Under a load that never pauses, every so many transactions a step of trimming is done."""
-POLL_IDLE_S: Final = 0.008
+POLL_IDLE_S: Final = 0.01
 POLL_BUSY_S: Final = 0.001
 POLL_BUSY_FOR_S: Final = 0.1
-CHECK_S: Final = 0.2
+CHECK_S: Final = 0.5
 """How soon a record is noticed whose writer died between its commit and the bell."""
 
 _TRY_AGAIN: Final = frozenset(

@@ -17,7 +17,7 @@ import logging
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,10 @@ WAL_BYTES_MAX: Final = 64 << 20
 _WAL_BYTES_KEPT: Final = 16 << 20
 _CHECKPOINT_WAIT_MS: Final = 100
 _ROWS_PER_INSERT_MAX: Final = 64
+_READ_RECORDS_MAX: Final = 4096
+_COLUMNS: Final = 64
 _TRIM_ROWS_MAX: Final = 512
-_TRIM_BYTES_MAX: Final = 16 << 20
+_TRIM_BYTES_MAX: Final = 4 << 20
 _VACUUM_PAGES: Final = 1024
 _FREE_PAGES_KEPT: Final = 1024
 _GONE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -132,6 +134,7 @@ class LogWriter(_Side):
 
     def __init__(self, path: Path, lock: WriterLock) -> None:
         self._lock = lock
+        self._wal = f"{path}-wal"
         try:
             with translated(path), lock.held():
                 super().__init__(path, "rwc")
@@ -271,9 +274,9 @@ class LogWriter(_Side):
 
     def _bound_wal(self) -> None:
         """Empty the write-ahead log if readers kept it from being reused for too long."""
-        wal = Path(f"{self._path}-wal")
-        if wal.exists() and wal.stat().st_size >= WAL_BYTES_MAX and not self._empty_wal():
-            _logger.warning("%s: a long read keeps the write-ahead log from shrinking", wal)
+        size = os.stat(self._wal).st_size  # noqa: PTH116 -- as below
+        if size >= WAL_BYTES_MAX and not self._empty_wal():
+            _logger.warning("%s: a long read keeps it from shrinking", self._wal)
 
     def _empty_wal(self) -> bool:
         """Carry the write-ahead log over and cut it to nothing; False if a read is in the way."""
@@ -308,7 +311,8 @@ class LogWriter(_Side):
         surplus = free - max(_FREE_PAGES_KEPT, pages // 4)
         if surplus <= 0:
             return False
-        self._pragma(f"incremental_vacuum({min(surplus, _VACUUM_PAGES)})")
+        # As a script, since ``execute`` would stop after the first page.
+        self._db.executescript(f"PRAGMA incremental_vacuum({min(surplus, _VACUUM_PAGES)})")
         return True
 
 
@@ -348,23 +352,48 @@ class LogReader(_Side):
         self._db.close()
 
     def _rows(self, start: int, records_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        # Rows below the trim point may still be there, but nobody may see them.
-        found = self._db.execute(
-            f"SELECT offset, data FROM records WHERE offset >= ?1 AND ?1 >= {_START}"
-            " ORDER BY offset LIMIT ?2",
-            (start, records_max),
-        )
-        taken: list[tuple[int, bytes]] = []
-        size = 0
-        try:
-            for offset, data in found:
-                size += len(data)
-                if taken and size > bytes_max:
-                    break
-                taken.append((offset, data))
-        finally:
-            found.close()
-        return taken
+        """Return the stored bytes from ``start`` on, up to a limit or a missing record.
+
+        Records come as the columns of a few wide rows, not as rows: after every row the thread has
+        to get the interpreter's lock back. Beside an event loop that is busy all the time, 1,024
+        rows took up to 37 s (measured), as wide rows 0.05 s.
+        """
+        # Records below the trim point may still be there, but nobody may see them.
+        (sizes,) = self._db.execute(
+            "SELECT group_concat(size) FROM (SELECT length(data) AS size FROM records"
+            f" WHERE offset >= ?1 AND offset < ?1 + ?2 AND ?1 >= {_START} ORDER BY offset)",
+            (start, min(records_max, _READ_RECORDS_MAX)),
+        ).fetchone()
+        end = start + _count_within(map(int, sizes.split(",")) if sizes else (), bytes_max)
+        rows: list[tuple[int, bytes]] = []
+        for first in range(start, end, _COLUMNS):
+            columns = 1 if end - first == 1 else _COLUMNS
+            found = self._db.execute(_select_sql(columns), (first, end)).fetchone()
+            for offset, data in enumerate(found, first):
+                if data is None:
+                    return rows
+                rows.append((offset, data))
+        return rows
+
+
+def _count_within(sizes: Iterable[int], bytes_max: int) -> int:
+    """Return how many of the leading records are within the limit, but at least one."""
+    count = total = 0
+    for size in sizes:
+        total += size
+        if count and total > bytes_max:
+            break
+        count += 1
+    return count
+
+
+@functools.cache
+def _select_sql(columns: int) -> str:
+    """Return a query for the records from ?1 on and below ?2, each in a column, NULL if missing."""
+    return "SELECT " + ",".join(
+        f"(SELECT data FROM records WHERE offset = ?1 + {column} AND offset < ?2)"
+        for column in range(columns)
+    )
 
 
 @functools.cache

@@ -1,0 +1,66 @@
+"""Prints what a benchmark found, and keeps it beside the benchmark.
+
+Every figure stands beside what it is compared with, measured in the same run where that is
+possible, so that a result means something on another machine, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("results")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure; ``compared_with`` says in words what ``compared_value`` (same unit) is."""
+
+    name: str
+    unit: str
+    value: float
+    compared_with: str = ""
+    compared_value: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The value as a multiple of what it is compared with."""
+        return self.value / self.compared_value if self.compared_value else None
+
+
+def report(name: str, rows: Sequence[Row]) -> None:
+    """Print the rows as a table and write them to bench/results/<name>.json."""
+    RESULTS.mkdir(exist_ok=True)
+    found = [{**asdict(row), "ratio": row.ratio} for row in rows]
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    lines = [("what", "value", "unit", "compared with", "value", "ratio")]
+    lines += [
+        (
+            row.name,
+            _figure(row.value),
+            row.unit,
+            row.compared_with,
+            _figure(row.compared_value),
+            _figure(row.ratio),
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    rights = {1, 4, 5}
+    print(f"\n{name}")
+    for line in lines:
+        cells = (
+            cell.rjust(width) if column in rights else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        print("  " + "  ".join(cells).rstrip())
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
