@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import grpc.aio
-
+from haproc.engine.errors import EngineError
 from haproc.ring import runtime, warmup
 from haproc.ring.process import DetachedProcess
 from haproc.ring.spark_settings import LOG_SETTINGS, java_options, server_settings
@@ -160,7 +159,7 @@ class LocalSpark:
         try:
             async with asyncio.timeout(max(1.0, end - time.monotonic())):
                 await warmup.run(self.port, self.token, self._progress)
-        except (grpc.aio.AioRpcError, TimeoutError) as error:
+        except (EngineError, TimeoutError) as error:
             await asyncio.sleep(0)
             self._check_alive()
             raise SparkStartError(

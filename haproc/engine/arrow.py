@@ -1,0 +1,36 @@
+"""Arrow IPC streams where the engine must look inside or make one: small results, empty ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+
+_AFFECTED = ("num_affected_rows", "num_inserted_rows")
+
+
+def rows(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a small result, given as Arrow IPC streams."""
+    for chunk in chunks:
+        with pa.ipc.open_stream(chunk) as reader:
+            yield from reader.read_all().to_pylist()
+
+
+def empty_stream() -> bytes:
+    """Return an Arrow IPC stream without columns and rows."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([])):
+        pass
+    return bytes(sink.getvalue())
+
+
+def affected_rows(chunks: Iterable[bytes]) -> int | None:
+    """Return the count of rows that a write reports in its small result, if it does."""
+    first = next(iter(rows(chunks)), None)
+    if first is not None:
+        for name in _AFFECTED:
+            if isinstance(first.get(name), int):
+                return int(first[name])
+    return None

@@ -1,0 +1,127 @@
+"""One connection to a Spark Connect server, shared by all its sessions.
+
+The calls are raw gRPC on the generated messages. Every call has a deadline. Streams are not
+reattachable: the server then keeps no results back and does not cut the stream after two minutes
+(it does for reattachable ones); a stream that breaks is an availability error, and what to do about
+that is decided above. Keepalive pings run only while a call does, and a server that does not answer
+them (frozen, or behind a cut cable) breaks the connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from haproc.engine import protos
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import EngineAddress
+
+_SERVICE = "/spark.connect.SparkConnectService/"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Bounds and deadlines of a connection."""
+
+    message_bytes_max: int = 128 * 1024 * 1024
+    """One message in either direction: Spark's own default."""
+    control_timeout_s: float = 10.0
+    """For calls that run no statement: settings, interrupts, error details. Chosen."""
+    keepalive_interval_s: float = 10.0
+    """A running call's connection is pinged this often; a server's progress reports (2 s) keep it
+    from minding that. Chosen, not measured."""
+    reconnect_backoff_s_max: float = 1.0
+    """A server that comes back is noticed at most this late."""
+    interrupt_wait_s: float = 15.0
+    """How long an interrupted statement may take to end. Chosen, not measured."""
+    applied_bytes_max: int = 1024 * 1024
+    """What is kept of the result of a write; longer ones lose their end."""
+    history_rows: int = 64
+    """How far back a table's history is read at first for its last mark."""
+    tables_at_once: int = 4
+    """How many tables' histories are read side by side."""
+    session_touch_interval_s: float = 600.0
+    """Idle sessions are touched this often; the server drops them after an hour by default."""
+
+
+class Channel:
+    """The calls of one server, with its token on each of them."""
+
+    def __init__(self, address: EngineAddress, limits: EngineLimits) -> None:
+        self.limits = limits
+        self.address = address
+        self._metadata = (("authorization", f"Bearer {address.token}"),) if address.token else ()
+        target = f"{address.host}:{address.port}"
+        options = _options(limits)
+        if address.tls:
+            self._channel = grpc.aio.secure_channel(
+                target, grpc.ssl_channel_credentials(), options=options
+            )
+        else:
+            self._channel = grpc.aio.insecure_channel(target, options=options)
+        base = protos.base
+        self._execute = self._channel.unary_stream(
+            _SERVICE + "ExecutePlan",
+            request_serializer=base.ExecutePlanRequest.SerializeToString,
+            response_deserializer=base.ExecutePlanResponse.FromString,
+        )
+        self._unary = {
+            name: self._channel.unary_unary(
+                _SERVICE + name,
+                request_serializer=getattr(base, f"{message}Request").SerializeToString,
+                response_deserializer=getattr(base, f"{message}Response").FromString,
+            )
+            for name, message in (
+                ("Config", "Config"),
+                ("AnalyzePlan", "AnalyzePlan"),
+                ("Interrupt", "Interrupt"),
+                ("GetStatus", "GetStatus"),
+                ("FetchErrorDetails", "FetchErrorDetails"),
+                ("ReleaseSession", "ReleaseSession"),
+            )
+        }
+
+    def execute(self, request: Any, timeout_s: float) -> Any:
+        """Start ExecutePlan; the messages are read from the returned call."""
+        self._check_size(request)
+        return self._execute(request, timeout=timeout_s, metadata=self._metadata)
+
+    async def unary(self, name: str, request: Any, timeout_s: float) -> Any:
+        """Make one of the calls that have one answer; raises grpc.aio.AioRpcError."""
+        self._check_size(request)
+        return await self._unary[name](request, timeout=timeout_s, metadata=self._metadata)
+
+    async def aclose(self) -> None:
+        """Close the connection; calls under way are cancelled."""
+        await self._channel.close(None)
+
+    def _check_size(self, request: Any) -> None:
+        size = request.ByteSize()
+        if size > self.limits.message_bytes_max:
+            raise EngineError(
+                ErrorKind.APPLICATION,
+                f"The statement has {size} bytes; a Spark cluster takes at most "
+                f"{self.limits.message_bytes_max}. Write in smaller parts.",
+                error_class="STATEMENT_TOO_LARGE",
+                sqlstate="54000",
+            )
+
+
+def _options(limits: EngineLimits) -> list[tuple[str, int]]:
+    keepalive_ms = int(limits.keepalive_interval_s * 1000)
+    return [
+        ("grpc.max_send_message_length", limits.message_bytes_max),
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_ms),
+        ("grpc.keepalive_permit_without_calls", 0),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", int(limits.reconnect_backoff_s_max * 1000)),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]

@@ -1,0 +1,64 @@
+"""A server-side session together with what is known to be in force in it.
+
+Settings, and the current catalog and schema, are sent only where they differ from what the session
+was given last; the calls that are needed go out together, so a change costs one round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable
+
+from haproc.engine import confs
+from haproc.engine.interface import Mark, Settings
+from haproc.engine.remote import RemoteSession, sql_plan
+
+
+class ConfiguredSession:
+    """Keeps a session's settings at what the next statement needs."""
+
+    def __init__(self, remote: RemoteSession, timeout_s: float) -> None:
+        self.remote = remote
+        self._timeout_s = timeout_s
+        self._in_force = confs.InForce()
+        self._used: str | None = None
+
+    def forget(self, *, session_is_new: bool) -> None:
+        """Take nothing for known any more; a new session has no settings to take back."""
+        attempted = confs.Change()
+        self._in_force = (
+            confs.InForce() if session_is_new else confs.unknown_after(self._in_force, attempted)
+        )
+        self._used = None
+
+    async def ensure(self, settings: Settings, mark: Mark | None) -> None:
+        """Put exactly these settings and this mark in force; raises EngineError."""
+        want = confs.wanted(settings, mark)
+        change = confs.change(self._in_force, want)
+        use = confs.use_statement(settings)
+        calls: list[Awaitable[None]] = []
+        if change.sets:
+            calls.append(self.remote.set_confs(change.sets))
+        if change.unsets:
+            calls.append(self.remote.unset_confs(change.unsets))
+        if use != self._used:
+            calls.append(self._run(use))
+        if not calls:
+            return
+        self._in_force = confs.unknown_after(self._in_force, change)
+        self._used = None
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        self._in_force = confs.InForce(want)
+        self._used = use
+
+    async def _run(self, sql: str) -> None:
+        """Run a statement whose result does not matter."""
+        async with contextlib.aclosing(
+            self.remote.execute(sql_plan(sql), str(uuid.uuid4()), self._timeout_s)
+        ) as responses:
+            async for _ in responses:
+                pass

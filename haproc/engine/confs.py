@@ -1,0 +1,93 @@
+"""Which session settings a lane must change before a statement, from what is in force.
+
+A lane's statements each come with all settings that change their meaning. What the statement before
+had and this one lacks goes back to the server's default. After a call that failed half-way it is
+unknown what is in force: then all is set anew, and whatever may have been set is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from haproc.engine.interface import Mark, Settings
+
+TIME_ZONE = "spark.sql.session.timeZone"
+ANSI = "spark.sql.ansi.enabled"
+_APPLICATION = "spark.databricks.delta.write.txnAppId"
+_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+MARK_CONFS = (_APPLICATION, _VERSION, _USER_METADATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Settings to set and names to take back; both may be empty."""
+
+    sets: tuple[tuple[str, str], ...] = ()
+    unsets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What a session has been given so far.
+
+    ``confs`` is None while that is unknown; ``possible`` names all that may have been set.
+    """
+
+    confs: Mapping[str, str] | None = None
+    possible: frozenset[str] = field(default_factory=frozenset)
+
+
+def wanted(settings: Settings, mark: Mark | None) -> dict[str, str]:
+    """Return all settings, by their names in Spark, that a statement runs under."""
+    confs = {key: value for key, value in settings.confs if key not in MARK_CONFS}
+    confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
+    if mark is not None:
+        confs[_APPLICATION] = mark.application
+        confs[_VERSION] = str(mark.version)
+        confs[_USER_METADATA] = user_metadata(mark)
+    return confs
+
+
+def user_metadata(mark: Mark) -> str:
+    """Return the note that a commit carries beside its mark, which SQL cannot read back."""
+    return f"haproc:{mark.application}:{mark.version}"
+
+
+def version_in(note: str, application: str) -> int | None:
+    """Return the mark version that a commit's note tells, if this application wrote it."""
+    prefix = f"haproc:{application}:"
+    version = note.removeprefix(prefix)
+    return int(version) if note.startswith(prefix) and version.isdecimal() else None
+
+
+def change(in_force: InForce, want: Mapping[str, str]) -> Change:
+    """Return what must be changed so that exactly the wanted settings are in force."""
+    known = in_force.confs
+    sets = tuple((k, v) for k, v in sorted(want.items()) if known is None or known.get(k) != v)
+    stale = in_force.possible if known is None else known.keys()
+    return Change(sets, tuple(sorted(key for key in stale if key not in want)))
+
+
+def unknown_after(in_force: InForce, attempted: Change) -> InForce:
+    """Return what is in force after a change that may or may not have been made."""
+    known = in_force.confs.keys() if in_force.confs is not None else frozenset()
+    return InForce(
+        None, in_force.possible | frozenset(known) | frozenset(key for key, _ in attempted.sets)
+    )
+
+
+def use_statement(settings: Settings) -> str:
+    """Return the statement that makes the settings' catalog and schema the current ones."""
+    return f"USE {quoted(settings.catalog)}.{quoted_path(settings.schema)}"
+
+
+def quoted(name: str) -> str:
+    """Return a name as a quoted SQL identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quoted_path(path: str) -> str:
+    """Return a schema's name quoted; one with several levels is written with dots."""
+    return ".".join(quoted(part) for part in path.split("."))

@@ -1,0 +1,151 @@
+"""A Spark cluster spoken to over Spark Connect: the implementation of Engine.
+
+One connection, many server-side sessions: one of the engine's own (probes, tables' columns and
+histories), one per reader's key, one per lane. A query is one round trip; its result passes through
+unparsed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from haproc.engine.channel import Channel, EngineLimits
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Column, EngineAddress
+from haproc.engine.lane import SparkLane, lane_session_id
+from haproc.engine.remote import RemoteSession, table_relation
+from haproc.engine.session import SparkSession
+from haproc.engine.table import columns_of, last_version, single_row
+
+_PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
+"""Runs a job with one task, so a driver without executors does not pass."""
+_ATTEMPTS_MAX = 3
+_Result = TypeVar("_Result")
+
+
+class SparkConnectEngine:
+    """Implements Engine; made in a running event loop."""
+
+    def __init__(
+        self,
+        address: EngineAddress,
+        *,
+        ring: str,
+        cluster: str,
+        limits: EngineLimits = EngineLimits(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._limits = limits
+        self._ring = ring
+        self._cluster = cluster
+        self._channel = Channel(address, limits)
+        self._own = RemoteSession(self._channel, lambda _: uuid.uuid4())
+        self._sessions: dict[str, SparkSession] = {}
+        self._lanes: dict[int, SparkLane] = {}
+        self._touching: asyncio.Task[None] | None = None
+
+    async def probe(self, *, timeout_s: float) -> None:
+        """Run a statement that needs the whole path to the executors; raises EngineError."""
+        await self._in_own_session(lambda own: single_row(own, _PROBE, timeout_s))
+
+    def session(self, key: str) -> SparkSession:
+        """Return the session of this key, made when first used."""
+        known = self._sessions.get(key)
+        if known is None:
+            remote = RemoteSession(self._channel, lambda _: uuid.uuid4())
+            known = _KeyedSession(remote, self._limits.control_timeout_s, self._sessions, key)
+            self._sessions[key] = known
+            if self._touching is None:
+                self._touching = asyncio.create_task(self._touch_sessions())
+        return known
+
+    def lane(self, index: int) -> SparkLane:
+        """Return the applier's lane of this index; its Spark session id never changes."""
+        if index not in self._lanes:
+            remote = RemoteSession(
+                self._channel,
+                lambda generation: lane_session_id(self._ring, self._cluster, index, generation),
+            )
+            self._lanes[index] = SparkLane(
+                remote,
+                control_timeout_s=self._limits.control_timeout_s,
+                applied_bytes_max=self._limits.applied_bytes_max,
+            )
+        return self._lanes[index]
+
+    async def table_columns(self, table: str) -> list[Column]:
+        """Return a table's columns (for the rows door); EngineError if there is no such table."""
+        timeout_s = self._limits.control_timeout_s
+        schema = await self._in_own_session(
+            lambda own: own.schema(table_relation(table), timeout_s)
+        )
+        return columns_of(schema)
+
+    async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
+        """Return the highest mark version each Delta table holds; tables without one are absent."""
+        places = asyncio.Semaphore(self._limits.tables_at_once)
+
+        async def offset(table: str) -> int | None:
+            async with places:
+                return await self._in_own_session(
+                    lambda own: last_version(own, table, application, self._limits.history_rows)
+                )
+
+        asked = list(dict.fromkeys(tables))
+        found = await asyncio.gather(*(offset(table) for table in asked))
+        return {
+            table: version
+            for table, version in zip(asked, found, strict=True)
+            if version is not None
+        }
+
+    async def aclose(self) -> None:
+        """Close the connection; sessions of clients are released."""
+        if self._touching is not None:
+            self._touching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._touching
+        releases: list[Awaitable[Any]] = [each.aclose() for each in list(self._sessions.values())]
+        await asyncio.gather(*releases, self._own.release())
+        await self._channel.aclose()
+
+    async def _in_own_session(self, call: Callable[[RemoteSession], Awaitable[_Result]]) -> _Result:
+        """Make a call that depends on no session state, again if the session was lost."""
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            epoch = self._own.epoch
+            try:
+                return await call(self._own)
+            except EngineError as error:
+                if attempt == _ATTEMPTS_MAX or not self._own.renew(error, epoch):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _touch_sessions(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.session_touch_interval_s)
+            for session in list(self._sessions.values()):
+                await session.touch()
+
+
+class _KeyedSession(SparkSession):
+    """A session that its engine forgets once it is closed."""
+
+    def __init__(
+        self,
+        remote: RemoteSession,
+        control_timeout_s: float,
+        sessions: dict[str, SparkSession],
+        key: str,
+    ) -> None:
+        super().__init__(remote, control_timeout_s)
+        self._sessions = sessions
+        self._key = key
+
+    async def aclose(self) -> None:
+        """Release the session on the cluster; errors are ignored."""
+        if self._sessions.get(self._key) is self:
+            del self._sessions[self._key]
+        await super().aclose()

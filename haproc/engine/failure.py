@@ -1,0 +1,132 @@
+"""From a failed gRPC call to an EngineError.
+
+Spark packs an ErrorInfo into the call's trailing metadata: the outermost error's class, SQLSTATE
+and Java classes, its message cut at 2,048 characters. The whole message and the causes are asked
+for (FetchErrorDetails) only where they matter; the server keeps them for a while under an id.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.rpc import error_details_pb2, status_pb2
+
+from haproc.engine.errors import EngineError
+from haproc.engine.status import Link, kind_of_chain, kind_of_code, needs_causes
+
+_MESSAGE_CUT_AT = 2000
+"""Spark cuts a status message at 2,048 characters; longer ones are asked for in full."""
+_DETAILS = "grpc-status-details-bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failed call as its trailing metadata tells it; ``link`` is None if Spark said nothing."""
+
+    code: str
+    message: str
+    link: Link | None = None
+    error_id: str = ""
+
+    @property
+    def wants_details(self) -> bool:
+        """Whether asking the server for the whole error would add something."""
+        if self.link is None or not self.error_id:
+            return False
+        cut = len(self.message) >= _MESSAGE_CUT_AT
+        return cut or not self.link.error_class or needs_causes(self.link)
+
+    def error(self) -> EngineError:
+        """Return the error that this failure alone amounts to."""
+        if self.link is None:
+            kind = kind_of_code(self.code)
+            return EngineError(kind, f"{self.code}: {self.message}", error_class=self.code)
+        return EngineError(
+            kind_of_chain([self.link]),
+            self.message,
+            error_class=self.link.error_class,
+            sqlstate=self.link.sqlstate,
+        )
+
+
+def decode(error: grpc.aio.AioRpcError) -> Failure:
+    """Read a failed call's code and what Spark packed into its trailing metadata."""
+    code = error.code().name
+    message = error.details() or ""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS:
+            info = _error_info(value)
+            if info is not None:
+                return _with_info(code, message, dict(info.metadata))
+    return Failure(code, message)
+
+
+def _error_info(packed: bytes) -> Any | None:
+    try:
+        status = status_pb2.Status.FromString(packed)
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info):
+                return info
+    except ValueError:  # a proxy in between may have cut the metadata
+        pass
+    return None
+
+
+def _with_info(code: str, message: str, metadata: dict[str, str]) -> Failure:
+    try:
+        java_classes = tuple(str(name) for name in json.loads(metadata.get("classes", "[]")))
+    except ValueError:
+        java_classes = ()
+    link = Link(metadata.get("errorClass", ""), metadata.get("sqlState", ""), java_classes)
+    return Failure(code, message, link, metadata.get("errorId", ""))
+
+
+def error_with_details(failure: Failure, details: Any) -> EngineError:
+    """Return the error that a failure amounts to, given a FetchErrorDetailsResponse."""
+    if not details.HasField("root_error_idx") or failure.link is None:
+        return failure.error()
+    chain = [failure.link]
+    errors = list(details.errors)
+    index, message = details.root_error_idx, failure.message
+    seen: set[int] = set()
+    while 0 <= index < len(errors) and index not in seen:
+        seen.add(index)
+        link = _link(errors[index])
+        if len(seen) == 1:
+            message = errors[index].message or message
+            chain = [_merged(failure.link, link)]
+        else:
+            chain.append(link)
+        if not errors[index].HasField("cause_idx"):
+            break
+        index = errors[index].cause_idx
+    shown = _shown(chain)
+    return EngineError(
+        kind_of_chain(chain), message, error_class=shown.error_class, sqlstate=shown.sqlstate
+    )
+
+
+def _link(error: Any) -> Link:
+    throwable = error.spark_throwable
+    return Link(throwable.error_class, throwable.sql_state, tuple(error.error_type_hierarchy))
+
+
+def _merged(first: Link, second: Link) -> Link:
+    return Link(
+        first.error_class or second.error_class,
+        first.sqlstate or second.sqlstate,
+        first.java_classes or second.java_classes,
+    )
+
+
+def _shown(chain: list[Link]) -> Link:
+    """Return the error whose class the client sees: the first that decides, or has one at all."""
+    for link in chain:
+        if link.error_class and not needs_causes(link):
+            return link
+    return next((link for link in chain if link.error_class), chain[0])

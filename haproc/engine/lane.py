@@ -1,0 +1,116 @@
+"""A lane: the applier's own Spark session, in which one replicated statement runs at a time.
+
+Delta's marks are session settings, and a statement reads them when it commits. So a lane never
+changes its settings while a statement may still run in it: after a broken connection, a deadline or
+a cancellation, and on first use (an earlier HAProc may have left one behind), it first interrupts
+whatever runs there and waits until nothing does. Its session id is derived from the ring's and the
+cluster's name, which is what lets it find what an earlier incarnation left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from typing import Any
+
+from haproc.engine import arrow
+from haproc.engine.configured import ConfiguredSession
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
+from haproc.engine.remote import RemoteSession, append_plan, sql_plan
+from haproc.engine.status import session_lost
+
+_ATTEMPTS_MAX = 4
+"""Chosen: a restarted server costs one attempt, each spent session id another."""
+_NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
+
+
+def lane_session_id(ring: str, cluster: str, index: int, generation: int) -> uuid.UUID:
+    """Return the session id of a lane; the generation rises when an id is spent."""
+    return uuid.uuid5(_NAMESPACE, f"{ring}/{cluster}/{index}/{generation}")
+
+
+class SparkLane:
+    """Implements Lane."""
+
+    def __init__(
+        self, remote: RemoteSession, *, control_timeout_s: float, applied_bytes_max: int
+    ) -> None:
+        self._remote = remote
+        self._session = ConfiguredSession(remote, control_timeout_s)
+        self._applied_bytes_max = applied_bytes_max
+        self._one_at_a_time = asyncio.Lock()
+        self._may_still_run = True
+        self._epoch_known = remote.epoch
+
+    async def apply(
+        self,
+        write: SqlWrite | RowsWrite,
+        settings: Settings,
+        mark: Mark | None,
+        *,
+        timeout_s: float,
+    ) -> Applied:
+        """Run the write under these settings and mark; raises EngineError."""
+        async with self._one_at_a_time:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._apply(write, settings, mark, timeout_s)
+            except TimeoutError as error:
+                raise EngineError(
+                    ErrorKind.AVAILABILITY,
+                    f"The cluster did not answer within {timeout_s} s",
+                    error_class="DEADLINE_EXCEEDED",
+                ) from error
+
+    async def interrupt(self) -> None:
+        """Stop whatever still runs in this lane, an earlier incarnation's statement included."""
+        await self._remote.interrupt_and_wait()
+
+    async def _apply(
+        self, write: SqlWrite | RowsWrite, settings: Settings, mark: Mark | None, timeout_s: float
+    ) -> Applied:
+        plan = _plan(write)
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                if self._may_still_run:
+                    await self._remote.interrupt_and_wait()
+                    self._may_still_run = False
+                epoch = self._remote.epoch
+                if epoch != self._epoch_known:
+                    self._session.forget(session_is_new=True)
+                    self._epoch_known = epoch
+                await self._session.ensure(settings, mark)
+                return await self._run(plan, timeout_s, epoch)
+            except EngineError as error:
+                lost = self._remote.renew(error, self._epoch_known)
+                if attempt == _ATTEMPTS_MAX or not lost:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _run(self, plan: Any, timeout_s: float, epoch: int) -> Applied:
+        chunks: list[bytes] = []
+        size = 0
+        self._may_still_run = True
+        try:
+            async with contextlib.aclosing(
+                self._remote.execute(plan, str(uuid.uuid4()), timeout_s, epoch=epoch)
+            ) as responses:
+                async for response in responses:
+                    if response.HasField("arrow_batch"):
+                        size += len(response.arrow_batch.data)
+                        if size <= self._applied_bytes_max:
+                            chunks.append(response.arrow_batch.data)
+        except EngineError as error:
+            answered = error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
+            self._may_still_run = not answered
+            raise
+        self._may_still_run = False
+        return Applied(tuple(chunks), arrow.affected_rows(chunks))
+
+
+def _plan(write: SqlWrite | RowsWrite) -> Any:
+    if isinstance(write, SqlWrite):
+        return sql_plan(write.sql)
+    return append_plan(write.table, write.rows)

@@ -1,0 +1,231 @@
+"""One session on the server: every call of it, each failure turned into an EngineError.
+
+A session is known by an id that we choose and one that the server adds. Once learned, the server's
+id goes with every request: a server that was restarted, and would make a fresh session under our
+id without our settings and views, then refuses the call *before* it does anything. So whoever
+depends on the session's state can never run on a session that lost it (`session_lost` in
+haproc/engine/status.py), and running the refused call again on a renewed session is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from haproc.engine import failure, protos
+from haproc.engine.channel import Channel
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
+
+USER = "haproc"
+_POLL_INTERVAL_S = 0.05
+_base = protos.base
+_STATUS = _base.GetStatusResponse.OperationStatus
+_ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING, _STATUS.OPERATION_STATE_TERMINATING})
+
+
+class RemoteSession:
+    """A session under an id that ``name`` gives for each generation (an id can be spent)."""
+
+    def __init__(self, channel: Channel, name: Callable[[int], uuid.UUID]) -> None:
+        self._channel = channel
+        self._name = name
+        self._generation = 0
+        self._observed = ""
+        self.id = str(name(0))
+        self.epoch = 0
+        """Rises with each loss: calls of one epoch met the same session."""
+
+    def renew(self, error: EngineError, epoch: int) -> bool:
+        """Begin a fresh session if the error says that the epoch's one is lost.
+
+        Returns False for any other error. Of several calls that met the loss only one renews.
+        """
+        if not session_lost(error.error_class):
+            return False
+        if epoch == self.epoch:
+            self.epoch += 1
+            self._observed = ""
+            if session_id_spent(error.error_class):
+                self._generation += 1
+                self.id = str(self._name(self._generation))
+        return True
+
+    async def execute(
+        self, plan: Any, operation_id: str, timeout_s: float, *, epoch: int | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Run a plan and yield the server's messages; raises EngineError.
+
+        With ``epoch``, only in that epoch's session, whose settings the caller knows.
+        """
+        if epoch is not None and epoch != self.epoch:
+            raise EngineError(
+                ErrorKind.AVAILABILITY,
+                "The session was lost meanwhile",
+                error_class=SESSION_CHANGED,
+            )
+        request = self._request(_base.ExecutePlanRequest, operation_id=operation_id, plan=plan)
+        epoch = self.epoch
+        call = self._channel.execute(request, timeout_s)
+        try:
+            async for response in call:
+                self._learn(response, epoch)
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise await self._explained(error) from error
+        finally:
+            call.cancel()
+
+    async def set_confs(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Set session settings."""
+        operation = _base.ConfigRequest.Operation()
+        for key, value in pairs:
+            operation.set.pairs.add(key=key, value=value)
+        await self._config(operation)
+
+    async def unset_confs(self, keys: Sequence[str]) -> None:
+        """Put session settings back to the server's defaults."""
+        operation = _base.ConfigRequest.Operation()
+        operation.unset.keys.extend(keys)
+        await self._config(operation)
+
+    async def get_confs(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """Return session settings by name."""
+        operation = _base.ConfigRequest.Operation()
+        operation.get.keys.extend(keys)
+        response = await self._config(operation)
+        return {pair.key: pair.value for pair in response.pairs}
+
+    async def schema(self, relation: Any, timeout_s: float) -> Any:
+        """Return the schema (a DataType message) of a relation without running it."""
+        request = self._request(_base.AnalyzePlanRequest)
+        request.schema.plan.root.CopyFrom(relation)
+        response = await self._unary("AnalyzePlan", request, timeout_s)
+        return response.schema.schema
+
+    async def interrupt(self, operation_id: str | None = None) -> None:
+        """Ask the server to stop one operation, or all of this session."""
+        kinds = _base.InterruptRequest.InterruptType
+        request = self._request(_base.InterruptRequest)
+        if operation_id is None:
+            request.interrupt_type = kinds.INTERRUPT_TYPE_ALL
+        else:
+            request.interrupt_type = kinds.INTERRUPT_TYPE_OPERATION_ID
+            request.operation_id = operation_id
+        await self._unary("Interrupt", request, self._channel.limits.control_timeout_s)
+
+    async def interrupt_and_wait(self) -> None:
+        """Stop everything in this session and return once nothing runs any more."""
+        wait_s = self._channel.limits.interrupt_wait_s
+        end = time.monotonic() + wait_s
+        while await self._interrupted_but_active():
+            if time.monotonic() >= end:
+                raise EngineError(
+                    ErrorKind.AVAILABILITY,
+                    f"An interrupted statement still runs after {wait_s} s; restart the Spark "
+                    "cluster if this stays so.",
+                    error_class="STATEMENT_NOT_STOPPED",
+                )
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def _interrupted_but_active(self) -> bool:
+        epoch = self.epoch
+        try:
+            await self.interrupt()
+            return await self._active()
+        except EngineError as error:
+            if not self.renew(error, epoch):
+                raise
+            # No such session, so nothing runs in it; but if its id was spent, an earlier
+            # incarnation may have moved on to the next id.
+            return session_id_spent(error.error_class)
+
+    async def release(self) -> None:
+        """Drop the session on the server; errors are ignored."""
+        request = self._request(_base.ReleaseSessionRequest, observed=False)
+        with contextlib.suppress(grpc.aio.AioRpcError, EngineError):
+            await self._channel.unary(
+                "ReleaseSession", request, self._channel.limits.control_timeout_s
+            )
+
+    async def _active(self) -> bool:
+        request = self._request(_base.GetStatusRequest)
+        request.operation_status.SetInParent()
+        response = await self._unary("GetStatus", request, self._channel.limits.control_timeout_s)
+        return any(status.state in _ACTIVE for status in response.operation_statuses)
+
+    async def _config(self, operation: Any) -> Any:
+        request = self._request(_base.ConfigRequest, operation=operation)
+        return await self._unary("Config", request, self._channel.limits.control_timeout_s)
+
+    async def _unary(self, name: str, request: Any, timeout_s: float) -> Any:
+        epoch = self.epoch
+        try:
+            response = await self._channel.unary(name, request, timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise await self._explained(error) from error
+        self._learn(response, epoch)
+        return response
+
+    def _learn(self, response: Any, epoch: int) -> None:
+        if epoch == self.epoch:
+            self._observed = response.server_side_session_id
+
+    def _request(self, message: Any, *, observed: bool = True, **fields: Any) -> Any:
+        request = message(session_id=self.id, client_type="haproc", **fields)
+        request.user_context.user_id = USER
+        if observed and self._observed:
+            request.client_observed_server_side_session_id = self._observed
+        return request
+
+    async def _explained(self, error: grpc.aio.AioRpcError) -> EngineError:
+        """Return what a failed call amounts to, asking the server for more where that matters."""
+        failed = failure.decode(error)
+        if not failed.wants_details:
+            return failed.error()
+        request = self._request(_base.FetchErrorDetailsRequest, error_id=failed.error_id)
+        try:
+            details = await self._channel.unary(
+                "FetchErrorDetails", request, self._channel.limits.control_timeout_s
+            )
+        except grpc.aio.AioRpcError:
+            return failed.error()
+        return failure.error_with_details(failed, details)
+
+
+def sql_plan(sql: str) -> Any:
+    """Return the plan that runs a statement in one round trip."""
+    plan = _base.Plan()
+    plan.root.sql.query = sql
+    return plan
+
+
+def sql_relation(sql: str) -> Any:
+    """Return the relation of a query."""
+    relation = protos.relations.Relation()
+    relation.sql.query = sql
+    return relation
+
+
+def table_relation(table: str) -> Any:
+    """Return the relation of a table, named as in SQL."""
+    relation = protos.relations.Relation()
+    relation.read.named_table.unparsed_identifier = table
+    return relation
+
+
+def append_plan(table: str, rows: bytes) -> Any:
+    """Return the plan that appends an Arrow IPC stream to a table by column name."""
+    plan = _base.Plan()
+    write = plan.command.write_operation_v2
+    write.input.local_relation.data = rows
+    write.table_name = table
+    write.mode = protos.commands.WriteOperationV2.MODE_APPEND
+    return plan

@@ -1,0 +1,195 @@
+"""Who must act on a failure: decided from codes and classes, never from a message's text.
+
+A failure on a Spark cluster is a chain of errors, each the cause of the one before. An error that
+Spark wrote itself has an error class and mostly a SQLSTATE; others only have Java classes. Some
+*decide* (a division by zero stays one however deep it lies in a failed job); others only *suggest*,
+because they wrap anything (TASK_WRITE_FAILED). The outermost deciding error counts; if there is
+none, the innermost suggestion; if nothing is known, ENVIRONMENT: trying again is safe (marks make a
+second run a no-op), while calling a broken disk the statement's fault would skip a write here that
+the other clusters have.
+
+A failure without any word from Spark (a broken connection, a deadline, a wrong token) is
+AVAILABILITY: whether the statement ran is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from haproc.engine.errors import ErrorKind
+
+_APPLICATION = ErrorKind.APPLICATION
+_AVAILABILITY = ErrorKind.AVAILABILITY
+_ENVIRONMENT = ErrorKind.ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One error of a chain; ``java_classes`` from the class itself up to its ancestors."""
+
+    error_class: str = ""
+    sqlstate: str = ""
+    java_classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one error of a chain says; a suggestion counts only if no error decides."""
+
+    kind: ErrorKind
+    decides: bool = True
+
+
+_BY_MAIN_CLASS: Mapping[str, Verdict] = {
+    # The session, the operation or the whole server went away.
+    "INVALID_HANDLE": Verdict(_AVAILABILITY),
+    "INVALID_CURSOR": Verdict(_AVAILABILITY),
+    "OPERATION_CANCELED": Verdict(_AVAILABILITY),
+    "SPARK_JOB_CANCELLED": Verdict(_AVAILABILITY),
+    "SPARK_CONNECT_ILLEGAL_STATE": Verdict(_AVAILABILITY),
+    # Another commit came in between: the same statement may pass a moment later.
+    "DELTA_MERGE_MATERIALIZE_SOURCE_FAILED_REPEATEDLY": Verdict(_ENVIRONMENT),
+    "DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION": Verdict(_ENVIRONMENT),
+    "DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_UNBACKFILL": Verdict(_ENVIRONMENT),
+    "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS": Verdict(_ENVIRONMENT),
+    # Memory, disk, executors, network.
+    "INTERNAL_ERROR_BROADCAST": Verdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_EXECUTOR": Verdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_MEMORY": Verdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_NETWORK": Verdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_SHUFFLE": Verdict(_ENVIRONMENT),
+    "INTERNAL_ERROR_STORAGE": Verdict(_ENVIRONMENT),
+    "STAGE_MATERIALIZATION_MULTIPLE_FAILURES": Verdict(_ENVIRONMENT, decides=False),
+    "FAILED_RENAME_TEMP_FILE": Verdict(_ENVIRONMENT),
+    "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": Verdict(_ENVIRONMENT),
+    "DELTA_STATE_RECOVER_ERROR": Verdict(_ENVIRONMENT),
+    "DELTA_TXN_LOG_FAILED_INTEGRITY": Verdict(_ENVIRONMENT),
+    "DELTA_VERSIONS_NOT_CONTIGUOUS": Verdict(_ENVIRONMENT),
+    # Wrap whatever happened in a task.
+    "TASK_WRITE_FAILED": Verdict(_ENVIRONMENT, decides=False),
+    "FAILED_READ_FILE": Verdict(_ENVIRONMENT, decides=False),
+}
+"""By error class without its sub-class (what stands before the dot)."""
+
+_BY_SQLSTATE: Mapping[str, Verdict] = {
+    "08": Verdict(_ENVIRONMENT),  # connection exception (inside the cluster)
+    "0B": Verdict(_ENVIRONMENT),  # invalid transaction initiation
+    "2D": Verdict(_ENVIRONMENT),  # Delta's concurrent modifications
+    "40": Verdict(_ENVIRONMENT),  # transaction rollback, commit retries exceeded
+    "53": Verdict(_ENVIRONMENT),  # insufficient resources
+    "57": Verdict(_ENVIRONMENT),  # operator intervention
+    "58": Verdict(_ENVIRONMENT, decides=False),  # system error
+    "82": Verdict(_ENVIRONMENT),  # out of memory
+    "HY": Verdict(_AVAILABILITY),
+    "KD001": Verdict(_ENVIRONMENT, decides=False),  # a data file can't be read
+    "KD002": Verdict(_ENVIRONMENT),  # a log can't be read
+    "KD006": Verdict(_ENVIRONMENT),  # commits are missing
+    "KD007": Verdict(_ENVIRONMENT),  # the schema changed while the statement ran
+    "KD00B": Verdict(_ENVIRONMENT),
+    "XX": Verdict(_APPLICATION, decides=False),  # internal error: mostly the same everywhere
+}
+"""By SQLSTATE, the longest prefix first. What has another one is the statement's fault."""
+
+_BY_ANCESTOR: Mapping[str, Verdict] = {
+    "java.lang.OutOfMemoryError": Verdict(_ENVIRONMENT),
+    "java.lang.LinkageError": Verdict(_ENVIRONMENT),
+    "java.io.IOException": Verdict(_ENVIRONMENT),
+    "java.io.UncheckedIOException": Verdict(_ENVIRONMENT),
+    "java.sql.SQLException": Verdict(_ENVIRONMENT),  # the metastore's database
+    "java.util.concurrent.TimeoutException": Verdict(_ENVIRONMENT),
+    "java.lang.InterruptedException": Verdict(_ENVIRONMENT),
+    "io.delta.exceptions.DeltaConcurrentModificationException": Verdict(_ENVIRONMENT),
+    "org.apache.spark.sql.delta.DeltaConcurrentModificationException": Verdict(_ENVIRONMENT),
+    "org.apache.spark.shuffle.FetchFailedException": Verdict(_ENVIRONMENT),
+    "org.apache.spark.ExecutorDeadException": Verdict(_ENVIRONMENT),
+    "java.lang.StackOverflowError": Verdict(_APPLICATION),  # a statement nested too deep
+    "org.apache.spark.api.python.PythonException": Verdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.AlreadyExistsException": Verdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.NoSuchObjectException": Verdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.InvalidObjectException": Verdict(_APPLICATION),
+    "org.apache.hadoop.hive.metastore.api.InvalidOperationException": Verdict(_APPLICATION),
+    "org.apache.spark.sql.AnalysisException": Verdict(_APPLICATION, decides=False),
+    "org.apache.spark.sql.catalyst.parser.ParseException": Verdict(_APPLICATION),
+}
+"""By Java class or one of its ancestors; for errors without a class of Spark's."""
+
+_BY_EXACT_JAVA_CLASS: Mapping[str, Verdict] = {
+    name: Verdict(_APPLICATION, decides=False)
+    for name in (
+        "java.lang.RuntimeException",
+        "java.lang.IllegalArgumentException",
+        "java.lang.UnsupportedOperationException",
+        "java.lang.ArithmeticException",
+        "java.lang.NumberFormatException",
+        "java.lang.ClassCastException",
+        "java.lang.NullPointerException",
+        "java.lang.ArrayIndexOutOfBoundsException",
+        "java.lang.IndexOutOfBoundsException",
+        "java.time.DateTimeException",
+        "java.util.NoSuchElementException",
+        "scala.MatchError",
+        "scala.NotImplementedError",
+        "org.apache.spark.SparkRuntimeException",
+        "org.apache.spark.SparkUnsupportedOperationException",
+        "org.apache.spark.SparkIllegalArgumentException",
+    )
+}
+"""By the class itself only: a storage library's own RuntimeException is not the statement's."""
+
+_UNKNOWN = Verdict(_ENVIRONMENT, decides=False)
+
+
+def verdict(link: Link) -> Verdict:
+    """Return what one error says, looked at alone."""
+    known = link.error_class and not link.error_class.startswith("_LEGACY_ERROR")
+    if known:
+        main_class = link.error_class.partition(".")[0]
+        if main_class in _BY_MAIN_CLASS:
+            return _BY_MAIN_CLASS[main_class]
+        for length in (5, 2):
+            if link.sqlstate[:length] in _BY_SQLSTATE:
+                return _BY_SQLSTATE[link.sqlstate[:length]]
+    for name in link.java_classes:
+        if name in _BY_ANCESTOR and not (known and not _BY_ANCESTOR[name].decides):
+            return _BY_ANCESTOR[name]
+    if known:
+        return Verdict(_APPLICATION)
+    if link.java_classes:
+        return _BY_EXACT_JAVA_CLASS.get(link.java_classes[0], _UNKNOWN)
+    return _UNKNOWN
+
+
+def kind_of_chain(chain: Sequence[Link]) -> ErrorKind:
+    """Return who must act on a failure that Spark reported, from the outermost error inwards."""
+    verdicts = [verdict(link) for link in chain]
+    for each in verdicts:
+        if each.decides:
+            return each.kind
+    known = [each for each in verdicts if each is not _UNKNOWN]
+    return known[-1].kind if known else _UNKNOWN.kind
+
+
+def needs_causes(link: Link) -> bool:
+    """Tell whether the errors beneath this one have a say in who must act."""
+    return not verdict(link).decides
+
+
+def kind_of_code(code: str) -> ErrorKind:
+    """Return who must act when the call failed with this gRPC code and no word from Spark."""
+    return _ENVIRONMENT if code == "RESOURCE_EXHAUSTED" else _AVAILABILITY
+
+
+SESSION_CHANGED = "INVALID_HANDLE.SESSION_CHANGED"
+_SESSION_CLOSED = "INVALID_HANDLE.SESSION_CLOSED"
+_LOST = frozenset({SESSION_CHANGED, "INVALID_HANDLE.SESSION_NOT_FOUND", _SESSION_CLOSED})
+
+
+def session_lost(error_class: str) -> bool:
+    """Tell whether the server refused the call because it no longer knows the session."""
+    return error_class in _LOST
+
+
+def session_id_spent(error_class: str) -> bool:
+    """Tell whether the session's id can never be used again on this server."""
+    return error_class == _SESSION_CLOSED
