@@ -1,0 +1,283 @@
+"""Making a statement mean the same on every cluster, or saying why it cannot.
+
+Theory of operation. Three things can be done about a part of a statement that would differ from
+cluster to cluster. What is one value for the whole statement (the clock, the session's user) or
+one value per written row (``rand()`` in VALUES) becomes a literal in the text. What is not, but
+only feeds rows into a table (INSERT … SELECT, CREATE TABLE AS), is materialised: the query runs
+once and its rows are replicated. Everything else is refused. It fails closed: an unknown function,
+a table that may be a view, a statement whose parts are not clear count as different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from haproc.classify.model import Kind, OperationClass, Statement
+from haproc.classify.tokens import UnclosedError
+from haproc.pin.definitions import examine_definition, examine_function
+from haproc.pin.examine import Doubt, Examination, Finding, Known
+from haproc.pin.functions import Nature
+from haproc.pin.model import Moment, Pinned, Replacement, Source, Treatment
+from haproc.pin.order import limits_are_total, parsed, sums_are_exact
+from haproc.pin.scan import Scan
+from haproc.pin.split import Split, split_create, split_insert
+
+_UNTOUCHED = frozenset(
+    {Kind.TRUNCATE, Kind.OPTIMIZE, Kind.VACUUM, Kind.ANALYZE, Kind.DROP_TABLE, Kind.CREATE_VIEW}
+    | {Kind.ALTER_VIEW, Kind.DROP_VIEW, Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE}
+    | {Kind.DROP_NAMESPACE, Kind.DROP_FUNCTION, Kind.COMMENT, Kind.GRANT, Kind.ROWS}
+    | {Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN}
+    | {Kind.SET, Kind.RESET, Kind.USE, Kind.TEMPORARY_VIEW, Kind.CACHE}
+)
+"""Statements whose effect holds no value that is computed now. A view's body is computed whenever
+it is read, so it stays as it is."""
+_CHANGING = frozenset({Kind.UPDATE, Kind.DELETE, Kind.MERGE})
+_OPAQUE_WORDS = frozenset({"BEGIN", "EXECUTE", "CALL"})
+
+_HINT_CHANGE = (
+    "compute the values first (INSERT … SELECT into a table is replicated as rows) and change the "
+    "table from those"
+)
+_HINT_SUM = "sum or average CAST(… AS DECIMAL(p,s)), which is exact in any order"
+_HINT_LIMIT = "order by every column of the select list, so that rows that tie are equal"
+_HINT_DDL = "give the value in the INSERT instead, where it becomes a literal"
+
+
+def pin(
+    statement: Statement,
+    moment: Moment,
+    *,
+    opaque_reads: Collection[str] = frozenset(),
+    known: Known | None = None,
+    foreign_functions: bool = False,
+) -> Pinned:
+    """Return the statement ready for the log, or what else has to be done with it.
+
+    ``opaque_reads``: those of ``statement.reads`` that are views, temporary views or otherwise not
+    tables of the ring. ``foreign_functions``: Java, Scala and Python functions may be created.
+    """
+    sql = statement.sql
+    if statement.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
+        return Pinned(Treatment.REPLICATE, sql)
+    if "${" in sql:
+        return _refuse_variable(sql)
+    if statement.insert is not None or statement.kind in _UNTOUCHED:
+        return Pinned(Treatment.REPLICATE, sql)
+    try:
+        scan = Scan(sql)
+    except UnclosedError as error:
+        return _refused(sql, [str(error)], "close it")
+    examination = Examination(scan, moment, known or Known())
+    if statement.kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
+        return _pin_insert(statement, examination, opaque_reads)
+    if statement.kind is Kind.CREATE_TABLE_AS:
+        return _pin_create_as(statement, examination, opaque_reads)
+    if statement.kind in _CHANGING:
+        return _pin_change(statement, examination, opaque_reads)
+    return _pin_rest(statement, examination, foreign_functions)
+
+
+def _refuse_variable(sql: str) -> Pinned:
+    start = sql.index("${")
+    name = sql[start : sql.find("}", start) + 1 or start + 30]
+    return _refused(
+        sql,
+        [f"Spark replaces {name} by a setting or an environment variable of each cluster"],
+        "write the value; where the text itself is meant, pass it as a parameter or write "
+        "\\u0024 for the dollar sign",
+    )
+
+
+def _refused(sql: str, reasons: Sequence[str], hint: str) -> Pinned:
+    return Pinned(Treatment.REFUSE, sql, reasons=tuple(reasons), hint=hint)
+
+
+def _spliced(sql: str, replacements: Sequence[Replacement], start: int = 0, end: int = -1) -> str:
+    """Return a stretch of the statement with its replacements in place."""
+    end = len(sql) if end < 0 else end
+    parts, position = [], start
+    for part in sorted(replacements, key=lambda r: r.start):
+        if start <= part.start and part.end <= end:
+            parts += [sql[position : part.start], part.literal]
+            position = part.end
+    return "".join([*parts, sql[position:end]])
+
+
+def _replicated(examination: Examination) -> Pinned:
+    sql, replacements = examination.scan.sql, tuple(examination.replacements)
+    return Pinned(Treatment.REPLICATE, _spliced(sql, replacements), replacements)
+
+
+def _pin_insert(
+    statement: Statement, examination: Examination, opaque_reads: Collection[str]
+) -> Pinned:
+    scan = examination.scan
+    split = split_insert(scan)
+    if split is None:
+        return _pin_unsplit(statement, examination, opaque_reads)
+    _examine_head(examination, split)
+    in_head = list(examination.findings)
+    if in_head:
+        return _refused(scan.sql, [f.reason for f in in_head], "write a literal there")
+    return _pin_query(statement, examination, split, opaque_reads)
+
+
+def _examine_head(examination: Examination, split: Split) -> None:
+    """Examine what stands between the target and the query: PARTITION (…), REPLACE WHERE …
+
+    A plain column list is left out, its names are no expressions.
+    """
+    scan, at = examination.scan, split.target_end
+    while at < split.query:
+        before = scan.word(at - 1)
+        if scan.symbol(at) == "(" and before not in ("PARTITION", "WHERE", "ON", "AND", "OR"):
+            at = scan.closing[at] + 1
+            continue
+        end = scan.closing[at] + 1 if scan.symbol(at) == "(" else at + 1
+        examination.stretch(at, min(end, split.query))
+        at = end
+
+
+def _pin_unsplit(
+    statement: Statement, examination: Examination, opaque_reads: Collection[str]
+) -> Pinned:
+    """Several inserts from one source (``FROM s INSERT … INSERT …``), or a form not known."""
+    scan = examination.scan
+    examination.stretch(0, len(scan.tokens))
+    findings = _remaining(examination, 0) + _opaque(statement, opaque_reads)
+    if findings:
+        hint = "write one INSERT … SELECT for each table, which can be replicated as rows"
+        return _refused(scan.sql, [f.reason for f in findings], hint)
+    return _replicated(examination)
+
+
+def _pin_create_as(
+    statement: Statement, examination: Examination, opaque_reads: Collection[str]
+) -> Pinned:
+    split = split_create(examination.scan)
+    if split is None:
+        reason = "the query of CREATE TABLE AS cannot be told apart"
+        return _refused(statement.sql, [reason], "create the table, then INSERT … SELECT")
+    return _pin_query(statement, examination, split, opaque_reads)
+
+
+def _pin_query(
+    statement: Statement,
+    examination: Examination,
+    split: Split,
+    opaque_reads: Collection[str],
+) -> Pinned:
+    scan = examination.scan
+    end = len(scan.tokens)
+    rows = _is_rows(scan, split)
+    examination.stretch(0, split.head)
+    examination.stretch(split.query, end, rows=rows)
+    findings = _remaining(examination, split.query)
+    if not rows:
+        findings += _opaque(statement, opaque_reads)
+    pinned = _replicated(examination)
+    if not findings:
+        return pinned
+    return Pinned(
+        Treatment.MATERIALISE,
+        pinned.sql,
+        pinned.replacements,
+        tuple(finding.reason for finding in findings),
+        _hint(findings, ""),
+        _source(examination, split),
+    )
+
+
+def _is_rows(scan: Scan, split: Split) -> bool:
+    """Whether the query is a plain VALUES list, whose expressions can see no column."""
+    if split.head or scan.word(split.query) != "VALUES":
+        return False
+    queries = {"SELECT", "TABLE", "UNION", "INTERSECT", "EXCEPT", "MINUS", "LIMIT", "ORDER"}
+    return not any(scan.word(at) in queries for at in range(split.query, len(scan.tokens)))
+
+
+def _source(examination: Examination, split: Split) -> Source:
+    """Return head and query; a WITH clause in front of INSERT moves to the query."""
+    scan, replacements = examination.scan, examination.replacements
+    start, query = scan.tokens[split.head].start, scan.tokens[split.query].start
+    head = _spliced(scan.sql, replacements, start, query)
+    text = _spliced(scan.sql, replacements, query)
+    if split.head:
+        before = _spliced(scan.sql, replacements, 0, start).rstrip()
+        # The line break ends a comment that may stand last.
+        text = f"{before}\n({text}\n)" if scan.word(split.query) == "WITH" else f"{before}\n{text}"
+    return Source(head, text)
+
+
+def _remaining(examination: Examination, start: int) -> list[Finding]:
+    """Return the findings that a closer look does not dispel."""
+    findings = examination.findings
+    if not any(finding.doubt is not Doubt.CERTAIN for finding in findings):
+        return list(findings)
+    scan = examination.scan
+    tree = parsed(_spliced(scan.sql, examination.replacements))
+    if tree is None:
+        return list(findings)
+    sums = sum(call.nature is Nature.EXACT_OR_FLOAT for call in scan.calls(start, len(scan.tokens)))
+    limits = sum(token.upper in ("LIMIT", "OFFSET") for token in scan.tokens)
+    dispelled = set()
+    if sums and sums_are_exact(tree, sums):
+        dispelled.add(Doubt.SUM)
+    if limits and limits_are_total(tree, limits):
+        dispelled.add(Doubt.LIMIT)
+    return [finding for finding in findings if finding.doubt not in dispelled]
+
+
+def _opaque(statement: Statement, opaque_reads: Collection[str]) -> list[Finding]:
+    """Return what cannot be seen from the statement: views, and tables that are not known."""
+    opaque = sorted(statement.reads & frozenset(opaque_reads))
+    found = [
+        Finding(f"{name} is a view or not a table of the ring, so what it holds may differ")
+        for name in opaque
+    ]
+    if not statement.tables_known:
+        found.append(Finding("which tables the statement reads cannot be told"))
+    return found
+
+
+def _hint(findings: Sequence[Finding], otherwise: str) -> str:
+    doubts = {finding.doubt for finding in findings}
+    if doubts == {Doubt.SUM}:
+        return _HINT_SUM
+    return _HINT_LIMIT if doubts == {Doubt.LIMIT} else otherwise
+
+
+def _pin_change(
+    statement: Statement, examination: Examination, opaque_reads: Collection[str]
+) -> Pinned:
+    """UPDATE, DELETE and MERGE: literals are fine, anything else is refused."""
+    scan = examination.scan
+    examination.stretch(1, len(scan.tokens))
+    findings = _remaining(examination, 0)
+    reads_others = statement.kind is Kind.MERGE or any(t.upper == "SELECT" for t in scan.tokens)
+    if reads_others:
+        findings += _opaque(statement, opaque_reads)
+    if findings:
+        return _refused(scan.sql, [f.reason for f in findings], _hint(findings, _HINT_CHANGE))
+    return _replicated(examination)
+
+
+def _pin_rest(statement: Statement, examination: Examination, foreign_functions: bool) -> Pinned:
+    """DDL, and statements that nothing is known of."""
+    scan, sql = examination.scan, statement.sql
+    if statement.kind is Kind.UNKNOWN or scan.word(0) in _OPAQUE_WORDS:
+        reason = "HAProc cannot look into this statement"
+        return _refused(sql, [reason], "send the statements that it stands for one by one")
+    if statement.kind is Kind.RESTORE:
+        reason = "each cluster numbers and dates the versions of its tables itself"
+        return _refused(sql, [reason], "write the rows that the table should hold")
+    if statement.kind is Kind.COPY:
+        reason = "every cluster would read the files again, at another time or not at all"
+        hint = "load them with INSERT … SELECT from the files, which is replicated as rows"
+        return _refused(sql, [reason], hint)
+    if statement.kind is Kind.CREATE_FUNCTION:
+        reasons = examine_function(examination, foreign_functions=foreign_functions)
+        hint = "only SQL functions that give the same everywhere can be replicated"
+    else:
+        reasons, hint = examine_definition(examination), _HINT_DDL
+    return _refused(sql, reasons, hint) if reasons else Pinned(Treatment.REPLICATE, sql)

@@ -1,0 +1,153 @@
+"""A `Moment` as literals: what the clock, the session and chance say for one statement.
+
+Instants are written in the session's time zone with their offset, so that they mean the same in
+any zone. Random values come from a hash of the statement's seed and the call's place in the
+statement: no call repeats another's, and the same moment gives the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from haproc.classify.model import RefusedError
+from haproc.pin.literals import double_literal, string_literal
+from haproc.pin.model import Moment
+
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?(?::?([0-9]{2}))?")
+_ZONE_TAIL = r"(?:\s*(?:[A-Z]{1,5}(?:[+-]\d[\d:]*)?|[A-Za-z]+(?:/[A-Za-z_+\-0-9]+)+|[+-]\d[\d:]*))?"
+SPECIAL_DATETIME = re.compile(
+    rf"\s*((?i:now|today|tomorrow|yesterday))(?![A-Za-z])({_ZONE_TAIL})\s*"
+)
+"""Texts that Spark reads as a moment when it casts a constant to a date or a timestamp."""
+_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_DAYS_FROM_TODAY = {"now": 0, "today": 0, "tomorrow": 1, "yesterday": -1}
+RANDSTR_LENGTH_MAX = 10_000
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return a session's time zone, spelt in any way Spark takes; raises RefusedError."""
+    match = _OFFSET.fullmatch(name)
+    if match is not None:
+        hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
+        size = timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        if size < timedelta(hours=24):
+            return timezone(-size if match[1] == "-" else size)
+    if name.upper() in ("Z", "UTC", "GMT", "UT"):
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise RefusedError(
+            "HAPROC_TIME_ZONE",
+            f"the session's time zone {name!r} is unknown here",
+            "set spark.sql.session.timeZone to a name such as Europe/Berlin or an offset",
+        ) from error
+
+
+def local_time(moment: Moment) -> datetime:
+    """Return the moment on the session's clocks, aware."""
+    return moment.now.astimezone(zone_of(moment.time_zone))
+
+
+def _wall(at: datetime) -> str:
+    return at.replace(tzinfo=None).isoformat(sep=" ")
+
+
+def date_text(day: date) -> str:
+    """Return a DATE literal."""
+    return f"DATE '{day.isoformat()}'"
+
+
+def instant_text(at: datetime, type_name: str = "TIMESTAMP") -> str:
+    """Return a TIMESTAMP or TIMESTAMP_LTZ literal of an aware time, with its offset."""
+    offset = at.utcoffset() or timedelta()
+    if offset.total_seconds() % 60:
+        at = at.astimezone(UTC)  # Spark's offsets have minutes at the finest
+    return f"{type_name} '{at.isoformat(sep=' ')}'"
+
+
+def clock_literal(name: str, moment: Moment) -> str:
+    """Return what a function of the clock, without arguments, gives."""
+    now = local_time(moment)
+    if name in ("current_date", "curdate"):
+        return date_text(now.date())
+    if name == "current_time":
+        return f"TIME '{now.time().isoformat()}'"
+    if name == "localtimestamp":
+        return f"TIMESTAMP_NTZ '{_wall(now)}'"
+    if name == "unix_timestamp":
+        return f"{math.floor(moment.now.timestamp())}L"
+    return instant_text(now)
+
+
+def identity_literal(name: str, moment: Moment) -> str:
+    """Return what current_user() and its like give."""
+    if name in ("current_user", "user", "session_user"):
+        return string_literal(moment.user)
+    if name == "current_catalog":
+        return string_literal(moment.catalog)
+    if name == "current_timezone":
+        return string_literal(moment.time_zone)
+    return string_literal(moment.schema)
+
+
+def special_datetime_literal(text: str, type_name: str, moment: Moment) -> str | None:
+    """Return what ``'now'``, ``'today'`` … are as the type; None if the text is not one of them.
+
+    A text with a zone behind the word is not resolved here either.
+    """
+    match = SPECIAL_DATETIME.fullmatch(text)
+    if match is None or match[2].strip():
+        return None
+    word = match[1].lower()
+    now = local_time(moment)
+    day = now.date() + timedelta(days=_DAYS_FROM_TODAY[word])
+    if type_name == "DATE":
+        return date_text(day)
+    midnight = datetime(day.year, day.month, day.day, tzinfo=now.tzinfo)
+    at = now if word == "now" else midnight
+    if type_name == "TIMESTAMP_NTZ":
+        return f"TIMESTAMP_NTZ '{_wall(at)}'"
+    return instant_text(at, type_name)
+
+
+class Chance:
+    """Random values for the calls of one statement; ``place`` tells the calls apart."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def _bits(self, place: int, part: int = 0) -> int:
+        text = f"{self._seed}:{place}:{part}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest())
+
+    def _unit(self, place: int, part: int = 0) -> float:
+        return (self._bits(place, part) >> 75) / (1 << 53)
+
+    def uniform_double(self, place: int) -> str:
+        """rand(): evenly from [0, 1)."""
+        return double_literal(self._unit(place))
+
+    def normal_double(self, place: int) -> str:
+        """randn(): from the standard normal distribution (Box and Muller)."""
+        radius = math.sqrt(-2 * math.log(1 - self._unit(place)))
+        return double_literal(radius * math.cos(2 * math.pi * self._unit(place, 1)))
+
+    def uuid(self, place: int) -> str:
+        """uuid(): version 4, variant 1, as Spark makes them."""
+        bits = self._bits(place) & ~(0xF << 76) & ~(0x3 << 62) | 4 << 76 | 2 << 62
+        text = f"{bits:032x}"
+        return f"'{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}'"
+
+    def text(self, place: int, length: int) -> str:
+        """randstr(n): digits and letters."""
+        return f"'{''.join(_ALPHABET[self._bits(place, i) % 62] for i in range(length))}'"
+
+    def integer(self, place: int, first: int, second: int) -> int:
+        """uniform(a, b) of integers: from a (inclusive) towards b (exclusive)."""
+        low, high = min(first, second), max(first, second)
+        return low + self._bits(place) % max(1, high - low)
