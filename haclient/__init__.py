@@ -1,0 +1,120 @@
+"""A client for HAProc that goes on when a server fails; PEP 249, blocking and asyncio.
+
+    with haclient.connect("http://a:8080,http://b:8080") as connection:
+        cursor = connection.execute("SELECT * FROM sales WHERE id = ?", [7])
+        print(cursor.fetchall(), cursor.ha["cluster"])
+
+Layers, each using only those below it: `Cursor` and `Connection` (PEP 249) · ring (runs a request)
+· failover (the policy, pure) · transport (HTTP). `haclient.aio` has the same for asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from haclient.exceptions import (
+    DatabaseError,
+    DataError,
+    Error,
+    FailureKind,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    Outcome,
+    ProgrammingError,
+    Warning,
+)
+from haclient.settings import Failover, make_settings
+from haclient.sync.connection import Connection
+from haclient.sync.cursor import Cursor
+from haclient.type_objects import (
+    BINARY,
+    DATETIME,
+    NUMBER,
+    ROWID,
+    STRING,
+    Binary,
+    Date,
+    DateFromTicks,
+    Time,
+    TimeFromTicks,
+    Timestamp,
+    TimestampFromTicks,
+)
+
+__all__ = [
+    "BINARY",
+    "DATETIME",
+    "NUMBER",
+    "ROWID",
+    "STRING",
+    "Binary",
+    "Connection",
+    "Cursor",
+    "DataError",
+    "DatabaseError",
+    "Date",
+    "DateFromTicks",
+    "Error",
+    "Failover",
+    "FailureKind",
+    "IntegrityError",
+    "InterfaceError",
+    "InternalError",
+    "NotSupportedError",
+    "OperationalError",
+    "Outcome",
+    "ProgrammingError",
+    "Time",
+    "TimeFromTicks",
+    "Timestamp",
+    "TimestampFromTicks",
+    "Warning",
+    "apilevel",
+    "connect",
+    "paramstyle",
+    "threadsafety",
+]
+
+apilevel = "2.0"
+threadsafety = 2
+"""Threads may share the module and connections, each with cursors of its own."""
+paramstyle = "qmark"
+"""A mapping as parameters makes it ``named`` (``:name``)."""
+
+
+def connect(
+    servers: str | Iterable[str],
+    *,
+    token: str | None = None,
+    user: str | None = None,
+    catalog: str | None = None,
+    schema: str | None = None,
+    timeout_s: float = 300.0,
+    buffer_bytes_max: int = 64 << 20,
+    on_failover: Callable[[Failover], None] | None = None,
+    **policy: Any,
+) -> Connection:
+    """Return a connection to the ring (nothing is sent yet).
+
+    ``servers``: ``"http://a:8080,b:8080"`` or a list, in order of preference. ``token``: shown to
+    the servers. ``user``: a label for their access logs. ``catalog``, ``schema``: where
+    unqualified names are looked up. ``timeout_s``: a request's total deadline.
+    ``buffer_bytes_max``: a larger result is streamed. ``on_failover`` is called with each
+    `Failover`. All other options are the fields of `haclient.failover.Policy`.
+    """
+    settings = make_settings(
+        servers,
+        token=token,
+        user=user,
+        catalog=catalog,
+        schema=schema,
+        timeout_s=timeout_s,
+        buffer_bytes_max=buffer_bytes_max,
+        on_failover=on_failover,
+        **policy,
+    )
+    return Connection(settings)

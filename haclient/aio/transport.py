@@ -1,0 +1,224 @@
+"""HTTP over aiohttp, with an eye on the server's liveness.
+
+Twin of `haclient.sync.transport`. While an answer is awaited, a timer starts a probe after
+``silence_s`` without a byte; a server found hung ends the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from haclient.failover import Liveness, Policy, Pulse
+from haclient.settings import Server, Settings
+from haclient.wire import Broken, DeadlinePassed, Hung, NotReached
+
+now = time.monotonic
+sleep = asyncio.sleep
+Lock = asyncio.Lock
+
+_IDLE_MAX_S = 15.0
+"""Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""
+_READ_BYTES = 1 << 18
+_NEVER = float("inf")
+_tasks: set[asyncio.Task[None]] = set()
+
+
+class StateLock:
+    """Nothing to lock: what it guards never awaits."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def spawn(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the function beside the caller; it must end by itself."""
+    task = asyncio.get_running_loop().create_task(function())
+    _tasks.add(task)  # the loop itself holds tasks weakly
+    task.add_done_callback(_tasks.discard)
+
+
+class _Watch:
+    """Bounds one wait by the deadline and by the server's liveness."""
+
+    __slots__ = ("_deadline", "_hung", "_probing", "_scope", "_server", "_timer", "_transport")
+
+    def __init__(self, transport: Transport, server: Server, deadline: float) -> None:
+        self._transport = transport
+        self._server = server
+        self._deadline = deadline
+        self._probing: asyncio.Task[None] | None = None
+        self._hung = False
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        remaining = None if self._deadline == _NEVER else max(0.0, self._deadline - now())
+        self._scope = asyncio.timeout(remaining)
+        await self._scope.__aenter__()
+        self._timer = loop.call_later(self._transport.policy.silence_s, self._silence)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._timer.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError:
+            if self._hung:
+                message = f"{self._server} accepts connections but does not answer"
+                raise Hung(message) from None
+            raise DeadlinePassed("the deadline passed") from None
+
+    def _silence(self) -> None:
+        self._probing = asyncio.get_running_loop().create_task(self._probe())
+
+    async def _probe(self) -> None:
+        policy = self._transport.policy
+        liveness = Liveness()
+        while True:
+            pulse = await self._transport.pulse(self._server)
+            liveness = liveness.after(pulse)
+            if liveness.hung(policy):
+                self._hung = True
+                self._scope.reschedule(asyncio.get_running_loop().time())
+                return
+            if pulse is not Pulse.SILENT:
+                await asyncio.sleep(policy.silence_s)
+
+
+class Response:
+    """An answer whose body is still to be read."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        server: Server,
+        answer: aiohttp.ClientResponse,
+        deadline: float,
+    ) -> None:
+        self.status = answer.status
+        self._transport = transport
+        self._server = server
+        self._answer = answer
+        self._deadline = deadline
+
+    def header(self, name: str) -> str | None:
+        """Return a header's value."""
+        return self._answer.headers.get(name)
+
+    def without_deadline(self) -> None:
+        """From now on the caller reads at its own pace; a hung server is still noticed."""
+        self._deadline = _NEVER
+
+    async def read_some(self) -> bytes:
+        """Return the next bytes of the body; none at its end. Raises WireError."""
+        with _wire_errors(self._server):
+            async with _Watch(self._transport, self._server, self._deadline):
+                return await self._answer.content.readany()
+
+    async def close(self) -> None:
+        """Give the connection up if the body was not read to its end."""
+        self._answer.close()
+
+
+@contextmanager
+def _wire_errors(server: Server) -> Iterator[None]:
+    try:
+        yield
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise NotReached(f"{server} cannot be reached: {error}") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        message = f"the connection to {server} broke: {error or type(error).__name__}"
+        raise Broken(message) from error
+
+
+class Transport:
+    """Connections to all servers; belongs to the event loop it is first used in."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.policy: Policy = settings.policy
+        self._session: aiohttp.ClientSession | None = None
+        self._probe_session: aiohttp.ClientSession | None = None
+
+    async def request(
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        deadline: float,
+    ) -> Response:
+        """Send a request and return the answer's head. Raises WireError."""
+        if self._session is None:
+            self._session = self._open(self.policy.connect_timeout_s, keep=True)
+        with _wire_errors(server):
+            async with _Watch(self, server, deadline):
+                answer = await self._session.request(
+                    method,
+                    URL(server.url + path, encoded=True),
+                    headers=headers,
+                    data=body or None,
+                    allow_redirects=False,
+                )
+        return Response(self, server, answer, deadline)
+
+    async def pulse(self, server: Server) -> Pulse:
+        """Ask on a fresh connection for a sign of life."""
+        try:
+            await self._get(server, "/healthz")
+        except aiohttp.ClientConnectorError as error:
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            return Pulse.REFUSED if refused else Pulse.SILENT
+        except (aiohttp.ClientError, OSError):
+            return Pulse.SILENT
+        return Pulse.ALIVE
+
+    async def ready(self, server: Server) -> bool:
+        """Ask whether the server may serve."""
+        try:
+            return await self._get(server, "/readyz") == 200
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    async def _get(self, server: Server, path: str) -> int:
+        if self._probe_session is None:
+            self._probe_session = self._open(self.policy.probe_timeout_s, keep=False)
+        url = URL(server.url + path, encoded=True)
+        async with asyncio.timeout(self.policy.probe_timeout_s), self._probe_session.get(url) as a:
+            return a.status
+
+    @staticmethod
+    def _open(connect_timeout_s: float, *, keep: bool) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(
+            limit=0, **({"keepalive_timeout": _IDLE_MAX_S} if keep else {"force_close": True})
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept", "Content-Type", "User-Agent"),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+            read_bufsize=_READ_BYTES,
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for session in (self._session, self._probe_session):
+            if session is not None:
+                await session.close()
+        self._session = self._probe_session = None

@@ -1,0 +1,92 @@
+"""Results as Python values: Arrow's types named as Spark names them, batches turned into rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from haclient.exceptions import Failure, FailureKind, NotSupportedError
+
+_SIMPLE = {
+    pa.types.is_boolean: "BOOLEAN",
+    pa.types.is_int8: "TINYINT",
+    pa.types.is_int16: "SMALLINT",
+    pa.types.is_int32: "INT",
+    pa.types.is_int64: "BIGINT",
+    pa.types.is_float32: "FLOAT",
+    pa.types.is_float64: "DOUBLE",
+    pa.types.is_decimal: "DECIMAL",
+    pa.types.is_string: "STRING",
+    pa.types.is_large_string: "STRING",
+    pa.types.is_binary: "BINARY",
+    pa.types.is_large_binary: "BINARY",
+    pa.types.is_date: "DATE",
+    pa.types.is_time: "TIME",
+    pa.types.is_duration: "INTERVAL",
+    pa.types.is_interval: "INTERVAL",
+    pa.types.is_map: "MAP",
+    pa.types.is_list: "ARRAY",
+    pa.types.is_large_list: "ARRAY",
+    pa.types.is_struct: "STRUCT",
+    pa.types.is_null: "VOID",
+}
+
+
+class Column(NamedTuple):
+    """A column of a result, as PEP 249 describes it."""
+
+    name: str
+    type_code: str
+    display_size: None
+    internal_size: None
+    precision: int | None
+    scale: int | None
+    null_ok: bool
+
+
+def type_name(kind: Any) -> str:
+    """Return the Spark name of an Arrow type, without parameters."""
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMP_NTZ" if kind.tz is None else "TIMESTAMP"
+    return next((name for test, name in _SIMPLE.items() if test(kind)), str(kind).upper())
+
+
+def describe(schema: Any) -> list[Column] | None:
+    """Return PEP 249's ``description`` of a result; None if it has no columns."""
+    return [_column(field) for field in schema] or None
+
+
+def _column(field: Any) -> Column:
+    digits = pa.types.is_decimal(field.type)
+    return Column(
+        field.name,
+        type_name(field.type),
+        None,
+        None,
+        field.type.precision if digits else None,
+        field.type.scale if digits else None,
+        field.nullable,
+    )
+
+
+def rows(batch: Any) -> list[tuple[Any, ...]]:
+    """Return a record batch's rows as plain Python values (maps as dicts, structs as dicts)."""
+    try:
+        columns = [_values(column) for column in batch.columns]
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, ValueError) as error:
+        raise NotSupportedError(
+            f"a value of the result has no Python form: {error}",
+            Failure(
+                FailureKind.CLIENT,
+                f"a value of the result has no Python form: {error}",
+                hint="use fetch_arrow_table(), or cast the column to STRING in the query",
+            ),
+        ) from error
+    return list(zip(*columns, strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    if pa.types.is_nested(column.type):
+        return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+    return column.to_pylist()  # type: ignore[no-any-return]

@@ -1,0 +1,175 @@
+"""The HTTP interface as values: what is sent, and what an answer means.
+
+The interface itself is documented in docs/api.md.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from haclient.exceptions import Failure, FailureKind, InterfaceError, Outcome
+from haclient.failover import AttemptEnd
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+STATEMENTS = "/api/2.0/sql/statements"
+REPORT_HEADER = "haproc-report"
+SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
+SESSION_UNKNOWN = "HAPROC_SESSION_UNKNOWN"
+PARAMETERS_REFUSED = "HAPROC_PARAMETERS"
+
+_OPTIONS = frozenset({"consistency", "operation_class", "fanout"})
+# The server gives up a little before the client does, so that the client hears why.
+_GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
+
+
+class Rejected(Exception):
+    """A server answered with an error."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement to send; the same bytes at every attempt, but for the session."""
+
+    request_id: str
+    text: str
+    timeout_s: float
+    parameters: list[dict[str, Any]] | None = None
+    parameter_rows: list[list[dict[str, Any]]] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self, session_id: str | None, catalog: str | None, schema: str | None) -> bytes:
+        """Return the request's JSON; a session knows its own catalog and schema."""
+        fields: dict[str, Any] = {
+            "statement": self.text,
+            "request_id": self.request_id,
+            "timeout_s": server_timeout_s(self.timeout_s),
+            **self.options,
+        }
+        if self.parameters is not None:
+            fields["parameters"] = self.parameters
+        if self.parameter_rows is not None:
+            fields["parameter_rows"] = self.parameter_rows
+        if session_id is not None:
+            fields["session_id"] = session_id
+        else:
+            fields.update({k: v for k, v in (("catalog", catalog), ("schema", schema)) if v})
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of one execute that are set; raises InterfaceError for unknown ones."""
+    unknown = sorted(options.keys() - _OPTIONS)
+    if unknown:
+        raise InterfaceError(f"execute() has no option {', '.join(unknown)}")
+    return {name: str(value) for name, value in options.items() if value is not None}
+
+
+def server_timeout_s(timeout_s: float) -> float:
+    """Return the deadline to give the server when the client has this one."""
+    return round(timeout_s - min(_GRACE_MAX_S, timeout_s * _GRACE_SHARE), 6)
+
+
+def headers(token: str | None, user: str | None) -> dict[str, str]:
+    """Return what every request carries."""
+    agent = f"haclient ({user})" if user else "haclient"
+    fixed = {"User-Agent": agent, "Accept-Encoding": "identity"}
+    return {**fixed, "Authorization": f"Bearer {token}"} if token else fixed
+
+
+def session_path(session_id: str) -> str:
+    """Return the path of a session."""
+    return f"/api/ha/sessions/{session_id}"
+
+
+def cancel_path(request_id: str) -> str:
+    """Return where to cancel a statement."""
+    return f"{STATEMENTS}/{urllib.parse.quote(request_id, safe='')}/cancel"
+
+
+def rows_path(table: str, query: Mapping[str, str | None]) -> str:
+    """Return where to append rows to a table."""
+    given = {name: value for name, value in query.items() if value is not None}
+    quoted = urllib.parse.quote(table, safe="")
+    return f"/api/ha/tables/{quoted}/rows?{urllib.parse.urlencode(given)}"
+
+
+def session_start(catalog: str | None, schema: str | None) -> list[str]:
+    """Return the statements that put a new session where the connection was told to be."""
+    if schema:
+        return [f"USE {'.'.join(_quoted(part) for part in (catalog, schema) if part)}"]
+    return [f"SET CATALOG {_quoted(catalog)}"] if catalog else []
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def report(text: str | None) -> dict[str, Any]:
+    """Read the ``ha`` block of an answer; an answer without one gives an empty one."""
+    try:
+        block = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return block if isinstance(block, dict) else {}
+
+
+def failure(status: int, body: bytes) -> Failure:
+    """Return what an answer with an error status means."""
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or "kind" not in said:
+        return _unexplained(status, body)
+    return Failure(
+        kind=_member(FailureKind, said.get("kind"), FailureKind.APPLICATION),
+        message=str(said.get("message") or f"HTTP status {status}"),
+        outcome=_member(Outcome, said.get("outcome"), Outcome.UNKNOWN),
+        error_class=str(said.get("error_class") or ""),
+        sqlstate=str(said.get("sqlstate") or ""),
+        hint=str(said.get("hint") or ""),
+        cluster=str(said.get("cluster") or ""),
+        log_offset=said.get("log_offset"),
+        status=status,
+    )
+
+
+def _member(enum: Any, value: Any, default: Any) -> Any:
+    try:
+        return enum(value)
+    except ValueError:
+        return default
+
+
+def _unexplained(status: int, body: bytes) -> Failure:
+    """An answer that is not a HAProc's own: a proxy in between, or a fault."""
+    text = body[:200].decode("utf-8", "replace").strip()
+    message = f"HTTP status {status}" + (f": {text}" if text else "")
+    if status in (429, 503):
+        return Failure(FailureKind.AVAILABILITY, message, Outcome.NOT_SENT, status=status)
+    if status in (502, 504):
+        return Failure(FailureKind.AVAILABILITY, message, Outcome.UNKNOWN, status=status)
+    if status >= 500:
+        return Failure(FailureKind.APPLICATION, message, Outcome.UNKNOWN, status=status)
+    hint = "check the server's URL and the token"
+    return Failure(FailureKind.REFUSED, message, Outcome.NOT_SENT, hint=hint, status=status)
+
+
+def end_of(failed: Failure) -> AttemptEnd:
+    """Return what an error answer means for failing over."""
+    if failed.kind is not FailureKind.AVAILABILITY:
+        return AttemptEnd.ANSWERED
+    return AttemptEnd.IN_DOUBT if failed.outcome is Outcome.UNKNOWN else AttemptEnd.NOT_TAKEN
+
+
+def statements_body(statements: Sequence[str]) -> bytes:
+    """Return the JSON that opens a session with this journal."""
+    return json.dumps({"statements": list(statements)}, ensure_ascii=False).encode()

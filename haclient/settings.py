@@ -1,0 +1,137 @@
+"""What `connect` is told, checked."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from haclient.exceptions import InterfaceError
+from haclient.failover import Policy
+
+_POLICY_FIELDS = frozenset(f.name for f in fields(Policy))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One HAProc's client door."""
+
+    index: int
+    url: str
+    secure: bool
+    host: str
+    port: int
+    prefix: str
+
+    def __str__(self) -> str:
+        return self.url
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """A request goes on to another server (or to the same one, if it is the only one)."""
+
+    request_id: str
+    failed: str
+    """URL of the server that failed."""
+    next: str
+    """URL of the server that is asked next."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A connection's settings."""
+
+    servers: tuple[Server, ...]
+    token: str | None = field(default=None, repr=False)
+    user: str | None = None
+    """A label for the servers' access logs (User-Agent); who one is, the token says."""
+    catalog: str | None = None
+    schema: str | None = None
+    timeout_s: float = 300.0
+    """A request's total deadline, over all attempts; the server's default as well."""
+    buffer_bytes_max: int = 64 << 20
+    """A result up to this size is read wholly before execute returns, so that a server's failure
+    in the middle of it is made good unseen. A larger one streams. Chosen, not measured."""
+    policy: Policy = field(default_factory=Policy)
+    on_failover: Callable[[Failover], None] | None = None
+
+
+def make_settings(
+    servers: str | Iterable[str],
+    *,
+    token: str | None = None,
+    user: str | None = None,
+    catalog: str | None = None,
+    schema: str | None = None,
+    timeout_s: float = 300.0,
+    buffer_bytes_max: int = 64 << 20,
+    on_failover: Callable[[Failover], None] | None = None,
+    **policy: Any,
+) -> Settings:
+    """Check everything; raises InterfaceError with what is wrong."""
+    unknown = sorted(policy.keys() - _POLICY_FIELDS)
+    if unknown:
+        raise InterfaceError(
+            f"connect() has no option {', '.join(unknown)}; "
+            f"the failover policy's are {', '.join(sorted(_POLICY_FIELDS))}"
+        )
+    if timeout_s <= 0:
+        raise InterfaceError("timeout_s must be greater than 0")
+    for name, value in (("token", token), ("user", user)):
+        if value is not None and not (value.isprintable() and value.isascii()):
+            raise InterfaceError(f"{name} must be printable ASCII")
+    return Settings(
+        servers=parse_servers(servers),
+        token=token,
+        user=user,
+        catalog=catalog,
+        schema=schema,
+        timeout_s=timeout_s,
+        buffer_bytes_max=buffer_bytes_max,
+        policy=Policy(**policy),
+        on_failover=on_failover,
+    )
+
+
+def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
+    """Read ``"http://a:1,b:2"`` or a list of such addresses; the scheme of the first is inherited.
+
+    The order is the order of preference. Raises InterfaceError.
+    """
+    texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    found: list[Server] = []
+    scheme = "http"
+    for text in (t.strip() for t in texts):
+        if not text:
+            continue
+        if "://" in text:
+            scheme = text.split("://", 1)[0].lower()
+        else:
+            text = f"{scheme}://{text}"
+        found.append(_server(len(found), text))
+    if not found:
+        raise InterfaceError("no server is given: expected for instance 'http://a:8080,b:8080'")
+    if len({server.url for server in found}) < len(found):
+        raise InterfaceError("a server is listed twice")
+    return tuple(found)
+
+
+def _server(index: int, text: str) -> Server:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise InterfaceError(f"{text!r} is not the URL of a server: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InterfaceError(f"{text!r} is not the URL of a server (http://host:port)")
+    if parts.query or parts.fragment or parts.username is not None:
+        raise InterfaceError(f"{text!r} may only have a scheme, a host, a port and a path")
+    secure = parts.scheme == "https"
+    port = port if port is not None else (443 if secure else 80)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    prefix = parts.path.rstrip("/")
+    url = f"{parts.scheme}://{host}:{port}{prefix}"
+    return Server(index, url, secure, parts.hostname, port, prefix)

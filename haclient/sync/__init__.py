@@ -1,0 +1,1 @@
+"""The blocking client; all but the transport is written from `haclient.aio`."""

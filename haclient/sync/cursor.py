@@ -1,0 +1,237 @@
+# Written by scripts/async_to_sync.py from haclient/aio/cursor.py; edit that one.
+"""PEP 249's cursor, and what it offers beyond: Arrow, pandas, the ``ha`` block, cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from haclient import columns, protocol
+from haclient.exceptions import InterfaceError, ProgrammingError
+from haclient.parameters import Parameters, encode
+from haclient.protocol import Statement
+from haclient.request_ids import new_request_id
+from haclient.statements import is_row_insert
+from haclient.sync.result import Result
+
+if TYPE_CHECKING:
+    from haclient.sync.connection import Connection
+
+
+class Cursor:
+    """Runs statements, one after another, and holds the last one's result.
+
+    ``description``, ``rowcount`` and ``arraysize`` are PEP 249's. ``ha`` is the last answer's
+    ``ha`` block (cluster, class, log offset, outcome per cluster), ``request_id`` the last
+    request's id, ``server`` the URL that answered.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.arraysize = 1
+        self.description: list[columns.Column] | None = None
+        self.rowcount = -1
+        self.ha: dict[str, Any] = {}
+        self.request_id = ""
+        self.server = ""
+        self._result: Result | None = None
+        self._batch: Any = None
+        self._rows: list[tuple[Any, ...]] | None = None
+        self._position = 0
+        self._closed = False
+        self._cancelled = False
+
+    def execute(
+        self,
+        operation: str,
+        parameters: Parameters | None = None,
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        stream: bool = False,
+        **options: str | None,
+    ) -> Cursor:
+        """Run one statement with ``?`` (a sequence) or ``:name`` (a mapping) parameters.
+
+        ``request_id``: the idempotency key; made here unless given. ``timeout_s``: the total
+        deadline. ``stream``: hand rows out as they come instead of reading the result first.
+        ``options``: ``consistency``, ``operation_class``, ``fanout``.
+        """
+        statement = self._statement(operation, request_id, timeout_s, options)
+        self._run(replace(statement, parameters=encode(parameters)), stream)
+        return self
+
+    def executemany(
+        self,
+        operation: str,
+        seq_of_parameters: Iterable[Parameters],
+        *,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        **options: str | None,
+    ) -> Cursor:
+        """Run a statement for each set of parameters.
+
+        An ``INSERT … VALUES (…)`` with one row is one operation: all rows or none. Any other
+        statement is run once for each set, in order, with the request ids ``<request_id>.1``,
+        ``<request_id>.2`` …, up to the first error; ``timeout_s`` is then each one's.
+        """
+        sets = [encode(each) or [] for each in seq_of_parameters]
+        statement = self._statement(operation, request_id, timeout_s, options)
+        if not sets:
+            self._reset()
+            self.rowcount = 0
+        elif is_row_insert(operation):
+            self._run(replace(statement, parameter_rows=sets), False)
+        else:
+            self._run_each(statement, sets)
+        return self
+
+    def _statement(
+        self,
+        operation: str,
+        request_id: str | None,
+        timeout_s: float | None,
+        options: dict[str, Any],
+    ) -> Statement:
+        self._check_open()
+        if timeout_s is not None and timeout_s <= 0:
+            raise InterfaceError("timeout_s must be greater than 0")
+        return Statement(
+            request_id=request_id or new_request_id(),
+            text=operation,
+            timeout_s=timeout_s or self.connection.settings.timeout_s,
+            options=protocol.check_options(options),
+        )
+
+    def _run_each(self, statement: Statement, sets: list[list[dict[str, Any]]]) -> None:
+        base, total = statement.request_id, 0
+        for at, encoded in enumerate(sets, start=1):
+            one = replace(statement, request_id=f"{base}.{at}", parameters=encoded)
+            self._run(one, False)
+            total = total + self.rowcount if total >= 0 and self.rowcount >= 0 else -1
+        self.request_id, self.rowcount = base, total
+
+    def _run(self, statement: Statement, stream: bool) -> None:
+        self._reset()
+        self.request_id = statement.request_id
+        self._cancelled = False
+        result = self.connection.run(statement, stream, lambda: self._cancelled)
+        self._result = result
+        self.ha = result.ha
+        self.server = result.server.url
+        self.description = columns.describe(result.schema)
+        affected = result.ha.get("affected_rows")
+        self.rowcount = affected if isinstance(affected, int) else -1
+
+    def cancel(self) -> None:
+        """Ask the server to end the running statement; call it from beside ``execute``.
+
+        ``execute`` then raises OperationalError. It goes on to no other server.
+        """
+        self._cancelled = True
+        if self.request_id:
+            self.connection.cancel(self.request_id)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row, None at the end."""
+        while self._rows is None or self._position >= len(self._rows):
+            if not self._next_rows():
+                return None
+        row = self._rows[self._position]
+        self._position += 1
+        return row
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        """Return the next rows, at most ``size`` (else ``arraysize``)."""
+        wanted = self.arraysize if size is None else size
+        found: list[tuple[Any, ...]] = []
+        while len(found) < wanted and (row := self.fetchone()) is not None:
+            found.append(row)
+        return found
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all remaining rows."""
+        found = self._rows[self._position :] if self._rows is not None else []
+        while self._next_rows():
+            found += self._rows or []
+        self._rows = None
+        return found
+
+    def fetch_arrow_batches(self) -> Iterator[Any]:
+        """Yield the remaining rows as pyarrow record batches, as they come."""
+        result = self._held()
+        if self._batch is not None:
+            rest = self._batch.slice(self._position)
+            self._batch = self._rows = None
+            if rest.num_rows:
+                yield rest
+        while (batch := result.next_batch()) is not None:
+            yield batch
+
+    def fetch_arrow_table(self) -> Any:
+        """Return the remaining rows as a pyarrow table."""
+        schema = self._held().schema
+        batches: list[Any] = []
+        for batch in self.fetch_arrow_batches():
+            batches.append(batch)
+        return pa.Table.from_batches(batches, schema=schema)
+
+    def fetch_pandas(self) -> Any:
+        """Return the remaining rows as a pandas DataFrame (needs pandas)."""
+        table = self.fetch_arrow_table()
+        return table.to_pandas()
+
+    def _next_rows(self) -> bool:
+        batch = self._held().next_batch()
+        self._batch, self._position = batch, 0
+        self._rows = None if batch is None else columns.rows(batch)
+        return batch is not None
+
+    def _held(self) -> Result:
+        self._check_open()
+        if self._result is None or self.description is None:
+            raise ProgrammingError("there is no result to fetch: execute a query first")
+        return self._result
+
+    def _reset(self) -> None:
+        result, self._result = self._result, None
+        self._batch = self._rows = self.description = None
+        self.rowcount, self.ha, self.server, self._position = -1, {}, "", 0
+        if result is not None:
+            result.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InterfaceError("the cursor is closed")
+        self.connection.check_open()
+
+    def setinputsizes(self, sizes: object) -> None:
+        """Do nothing, as PEP 249 allows."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Do nothing, as PEP 249 allows."""
+
+    def close(self) -> None:
+        """Give the result up."""
+        if not self._closed:
+            self._reset()
+            self._closed = True
+
+    def __iter__(self) -> Cursor:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

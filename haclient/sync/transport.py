@@ -1,0 +1,317 @@
+"""HTTP over blocking sockets: kept connections, each used by one thread at a time.
+
+Twin of `haclient.aio.transport`. http.client reads and writes through `_Watched`, which waits for
+at most ``silence_s`` at a time; when nothing has come, the waiting thread itself asks the server
+for a sign of life on a fresh connection. So a request needs no second thread.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from haclient.failover import Liveness, Policy, Pulse
+from haclient.settings import Server, Settings
+from haclient.wire import Broken, DeadlinePassed, Hung, NotReached, WireError
+
+now = time.monotonic
+sleep = time.sleep
+Lock = threading.Lock
+StateLock = threading.Lock
+
+_IDLE_MAX_S = 15.0
+"""Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""
+_IDLE_CONNECTIONS_MAX = 64
+_READ_BYTES = 1 << 18
+_NEVER = float("inf")
+
+
+def spawn(function: Callable[[], None]) -> None:
+    """Run the function beside the caller; it must end by itself."""
+    threading.Thread(target=function, name="haclient", daemon=True).start()
+
+
+class _Watched:
+    """A socket as http.client uses it, with a deadline and an eye on the server's liveness."""
+
+    def __init__(self, sock: socket.socket, server: Server, transport: Transport) -> None:
+        self.sock = sock
+        self.deadline = _NEVER
+        self._server = server
+        self._transport = transport
+        self._reading = False
+        self._closed = False
+
+    def sendall(self, data: bytes) -> None:
+        view = memoryview(data)
+        liveness = Liveness()
+        while view:
+            try:
+                view = view[self._wait(lambda: self.sock.send(view)) :]  # noqa: B023
+            except TimeoutError:
+                liveness = self._check(liveness)
+
+    def receive_into(self, buffer: Any) -> int:
+        """Receive at least one byte; 0 at the end."""
+        liveness = Liveness()
+        while True:
+            try:
+                return self._wait(lambda: self.sock.recv_into(buffer))
+            except TimeoutError:
+                liveness = self._check(liveness)
+
+    def _wait(self, operation: Callable[[], int]) -> int:
+        remaining = self.deadline - now()
+        if remaining <= 0:
+            raise DeadlinePassed("the deadline passed")
+        self.sock.settimeout(min(self._transport.policy.silence_s, remaining))
+        return operation()
+
+    def _check(self, liveness: Liveness) -> Liveness:
+        """After a silence: probe until the server is found alive or hung."""
+        policy = self._transport.policy
+        while now() < self.deadline:
+            pulse = self._transport.pulse(self._server)
+            liveness = liveness.after(pulse)
+            if liveness.hung(policy):
+                raise Hung(f"{self._server} accepts connections but does not answer")
+            if pulse is not Pulse.SILENT:
+                break
+        return liveness
+
+    def makefile(self, mode: str, *_: object) -> io.BufferedReader:
+        self._reading = True
+        return io.BufferedReader(_Reader(self), 1 << 16)
+
+    def reader_closed(self) -> None:
+        """The response has been read; http.client may have closed the socket before that."""
+        self._reading = False
+        if self._closed:
+            self.sock.close()
+
+    def close(self) -> None:
+        self._closed = True
+        if not self._reading:
+            self.sock.close()
+
+    def abort(self) -> None:
+        """Close whatever is going on."""
+        self._reading = False
+        self.close()
+
+
+class _Reader(io.RawIOBase):
+    def __init__(self, watched: _Watched) -> None:
+        self._watched = watched
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._watched.receive_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._watched.reader_closed()
+        super().close()
+
+
+class _Connection:
+    """One connection to a server."""
+
+    def __init__(self, server: Server, transport: Transport, sock: socket.socket) -> None:
+        self.watched = _Watched(sock, server, transport)
+        self.http = http.client.HTTPConnection(server.host, server.port)
+        self.http.sock = cast(socket.socket, self.watched)
+        self.used_at = now()
+
+    def usable(self) -> bool:
+        """Whether a kept connection is likely to work: not old, and nothing to read (an end)."""
+        if now() - self.used_at > _IDLE_MAX_S or self.http.sock is None:
+            return False
+        sock = self.watched.sock
+        sock.settimeout(0)
+        try:
+            sock.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        self.watched.abort()
+        self.http.close()
+
+
+class Response:
+    """An answer whose body is still to be read."""
+
+    def __init__(
+        self,
+        connection: _Connection,
+        answer: http.client.HTTPResponse,
+        release: Callable[..., None],
+    ) -> None:
+        self.status = answer.status
+        self._answer = answer
+        self._connection: _Connection | None = connection
+        self._release = release
+
+    def header(self, name: str) -> str | None:
+        """Return a header's value."""
+        return self._answer.headers.get(name)
+
+    def without_deadline(self) -> None:
+        """From now on the caller reads at its own pace; a hung server is still noticed."""
+        if self._connection is not None:
+            self._connection.watched.deadline = _NEVER
+
+    def read_some(self) -> bytes:
+        """Return the next bytes of the body; none at its end. Raises WireError."""
+        if self._connection is None:
+            return b""
+        with _wire_errors(self._connection):
+            data = self._answer.read1(_READ_BYTES)
+            if not data and self._answer.length:
+                raise Broken("the answer broke off")
+        if not data:
+            connection, self._connection = self._connection, None
+            keep = not self._answer.will_close
+            self._answer.close()
+            self._release(connection, keep)
+        return data
+
+    def close(self) -> None:
+        """Give the connection up if the body was not read to its end."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+@contextmanager
+def _wire_errors(connection: _Connection) -> Iterator[None]:
+    try:
+        yield
+    except WireError:
+        connection.close()
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        connection.close()
+        raise Broken(f"the connection broke: {error or type(error).__name__}") from error
+    except BaseException:  # a KeyboardInterrupt must not leave half an answer behind
+        connection.close()
+        raise
+
+
+class Transport:
+    """Connections to all servers; used by many threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.policy: Policy = settings.policy
+        self._idle: list[deque[_Connection]] = [deque() for _ in settings.servers]
+        self._context = (
+            ssl.create_default_context() if any(s.secure for s in settings.servers) else None
+        )
+        self._closed = False
+
+    def request(
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        deadline: float,
+    ) -> Response:
+        """Send a request and return the answer's head. Raises WireError."""
+        connection = self._checkout(server, deadline)
+        connection.watched.deadline = deadline
+        with _wire_errors(connection):
+            client = connection.http
+            client.putrequest(method, server.prefix + path, skip_accept_encoding=True)
+            for name, value in headers.items():
+                client.putheader(name, value)
+            client.putheader("Content-Length", str(len(body)))
+            client.endheaders(body or None)
+            answer = client.getresponse()
+        return Response(
+            connection, answer, lambda used, keep: self._checkin(server, used, keep=keep)
+        )
+
+    def connect(self, server: Server, timeout_s: float) -> socket.socket:
+        """Open a socket; raises NotReached."""
+        try:
+            sock = socket.create_connection((server.host, server.port), timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if server.secure and self._context is not None:
+                return self._context.wrap_socket(sock, server_hostname=server.host)
+        except OSError as error:
+            raise NotReached(f"{server} cannot be reached: {error}") from error
+        return sock
+
+    def pulse(self, server: Server) -> Pulse:
+        """Ask on a fresh connection for a sign of life."""
+        try:
+            status = self._get(server, "/healthz")
+        except NotReached as error:
+            refused = isinstance(error.__cause__, ConnectionRefusedError)
+            return Pulse.REFUSED if refused else Pulse.SILENT
+        return Pulse.SILENT if status is None else Pulse.ALIVE
+
+    def ready(self, server: Server) -> bool:
+        """Ask whether the server may serve."""
+        try:
+            return self._get(server, "/readyz") == 200
+        except NotReached:
+            return False
+
+    def _get(self, server: Server, path: str) -> int | None:
+        """Return the status of a GET; None if no answer came in time. Raises NotReached."""
+        limit = self.policy.probe_timeout_s
+        client = http.client.HTTPConnection(server.host, server.port)
+        client.sock = self.connect(server, limit)
+        client.sock.settimeout(limit)
+        try:
+            client.request("GET", server.prefix + path, headers={"Connection": "close"})
+            with client.getresponse() as answer:
+                return answer.status
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            client.close()
+
+    def _checkout(self, server: Server, deadline: float) -> _Connection:
+        idle = self._idle[server.index]
+        while True:
+            try:
+                connection = idle.pop()
+            except IndexError:
+                limit = min(self.policy.connect_timeout_s, max(0.001, deadline - now()))
+                return _Connection(server, self, self.connect(server, limit))
+            if connection.usable():
+                return connection
+            connection.close()
+
+    def _checkin(self, server: Server, connection: _Connection, *, keep: bool) -> None:
+        idle = self._idle[server.index]
+        if not keep or self._closed or len(idle) >= _IDLE_CONNECTIONS_MAX:
+            connection.close()
+            return
+        connection.used_at = now()
+        idle.append(connection)
+
+    def close(self) -> None:
+        """Close every idle connection; those in use close when their answer is read."""
+        self._closed = True
+        for idle in self._idle:
+            while idle:
+                idle.pop().close()

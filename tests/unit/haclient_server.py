@@ -1,0 +1,254 @@
+"""A small real HTTP server that answers as a HAProc does, and misbehaves on demand.
+
+It runs its own event loop in a thread, so that blocking and asyncio clients meet the same one.
+What it does next is scripted: each statement takes the next behaviour, else the usual one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pyarrow as pa
+from aiohttp import web
+
+Behaviour = Callable[["Server", web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+ARROW = "application/vnd.apache.arrow.stream"
+WAIT_S = 20.0
+
+
+def arrow(table: pa.Table, rows_per_batch: int | None = None) -> bytes:
+    """Return the table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows_per_batch)
+    return sink.getvalue().to_pybytes()
+
+
+class Server:
+    """One such server; ``seen`` holds the JSON of every statement it was sent."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: list[dict[str, Any]] = []
+        self.appended: list[tuple[str, dict[str, str], pa.Table]] = []
+        self.cancelled: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.sessions: dict[str, list[str]] = {}
+        self.script: deque[Behaviour] = deque()
+        self.ready = True
+        self.port = 0
+        self.connections = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._thaw = threading.Event()
+        self._runner: web.AppRunner | None = None
+        self.waiting: asyncio.Event
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Listen, at the same port as before."""
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(WAIT_S)
+
+    async def _start(self) -> None:
+        self.waiting = asyncio.Event()
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_post("/api/2.0/sql/statements", self._statement)
+        app.router.add_post("/api/2.0/sql/statements/{id}/cancel", self._cancel)
+        app.router.add_put("/api/ha/sessions/{id}", self._open_session)
+        app.router.add_delete("/api/ha/sessions/{id}", self._close_session)
+        app.router.add_post("/api/ha/tables/{table}/rows", self._rows)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    def stop(self) -> None:
+        """Close the door and every connection, as the kernel does for a killed process."""
+        if self._runner is not None:
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(WAIT_S)
+
+    async def _stop(self) -> None:
+        runner, self._runner = self._runner, None
+        assert runner is not None
+        for connection in list(runner.server.connections if runner.server else ()):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await runner.cleanup()
+
+    def freeze(self) -> None:
+        """Stop the whole loop: the kernel still takes connections, nobody answers."""
+        self._thaw.clear()
+        self._loop.call_soon_threadsafe(lambda: self._thaw.wait(WAIT_S))
+
+    def thaw(self) -> None:
+        self._thaw.set()
+
+    def close(self) -> None:
+        self.thaw()
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(WAIT_S)
+        self._loop.close()
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        return web.json_response({"state": "READY"}, status=200 if self.ready else 503)
+
+    async def _statement(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.seen.append(body)
+        self.headers.append(dict(request.headers))
+        if self.script:
+            return await self.script.popleft()(self, request, body)
+        text, session = body["statement"], body.get("session_id")
+        if session is not None and session not in self.sessions:
+            return self.error(404, "application", "HAPROC_SESSION_UNKNOWN")
+        if text.startswith("USE"):
+            if session is None:
+                return self.error(400, "refused", "HAPROC_SESSION_REQUIRED")
+            self.sessions[session].append(text)
+            return self.answer(None, {"class": "session"})
+        if text.startswith("WRONG"):
+            return self.error(422, "application", "TABLE_OR_VIEW_NOT_FOUND", "42P01")
+        if text.startswith("INSERT"):
+            rows = len(body.get("parameter_rows") or [1])
+            return self.answer(None, {"class": "asynchronous", "affected_rows": rows})
+        return self.answer(pa.table({"n": pa.array([1], pa.int32())}))
+
+    async def _cancel(self, request: web.Request) -> web.Response:
+        self.cancelled.append(request.match_info["id"])
+        self.waiting.set()
+        return web.json_response({})
+
+    async def _open_session(self, request: web.Request) -> web.Response:
+        self.sessions[request.match_info["id"]] = list((await request.json())["statements"])
+        return web.json_response({"cluster": self.name})
+
+    async def _close_session(self, request: web.Request) -> web.Response:
+        self.sessions.pop(request.match_info["id"], None)
+        return web.json_response({})
+
+    async def _rows(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        table = pa.ipc.open_stream(body).read_all()
+        self.appended.append((request.match_info["table"], dict(request.query), table))
+        report = {"cluster": self.name, "class": "asynchronous", "affected_rows": table.num_rows}
+        return web.json_response({"statement_id": "x", "ha": report})
+
+    def report(self, ha: dict[str, Any] | None = None) -> str:
+        return json.dumps({"cluster": self.name, "class": "query", **(ha or {})})
+
+    def answer(self, table: pa.Table | None, ha: dict[str, Any] | None = None) -> web.Response:
+        body = arrow(pa.table({}) if table is None else table)
+        headers = {"HAProc-Report": self.report(ha), "Content-Type": ARROW}
+        return web.Response(body=body, headers=headers)
+
+    def error(
+        self, status: int, kind: str, error_class: str, sqlstate: str = "", **more: Any
+    ) -> web.Response:
+        outcome = {"application": "REJECTED"}.get(kind, "NOT_SENT")
+        said = {"message": f"said by {self.name}", "kind": kind, "error_class": error_class}
+        said |= {"sqlstate": sqlstate, "outcome": outcome, "cluster": self.name, **more}
+        return web.json_response(said, status=status)
+
+
+def answering(table: pa.Table, ha: dict[str, Any] | None = None) -> Behaviour:
+    """Answer with this table."""
+
+    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+        return server.answer(table, ha)
+
+    return behave
+
+
+def failing(status: int, kind: str, error_class: str, sqlstate: str = "", **more: Any) -> Behaviour:
+    """Answer with this error."""
+
+    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+        return server.error(status, kind, error_class, sqlstate, **more)
+
+    return behave
+
+
+async def reset(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+    """Break the connection off before any answer."""
+    assert request.transport is not None
+    request.transport.abort()
+    await asyncio.sleep(0)
+    return web.Response()
+
+
+async def until_cancelled(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+    """Answer only once the statement has been cancelled."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(server.waiting.wait(), WAIT_S)
+    return server.error(422, "application", "OPERATION_CANCELED", "57014")
+
+
+def slow(seconds: float) -> Behaviour:
+    """Answer after this long."""
+
+    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+        await asyncio.sleep(seconds)
+        return server.answer(pa.table({"n": pa.array([1], pa.int32())}))
+
+    return behave
+
+
+def freezing(server: Server, request: web.Request, body: Any) -> Awaitable[web.StreamResponse]:
+    """Freeze the whole server in the middle of the statement."""
+    server.freeze()
+    return slow(0.01)(server, request, body)
+
+
+def breaking_off(table: pa.Table, rows_per_batch: int, share: float) -> Behaviour:
+    """Send this share of the answer's bytes, then break the connection off."""
+
+    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"HAProc-Report": server.report(), "Content-Type": ARROW}
+        )
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        data = arrow(table, rows_per_batch)
+        await response.write(data[: int(len(data) * share)])
+        await asyncio.sleep(0.05)  # let it reach the client before the reset overtakes it
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    return behave
+
+
+def chunked(table: pa.Table, rows_per_batch: int) -> Behaviour:
+    """Answer in chunks, as a HAProc streams."""
+
+    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"HAProc-Report": server.report(), "Content-Type": ARROW}
+        )
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        data = arrow(table, rows_per_batch)
+        for start in range(0, len(data), 1000):
+            await response.write(data[start : start + 1000])
+        await response.write_eof()
+        return response
+
+    return behave
