@@ -1,0 +1,101 @@
+"""The two applications of a HAProc: the client door and the operator door."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aiohttp import web
+
+from haproc.config.model import Config
+from haproc.doors.answers import Answers
+from haproc.doors.board import Board
+from haproc.doors.context import CLUSTER, CONFIG, Credentials, error_response
+from haproc.doors.errors import as_request_error
+from haproc.doors.gate import Gate
+from haproc.doors.metrics import Metrics
+from haproc.doors.peers import PeerDoor, PeerService
+from haproc.doors.results import ResultStore
+from haproc.doors.rows_door import RowsDoor
+from haproc.doors.sessions import Sessions
+from haproc.doors.statements import USER, Statements
+from haproc.doors.status import StatusDoor, StatusSource
+from haproc.doors.stream import Streams
+from haproc.route.interface import Service
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+BOARD = web.AppKey("board", Board)
+
+
+def client_app(
+    config: Config, cluster: str, service: Service, status: StatusSource, metrics: Metrics
+) -> web.Application:
+    """Return the client door's application; ``app[BOARD].gate`` tells what is under way."""
+    app = _application(config, cluster, Credentials.of_users(config))
+    folder = config.state_dir / "results" / cluster
+    store = ResultStore(folder, config.limits.results_kept_bytes_max)
+    gate = Gate(config.limits.statements_max, metrics)
+    board = Board(service, store, config.limits, gate, metrics)
+    app[BOARD] = board
+    statements = Statements(config, board, Answers(board, cluster), Streams(board, metrics))
+    app.add_routes(statements.routes())
+    app.add_routes(RowsDoor(config, service, gate, metrics).routes())
+    app.add_routes(Sessions(config, cluster, service, gate).routes())
+    app.add_routes(StatusDoor(status, metrics).routes())
+    app.cleanup_ctx.append(_results)
+    return app
+
+
+def operator_app(
+    config: Config, cluster: str, peers: PeerService, status: StatusSource, metrics: Metrics
+) -> web.Application:
+    """Return the operator door's application: peers under the secret, health for everybody."""
+    app = _application(config, cluster, Credentials(()))
+    app.add_routes(PeerDoor(peers, Credentials.of_peers(config)).routes())
+    app.add_routes(StatusDoor(status, metrics).routes())
+    return app
+
+
+def _application(config: Config, cluster: str, credentials: Credentials) -> web.Application:
+    app = web.Application(middlewares=[_boundary(cluster, credentials)])
+    app[CLUSTER] = cluster
+    app[CONFIG] = config
+    return app
+
+
+def _boundary(
+    cluster: str, credentials: Credentials
+) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """Return the middleware that lets users in, and no exception out."""
+
+    @web.middleware
+    async def boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            request[USER] = credentials.user_of(request.headers)
+            return await handler(request)
+        except Exception as error:
+            gone = request.transport is None or request.transport.is_closing()
+            if gone and isinstance(error, ConnectionError):
+                raise  # the client went away: nobody is there to be answered
+            told = as_request_error(error, f"{request.method} {request.path}")
+            return error_response(told, cluster)
+
+    return boundary
+
+
+async def _results(app: web.Application) -> AsyncIterator[None]:
+    """Delete what an earlier process kept; forget what expires; end with nothing left."""
+    board = app[BOARD]
+    board.store.clean()
+    janitor = asyncio.create_task(_purge(board, app[CONFIG].limits.results_kept_s))
+    yield
+    janitor.cancel()
+    await asyncio.gather(janitor, return_exceptions=True)
+    await board.aclose()
+
+
+async def _purge(board: Board, kept_s: float) -> None:
+    while True:
+        await asyncio.sleep(min(30.0, max(0.05, kept_s / 4)))
+        board.purge()

@@ -1,0 +1,304 @@
+"""All statements of a HAProc's client door: those that run and those whose results are kept.
+
+A statement runs in a task of its own, so that it outlives the request that brought it. Asking
+again with the same request id attaches to it. A query ends when its last waiting client goes away;
+a write, once accepted, goes on.
+
+Kept results leave when they expire, or earlier to make room: first those that their client has
+fetched wholly; one not yet fetched keeps its place until it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from haproc.classify.model import OperationClass
+from haproc.config.model import Limits
+from haproc.doors.collect import Collector
+from haproc.doors.errors import (
+    REQUEST_ID_REUSED,
+    STATEMENT_UNKNOWN,
+    as_request_error,
+    refused,
+)
+from haproc.doors.execution import Execution, StatementState
+from haproc.doors.gate import Gate
+from haproc.doors.metrics import Metrics
+from haproc.doors.results import OVERHEAD_BYTES, ResultStore
+from haproc.doors.statement_request import StatementRequest
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.route.interface import Service
+from haproc.route.model import Answer, Outcome, Request, RequestError
+
+STATEMENTS_KEPT_MAX: Final = 10_000
+"""Finished statements remembered, whatever their size; chosen, not measured."""
+_CANCEL_WAIT_S: Final = 5.0
+
+
+class Board:
+    """Runs, finds, cancels and forgets statements."""
+
+    def __init__(
+        self, service: Service, store: ResultStore, limits: Limits, gate: Gate, metrics: Metrics
+    ) -> None:
+        self._service = service
+        self._limits = limits
+        self._metrics = metrics
+        self._running: dict[str, Execution] = {}
+        self._finished: OrderedDict[str, Execution] = OrderedDict()
+        self._delivered: OrderedDict[str, Execution] = OrderedDict()
+        self._links: dict[str, Execution] = {}
+        self.store = store
+        self.gate = gate
+
+    async def submit(self, asked: StatementRequest) -> Execution:
+        """Return the execution of this request: a new one, or the one that has its id."""
+        request = asked.request
+        await self._wait_for_stream(request)
+        known = self._running.get(request.id) or self._finished.get(request.id)
+        if known is not None:
+            self._check_same(known, request)
+            if not (known.finished and known.repeatable):
+                if known.delivery != asked.delivery:
+                    raise refused(
+                        REQUEST_ID_REUSED,
+                        f"request_id {request.id} was used with another format, disposition or "
+                        "limit",
+                        "fetch its result as it is, or use another request_id",
+                    )
+                return known
+            self._forget(known)
+        self.gate.enter()
+        execution = Execution(request, asked.delivery, time.monotonic())
+        self._running[request.id] = execution
+        execution.task = asyncio.create_task(self._run(execution))
+        return execution
+
+    async def open_stream(self, request: Request) -> tuple[Execution, Answer]:
+        """Run a statement whose answer is streamed; the caller closes the answer.
+
+        Leaves the gate to the caller. Two of one id are started one after the other, so that the
+        second one meets what the first one wrote down.
+        """
+        await self._wait_for_running(request)
+        execution = Execution(request, None, time.monotonic(), StatementState.RUNNING)
+        self._running[request.id] = execution
+        execution.task = asyncio.create_task(self._execute(execution))
+        await self.wait(execution, None)
+        assert execution.task is not None
+        if execution.task.cancelled():
+            raise refused("HAPROC_CANCELED", "the statement was canceled")
+        answer = execution.task.result()
+        assert answer is not None
+        return execution, answer
+
+    async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
+        """Wait for the execution's end; a query that nobody waits for any more is cancelled."""
+        assert execution.task is not None
+        if execution.task.done():
+            return True
+        execution.waiters += 1
+        try:
+            done, _ = await asyncio.wait({execution.task}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            if execution.waiters == 1 and not execution.promised and self._may_cancel(execution):
+                execution.abandoned = True
+                execution.task.cancel()
+            raise
+        finally:
+            execution.waiters -= 1
+        return bool(done)
+
+    async def cancel(self, execution: Execution) -> None:
+        """Cancel a query; a write may be in the log already and goes on."""
+        task = execution.task
+        if task is None or task.done() or not self._may_cancel(execution):
+            return
+        task.cancel()
+        await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+
+    def find(self, statement_id: str, user: str) -> Execution:
+        """Return a statement of this user; raises RequestError."""
+        self.purge()
+        execution = self._running.get(statement_id) or self._finished.get(statement_id)
+        if execution is None or execution.request.user != user:
+            raise refused(
+                STATEMENT_UNKNOWN,
+                f"this HAProc has no statement {statement_id[:128]!r}",
+                "statements are kept by the HAProc that ran them, for a limited time",
+            )
+        return execution
+
+    def find_link(self, secret: str, user: str) -> Execution:
+        """Return the statement whose result link holds this secret; raises RequestError."""
+        self.purge()
+        execution = self._links.get(secret)
+        if execution is None or execution.request.user != user:
+            raise refused(
+                STATEMENT_UNKNOWN,
+                "this link is not valid, or no longer",
+                "ask for the statement's chunk again to get a new link",
+            )
+        return execution
+
+    def delivered(self, execution: Execution, index: int) -> None:
+        """Note that a chunk was handed to the client."""
+        execution.undelivered.discard(index)
+        if execution.finished and not execution.undelivered and execution.id in self._finished:
+            self._delivered[execution.id] = execution
+
+    def purge(self) -> None:
+        """Forget what has expired."""
+        now = time.monotonic()
+        while self._finished:
+            oldest = next(iter(self._finished.values()))
+            if oldest.expires_s > now:
+                break
+            self._forget(oldest)
+
+    async def aclose(self) -> None:
+        """Cancel what still runs and delete kept results."""
+        tasks = [e.task for e in self._running.values() if e.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_WAIT_S)
+        for execution in list(self._finished.values()):
+            self._forget(execution)
+        self.store.clean()
+
+    async def _wait_for_stream(self, request: Request) -> None:
+        while (known := self._running.get(request.id)) is not None and known.delivery is None:
+            self._check_same(known, request)
+            assert known.task is not None
+            await asyncio.wait({known.task})
+
+    async def _wait_for_running(self, request: Request) -> None:
+        while (known := self._running.get(request.id)) is not None:
+            self._check_same(known, request)
+            assert known.task is not None
+            await asyncio.wait({known.task})
+        kept = self._finished.get(request.id)
+        if kept is not None:
+            self._check_same(kept, request)
+
+    def _check_same(self, known: Execution, request: Request) -> None:
+        if known.request.fingerprint != request.fingerprint:
+            raise refused(
+                REQUEST_ID_REUSED,
+                f"request_id {request.id} was used for another request",
+                "use a new request_id for each statement; repeat it only for the same one",
+            )
+
+    def _may_cancel(self, execution: Execution) -> bool:
+        query = execution.is_query()
+        if query is not None:
+            return query
+        try:
+            statement = self._service.classify(execution.request.statement, execution.request.user)
+        except RequestError:
+            return True  # it will be refused for the same reason
+        return statement.operation_class is OperationClass.QUERY
+
+    async def _execute(self, execution: Execution) -> Answer:
+        """Run a streamed statement up to its answer."""
+        try:
+            answer = await self._service.execute(execution.request)
+            execution.report = answer.report
+            if execution.abandoned:
+                await answer.result.aclose()
+            return answer
+        except Exception as error:
+            raise as_request_error(error, f"statement {execution.id}") from error
+        finally:
+            if self._running.get(execution.id) is execution:
+                del self._running[execution.id]
+
+    async def _run(self, execution: Execution) -> None:
+        try:
+            execution.state = StatementState.RUNNING
+            answer = await self._service.execute(execution.request)
+            execution.report = answer.report
+            execution.affected_rows = answer.affected_rows
+            await self._collect(execution, answer)
+            execution.state = StatementState.SUCCEEDED
+        except asyncio.CancelledError:
+            execution.state = StatementState.CANCELED
+            raise
+        except Exception as error:
+            execution.error = self._told(execution, error)
+            execution.state = StatementState.FAILED
+        finally:
+            self._finish(execution)
+
+    async def _collect(self, execution: Execution, answer: Answer) -> None:
+        assert execution.delivery is not None
+        query = answer.report.operation_class is OperationClass.QUERY
+        collector = Collector(
+            self.store,
+            execution.delivery,
+            self._limits.inline_bytes_max,
+            # A write's result is a few numbers, and its success must not hang on them.
+            self._make_room if query else lambda size: True,
+        )
+        execution.kept = collector.kept
+        await collector.collect(answer)
+
+    def _told(self, execution: Execution, error: Exception) -> RequestError:
+        told = as_request_error(error, f"statement {execution.id}")
+        lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION
+        if lost and execution.is_query() is False:
+            told.outcome = Outcome.UNKNOWN
+        return told
+
+    def _finish(self, execution: Execution) -> None:
+        self.gate.leave()
+        now = time.monotonic()
+        if self._running.get(execution.id) is execution:
+            del self._running[execution.id]
+        self._metrics.request(
+            execution.class_label, outcome_label(execution), now - execution.started_s
+        )
+        if execution.state is not StatementState.SUCCEEDED:
+            self.store.drop(execution.kept)
+        if execution.abandoned:
+            return
+        self._keep(execution, now)
+
+    def _keep(self, execution: Execution, now_s: float) -> None:
+        kept_s = self._limits.results_kept_s
+        execution.expires_s = now_s + kept_s
+        execution.expires_at = datetime.now(UTC) + timedelta(seconds=kept_s)
+        execution.undelivered = set(range(len(execution.kept.chunks)))
+        self.store.charge(execution.kept, OVERHEAD_BYTES)
+        self._finished[execution.id] = execution
+        self._links[execution.link_secret] = execution
+        if not execution.undelivered:
+            self._delivered[execution.id] = execution
+        while len(self._finished) > STATEMENTS_KEPT_MAX:
+            self._forget(next(iter((self._delivered or self._finished).values())))
+        self._make_room(0)
+        self._metrics.results(len(self._finished), self.store.bytes_used)
+
+    def _make_room(self, size: int) -> bool:
+        self.purge()
+        while self.store.bytes_used + size > self.store.bytes_max and self._delivered:
+            self._forget(next(iter(self._delivered.values())))
+        return self.store.bytes_used + size <= self.store.bytes_max
+
+    def _forget(self, execution: Execution) -> None:
+        self._finished.pop(execution.id, None)
+        self._delivered.pop(execution.id, None)
+        self._links.pop(execution.link_secret, None)
+        self.store.drop(execution.kept)
+
+
+def outcome_label(execution: Execution) -> str:
+    """Return the outcome for metrics."""
+    if execution.error is not None:
+        return execution.error.kind.value
+    return "canceled" if execution.state is StatementState.CANCELED else "ok"

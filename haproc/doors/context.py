@@ -1,0 +1,135 @@
+"""What the handlers of one application share, and how a request's body and user are read."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import web
+
+from haproc.config.model import Config
+from haproc.doors.errors import (
+    BODY_TIMEOUT,
+    CONTENT_TYPE,
+    TOO_LARGE,
+    UNAUTHENTICATED,
+    body_of,
+    refused,
+    status_of,
+)
+from haproc.route.model import RequestError
+
+ANONYMOUS: Final = "anonymous"
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+BODY_READ_S: Final = 60.0
+"""A body that takes longer is given up; chosen, not measured."""
+ENVELOPE_BYTES: Final = 1 << 20
+"""What a JSON body may hold beside a statement of the largest size."""
+
+CLUSTER: Final = web.AppKey("cluster", str)
+CONFIG: Final = web.AppKey("config", Config)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Whose bearer token opens a door: user name by token, or nobody's is needed."""
+
+    tokens: tuple[tuple[str, bytes], ...]
+
+    @classmethod
+    def of_users(cls, config: Config) -> Credentials:
+        """Return what opens the client door."""
+        return cls(tuple((user.name, user.token.encode()) for user in config.users))
+
+    @classmethod
+    def of_peers(cls, config: Config) -> Credentials:
+        """Return what opens the doors between peers."""
+        return cls((("peer", config.secret.encode()),))
+
+    def user_of(self, headers: Mapping[str, str]) -> str:
+        """Return the user's name; raises RequestError (401).
+
+        Every token is compared, so that the time taken tells nothing about them.
+        """
+        if not self.tokens:
+            return ANONYMOUS
+        scheme, _, given = headers.get("Authorization", "").partition(" ")
+        shown = given.strip().encode("utf-8", "surrogateescape")
+        found = ""
+        for name, token in self.tokens:
+            if hmac.compare_digest(token, shown):
+                found = name
+        if not found or scheme.lower() != "bearer":
+            raise refused(
+                UNAUTHENTICATED,
+                "valid credentials are needed",
+                "send Authorization: Bearer <token>",
+            )
+        return found
+
+
+async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
+    """Return the body; refuses a larger one without reading it, gives up a slow one."""
+    length = request.content_length
+    if length is not None and length > bytes_max:
+        raise _too_large(bytes_max)
+    content = request.content
+    if content.is_eof() and length is not None:
+        return await content.read()
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_READ_S):
+            async for part in content.iter_any():
+                size += len(part)
+                if size > bytes_max:
+                    raise _too_large(bytes_max)
+                parts.append(part)
+    except TimeoutError:
+        raise refused(BODY_TIMEOUT, f"the body did not come within {BODY_READ_S:g} s") from None
+    return b"".join(parts)
+
+
+def _too_large(bytes_max: int) -> RequestError:
+    return refused(
+        TOO_LARGE,
+        f"the request's body is larger than {bytes_max} bytes",
+        "send the rows in several operations, or raise limits.operation_bytes_max",
+    )
+
+
+def check_json(request: web.BaseRequest) -> None:
+    """Refuse a body that says it is not JSON."""
+    if request.content_type not in ("application/json", "application/octet-stream"):
+        raise refused(
+            CONTENT_TYPE,
+            f"Content-Type {request.content_type[:80]!r} is not known here",
+            "send application/json",
+        )
+
+
+def json_response(body: Any, status: int = 200) -> web.Response:
+    """Return a JSON answer."""
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return raw_json(data.encode("utf-8", "replace"), status)
+
+
+def raw_json(data: bytes, status: int = 200) -> web.Response:
+    """Return an answer whose JSON is written already."""
+    return web.Response(
+        body=data, status=status, headers={"Content-Type": "application/json; charset=utf-8"}
+    )
+
+
+def error_response(error: RequestError, cluster: str) -> web.Response:
+    """Return an error's answer."""
+    response = json_response(body_of(error, cluster), status_of(error))
+    if response.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    elif response.status in (429, 503):
+        response.headers["Retry-After"] = "1"
+    return response

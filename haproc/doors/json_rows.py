@@ -1,0 +1,196 @@
+"""Arrow values as JSON_ARRAY writes them: every value is a string or null.
+
+Numbers are written in full, timestamps as ISO 8601 (TIMESTAMP in UTC with ``Z``, TIMESTAMP_NTZ
+without), binary as base64, intervals as their ANSI text, nested values as JSON text in which
+integers, floats and booleans are JSON's own and all else is written as at the top.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import json
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+_SECOND_US: Final = 1_000_000
+
+
+def rows_of(data: bytes) -> tuple[pa.Schema, list[tuple[str | None, ...]]]:
+    """Return the schema and the rows of an Arrow IPC stream."""
+    with pa.ipc.open_stream(data) as reader:
+        schema = reader.schema
+        rows: list[tuple[str | None, ...]] = []
+        for batch in reader:
+            rows.extend(_batch_rows(batch))
+        return schema, rows
+
+
+def dumps(rows: Sequence[Sequence[str | None]]) -> bytes:
+    """Return rows as JSON text."""
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def _batch_rows(batch: pa.RecordBatch) -> Iterator[tuple[str | None, ...]]:
+    if batch.num_columns == 0:
+        return iter([()] * batch.num_rows)
+    return zip(*(texts(column) for column in batch.columns), strict=True)
+
+
+def texts(array: pa.Array) -> list[str | None]:
+    """Return a column's values as text."""
+    kind = array.type
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return list(array.to_pylist())
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_date32(kind):
+        return list(pc.cast(array, pa.string()).to_pylist())
+    if types.is_floating(kind):
+        written = pc.cast(array, pa.string()).to_pylist()
+        return [None if value is None else _float(value) for value in written]
+    if types.is_null(kind):
+        return [None] * len(array)
+    return [None if value is None else value for value in map(_text, _values(array))]
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """Return Python values; types that pyarrow can't turn into such become plain ones before."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        micros = pc.cast(array, pa.timestamp("us", kind.tz), safe=False).view(pa.int64())
+        zone = "Z" if kind.tz else ""
+        return [None if v is None else _timestamp(v, zone) for v in micros.to_pylist()]
+    if pa.types.is_duration(kind):
+        micros = pc.cast(array, pa.duration("us"), safe=False).view(pa.int64()).to_pylist()
+        return [None if v is None else _day_time(v) for v in micros]
+    if kind.id == pa.lib.Type_INTERVAL_MONTHS:
+        months = pa.Array.from_buffers(
+            pa.int32(), len(array), array.buffers()[:2], offset=array.offset
+        )
+        return [None if v is None else _year_month(v) for v in months.to_pylist()]
+    if pa.types.is_map(kind):
+        return _maps(array)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _lists(array)
+    if pa.types.is_struct(kind):
+        return _structs(array)
+    if pa.types.is_float32(kind):
+        written = pc.cast(array, pa.string()).to_pylist()
+        return [None if value is None else float(value) for value in written]
+    return list(array.to_pylist())
+
+
+def _lists(array: pa.ListArray) -> list[Any]:
+    items = _values(array.flatten())
+    lengths = pc.list_value_length(array).to_pylist()
+    result: list[Any] = []
+    position = 0
+    for length in lengths:
+        result.append(None if length is None else items[position : position + length])
+        position += length or 0
+    return result
+
+
+def _maps(array: pa.MapArray) -> list[Any]:
+    offsets = array.offsets.to_pylist()
+    keys, items = _values(array.keys), _values(array.items)
+    # `keys` and `items` are whole where the array is a slice: both start at its first offset.
+    first = offsets[0] if len(keys) != (offsets[-1] if offsets else 0) else 0
+    result: list[Any] = []
+    for (start, end), valid in zip(pairwise(offsets), array.is_valid().to_pylist(), strict=True):
+        here = slice(start - first, end - first)
+        pairs = zip(keys[here], items[here], strict=True)
+        result.append({_key(k): v for k, v in pairs} if valid else None)
+    return result
+
+
+def _key(value: Any) -> str:
+    return _text(value) or ""
+
+
+def _structs(array: pa.StructArray) -> list[Any]:
+    fields = [_values(column) for column in array.flatten()]
+    names = [field.name for field in array.type]
+    valid = array.is_valid().to_pylist()
+    return [
+        {name: column[i] for name, column in zip(names, fields, strict=True)} if there else None
+        for i, there in enumerate(valid)
+    ]
+
+
+def _text(value: Any) -> str | None:
+    """Return a value's text at the top of a column."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        plain = _plain(value)
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float):
+        return _float(repr(value))
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a nested value with JSON's own types where they lose nothing."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _float(repr(value))
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return _text(value)
+
+
+def _float(written: str) -> str:
+    """Return a float's text as Spark names the special ones; whole numbers keep a ``.0``."""
+    special = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(written)
+    if special is not None:
+        return special
+    return written if "." in written or "e" in written else f"{written}.0"
+
+
+def _timestamp(micros: int, zone: str) -> str:
+    try:
+        moment = _EPOCH + datetime.timedelta(microseconds=micros)
+    except OverflowError:
+        return f"{micros} microseconds since 1970"
+    unit = "microseconds" if micros % 1000 else "milliseconds"
+    return moment.isoformat(timespec=unit) + zone
+
+
+def _day_time(micros: int) -> str:
+    sign = "-" if micros < 0 else ""
+    seconds, fraction = divmod(abs(micros), _SECOND_US)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{sign}{days} {hour:02}:{minute:02}:{second:02}.{fraction:06}"
+
+
+def _year_month(months: int) -> str:
+    sign = "-" if months < 0 else ""
+    years, month = divmod(abs(months), 12)
+    return f"{sign}{years}-{month}"
+
+
+def schema_of(data: bytes) -> pa.Schema:
+    """Return the schema of an Arrow IPC stream."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.schema

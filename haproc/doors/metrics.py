@@ -1,0 +1,117 @@
+"""What a HAProc counts, as Prometheus text.
+
+One `Metrics` for each HAProc with a registry of its own, so that several in one process (tests,
+simulation) don't mix. The core calls its methods; the names of the series are part of the
+documented interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_LATENCY_BUCKETS_S: Final = (
+    *(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0),
+)
+_BATCH_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+
+
+class Metrics:
+    """The series of one HAProc."""
+
+    def __init__(self, ring: str, cluster: str, states: Iterable[str]) -> None:
+        self._registry = CollectorRegistry()
+        self._states = tuple(states)
+        info = Gauge("haproc_info", "Always 1.", ["ring", "cluster"], registry=self._registry)
+        info.labels(ring, cluster).set(1)
+        self._requests = self._counter(
+            "haproc_requests", "Requests answered.", "operation_class", "outcome"
+        )
+        self._latency = Histogram(
+            "haproc_request_seconds",
+            "Time from a request's arrival to its answer.",
+            ["operation_class"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._under_way = self._gauge("haproc_requests_under_way", "Requests being served.")
+        self._applied = self._counter(
+            "haproc_operations_applied", "Operations of the log applied here.", "outcome"
+        )
+        self._batch = Histogram(
+            "haproc_batch_operations",
+            "Operations applied as one statement.",
+            buckets=_BATCH_BUCKETS,
+            registry=self._registry,
+        )
+        self._cursor = self._gauge("haproc_cursor", "Every operation below is applied.")
+        self._log_end = self._gauge("haproc_log_end", "The offset after the log's newest record.")
+        self._lag = self._gauge("haproc_lag_records", "Records between the cursor and the end.")
+        self._state = self._gauge("haproc_state", "1 for the state this HAProc is in.", "state")
+        self._peer = self._gauge("haproc_peer_alive", "1 while the peer answers.", "peer")
+        self._recovery = self._gauge("haproc_recovery_operations", "Progress of recovery.", "part")
+        self._recovery_rate = self._gauge(
+            "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
+        )
+        self._sessions = self._gauge("haproc_sessions", "Client sessions kept.")
+        self._results = self._gauge("haproc_results_kept", "Results kept for clients.")
+        self._results_bytes = self._gauge("haproc_results_kept_bytes", "Their size.")
+        for state in self._states:
+            self._state.labels(state).set(0)
+
+    def request(self, operation_class: str, outcome: str, seconds: float) -> None:
+        """Count an answered request; ``outcome`` is ok, application, availability or refused."""
+        self._requests.labels(operation_class, outcome).inc()
+        self._latency.labels(operation_class).observe(seconds)
+
+    def under_way(self, requests: int) -> None:
+        """Set how many requests are being served."""
+        self._under_way.set(requests)
+
+    def applied(self, outcome: str, operations: int = 1) -> None:
+        """Count operations applied by one statement; ``outcome`` is ok, failed or skipped."""
+        self._applied.labels(outcome).inc(operations)
+        self._batch.observe(operations)
+
+    def position(self, cursor: int, log_end: int) -> None:
+        """Set how far this cluster is, and how far the log."""
+        self._cursor.set(cursor)
+        self._log_end.set(log_end)
+        self._lag.set(max(0, log_end - cursor))
+
+    def state(self, state: str) -> None:
+        """Set the state this HAProc is in."""
+        for other in self._states:
+            self._state.labels(other).set(other == state)
+
+    def peer(self, peer: str, alive: bool) -> None:
+        """Set whether a peer answers."""
+        self._peer.labels(peer).set(alive)
+
+    def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
+        """Set the progress of recovery."""
+        self._recovery.labels("applied").set(applied)
+        self._recovery.labels("remaining").set(remaining)
+        self._recovery_rate.set(rate_per_s)
+
+    def sessions(self, count: int) -> None:
+        """Set how many client sessions are kept."""
+        self._sessions.set(count)
+
+    def results(self, count: int, size_bytes: int) -> None:
+        """Set how many results are kept and how large they are together."""
+        self._results.set(count)
+        self._results_bytes.set(size_bytes)
+
+    def text(self) -> bytes:
+        """Return all series in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self._registry)

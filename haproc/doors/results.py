@@ -1,0 +1,131 @@
+"""Results kept for clients that fetch them later: in memory up to a size, beyond it in files.
+
+The store keeps bytes and counts them; which result has to go, and when, is decided by
+`haproc.doors.board`. Files lie in a folder of this HAProc's own that is emptied at start: a result
+belongs to the process that made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dmq import Json
+from haproc.engine.interface import Column
+
+MEMORY_BYTES_MAX: Final = 64 << 20
+"""Kept in memory by all results together; chosen, not measured."""
+OVERHEAD_BYTES: Final = 2048
+"""Counted for each result beside its data: its columns, its report, its place in the tables."""
+
+
+@dataclass(slots=True)
+class KeptChunk:
+    """One chunk of a result: its bytes in memory, or where they lie in the result's file."""
+
+    row_offset: int
+    row_count: int
+    byte_count: int
+    data: bytes | None
+    file_offset: int = 0
+
+    def describe(self, index: int) -> dict[str, Json]:
+        """Return the chunk's numbers as the manifest and the result object show them."""
+        return {
+            "chunk_index": index,
+            "row_offset": self.row_offset,
+            "row_count": self.row_count,
+            "byte_count": self.byte_count,
+        }
+
+
+@dataclass(slots=True)
+class Kept:
+    """A whole result as it is kept."""
+
+    columns: tuple[Column, ...] = ()
+    chunks: list[KeptChunk] = field(default_factory=list)
+    truncated: bool = False
+    bytes: int = 0
+    memory_bytes: int = 0
+    file: Path | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows all chunks hold."""
+        return sum(chunk.row_count for chunk in self.chunks)
+
+
+class ResultStore:
+    """Bytes of results, bounded by ``bytes_max`` in all."""
+
+    def __init__(
+        self, folder: Path, bytes_max: int, memory_bytes_max: int = MEMORY_BYTES_MAX
+    ) -> None:
+        self._folder = folder
+        self._memory_bytes_max = memory_bytes_max
+        self._memory_bytes = 0
+        self.bytes_max = bytes_max
+        self.bytes_used = 0
+
+    def clean(self) -> None:
+        """Delete what an earlier process left."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def add(self, kept: Kept, data: bytes, rows: int) -> None:
+        """Append a chunk to a result."""
+        size = len(data)
+        chunk = KeptChunk(kept.rows if kept.chunks else 0, rows, size, data)
+        self.bytes_used += size
+        kept.bytes += size
+        if self._memory_bytes + size > self._memory_bytes_max:
+            kept.file = kept.file or self._folder / uuid.uuid4().hex
+            chunk.file_offset = await asyncio.to_thread(_append, kept.file, data)
+            chunk.data = None
+        else:
+            self._memory_bytes += size
+            kept.memory_bytes += size
+        kept.chunks.append(chunk)
+
+    def charge(self, kept: Kept, size: int) -> None:
+        """Count bytes that a result takes beside its data."""
+        self.bytes_used += size
+        kept.bytes += size
+
+    async def read(self, kept: Kept, index: int) -> bytes:
+        """Return a chunk's bytes."""
+        chunk = kept.chunks[index]
+        if chunk.data is not None:
+            return chunk.data
+        assert kept.file is not None
+        return await asyncio.to_thread(_read, kept.file, chunk.file_offset, chunk.byte_count)
+
+    def drop(self, kept: Kept) -> None:
+        """Forget a result."""
+        self.bytes_used -= kept.bytes
+        self._memory_bytes -= kept.memory_bytes
+        if kept.file is not None:
+            with contextlib.suppress(OSError):
+                kept.file.unlink()
+        kept.bytes = kept.memory_bytes = 0
+        kept.file = None
+        kept.chunks.clear()
+
+
+def _append(file: Path, data: bytes) -> int:
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with file.open("ab") as stream:
+        offset = stream.tell()
+        stream.write(data)
+        return offset
+
+
+def _read(file: Path, offset: int, size: int) -> bytes:
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(size)

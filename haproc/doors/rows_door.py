@@ -1,0 +1,162 @@
+"""The rows door: an Arrow stream becomes one operation that appends its rows to a table."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+from aiohttp import web
+
+from haproc.config.model import Config
+from haproc.doors import fields, rows
+from haproc.doors.context import ARROW_STREAM, json_response, read_body
+from haproc.doors.errors import (
+    BAD_REQUEST,
+    CONTENT_TYPE,
+    REQUEST_ID_REUSED,
+    ROWS_MISFIT,
+    as_request_error,
+    refused,
+)
+from haproc.doors.execution import ha_block
+from haproc.doors.gate import Gate
+from haproc.doors.metrics import Metrics
+from haproc.doors.statement_request import TIMEOUT_MAX_S, fingerprint_of
+from haproc.doors.statements import USER
+from haproc.engine.interface import Column, Settings
+from haproc.route.interface import Service
+from haproc.route.model import Answer, RequestError, RowsRequest
+
+_LOG = logging.getLogger(__name__)
+_PARAMETERS: Final = ("request_id", "timeout_s", "catalog", "schema")
+
+
+class RowsDoor:
+    """The handler."""
+
+    def __init__(self, config: Config, service: Service, gate: Gate, metrics: Metrics) -> None:
+        self._config = config
+        self._service = service
+        self._gate = gate
+        self._metrics = metrics
+        self._running: dict[str, tuple[str, asyncio.Task[Answer]]] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the route."""
+        return [web.post("/api/ha/tables/{table}/rows", self.append)]
+
+    async def append(self, request: web.Request) -> web.Response:
+        """Append the body's rows to the table; answers once this cluster has them."""
+        started_s = time.monotonic()
+        outcome = "ok"
+        try:
+            with self._gate:
+                answer = await self._append(await self._read(request))
+        except RequestError as error:
+            outcome = error.kind.value
+            raise
+        finally:
+            seconds = time.monotonic() - started_s
+            self._metrics.request("asynchronous", outcome, seconds)
+        return answer
+
+    async def _read(self, request: web.Request) -> RowsRequest:
+        if request.content_type != ARROW_STREAM:
+            raise refused(
+                CONTENT_TYPE,
+                f"Content-Type {request.content_type[:80]!r} is not known here",
+                f"send {ARROW_STREAM}",
+            )
+        given = _query(request)
+        bytes_max = self._config.limits.operation_bytes_max
+        body = await read_body(request, bytes_max)
+        catalog, schema = given.get("catalog"), given.get("schema")
+        table = request.match_info["table"]
+        settings = Settings()
+        columns = await self._service.table_columns(
+            table, Settings(catalog or settings.catalog, schema or settings.schema)
+        )
+        digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
+        parts = {"table": table, "catalog": catalog, "schema": schema, "rows": digest}
+        user = request[USER]
+        return RowsRequest(
+            id=fields.identifier(given, "request_id") or uuid.uuid4().hex,
+            table=table,
+            rows=await asyncio.to_thread(_checked, body, columns, bytes_max),
+            fingerprint=fingerprint_of(user, parts),
+            user=user,
+            catalog=catalog,
+            schema=schema,
+            timeout_s=_timeout(given) or self._config.timeouts.statement_s,
+        )
+
+    async def _append(self, asked: RowsRequest) -> web.Response:
+        """Run the append in a task of its own: a client that goes away doesn't stop it."""
+        known = self._running.get(asked.id)
+        if known is not None and known[0] != asked.fingerprint:
+            raise refused(
+                REQUEST_ID_REUSED,
+                f"request_id {asked.id} was used for another request",
+                "use a new request_id for each operation",
+            )
+        if known is None:
+            task = asyncio.create_task(self._run(asked))
+            self._running[asked.id] = known = (asked.fingerprint, task)
+        answer = await asyncio.shield(known[1])
+        return json_response(
+            {
+                "statement_id": asked.id,
+                "status": {"state": "SUCCEEDED"},
+                "ha": ha_block(answer.report, answer.affected_rows),
+            }
+        )
+
+    async def _run(self, asked: RowsRequest) -> Answer:
+        try:
+            answer = await self._service.append_rows(asked)
+            await answer.result.aclose()
+            return answer
+        except Exception as error:
+            raise as_request_error(error, f"rows {asked.id}") from error
+        finally:
+            del self._running[asked.id]
+
+
+def _query(request: web.Request) -> dict[str, str]:
+    fields.no_unknown(request.query, _PARAMETERS)
+    given: dict[str, str] = {}
+    for name, value in request.query.items():
+        if name in given:
+            raise refused(BAD_REQUEST, f"{name} comes twice")
+        if not value:
+            raise refused(BAD_REQUEST, f"{name} is empty")
+        given[name] = value
+    return given
+
+
+def _timeout(given: dict[str, str]) -> float | None:
+    try:
+        value = float(given["timeout_s"]) if "timeout_s" in given else None
+    except ValueError:
+        raise refused(BAD_REQUEST, "timeout_s must be a number of seconds") from None
+    return fields.seconds(value, "timeout_s", TIMEOUT_MAX_S)
+
+
+def _checked(body: bytes, columns: Sequence[Column], bytes_max: int) -> bytes:
+    """Return the rows as Spark takes them; raises RequestError if they don't fit."""
+    try:
+        table: pa.Table = rows.read(body, bytes_max)
+        problems = rows.fits(table.schema, columns)
+        if problems:
+            raise rows.RowsError(problems)
+        return rows.plain(table, columns)
+    except rows.RowsError as error:
+        raise refused(
+            ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"
+        ) from error

@@ -1,0 +1,117 @@
+"""The statements door: handlers of ``/api/2.0/sql/statements`` and of result links."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Final
+
+from aiohttp import web
+
+from haproc.config.model import Config
+from haproc.doors.answers import RESULTS_PATH, STATEMENTS_PATH, Answers
+from haproc.doors.board import Board
+from haproc.doors.collect import THREAD_BYTES
+from haproc.doors.context import (
+    ARROW_STREAM,
+    ENVELOPE_BYTES,
+    check_json,
+    raw_json,
+    read_body,
+)
+from haproc.doors.errors import STATEMENT_UNKNOWN, refused
+from haproc.doors.execution import Execution
+from haproc.doors.statement_request import (
+    Format,
+    OnWaitTimeout,
+    StatementRequest,
+    read_statement,
+)
+from haproc.doors.stream import Streams
+
+USER: Final = web.RequestKey("user", str)
+
+
+class Statements:
+    """The handlers; one object for each application."""
+
+    def __init__(self, config: Config, board: Board, answers: Answers, streams: Streams) -> None:
+        self._config = config
+        self._board = board
+        self._answers = answers
+        self._streams = streams
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        one = STATEMENTS_PATH + "/{statement_id}"
+        return [
+            web.post(STATEMENTS_PATH, self.execute),
+            web.get(one, self.status, allow_head=False),
+            web.get(one + "/result/chunks/{chunk_index}", self.chunk, allow_head=False),
+            web.post(one + "/cancel", self.cancel),
+            web.get(RESULTS_PATH + "/{secret}/{chunk_index}", self.result, allow_head=False),
+        ]
+
+    async def execute(self, request: web.Request) -> web.StreamResponse:
+        """Run a statement and answer with its result, its state, or a stream."""
+        check_json(request)
+        limit = self._config.limits.operation_bytes_max + ENVELOPE_BYTES
+        body = await read_body(request, limit)
+        asked = await self._read(body, request[USER])
+        if ARROW_STREAM in request.headers.get("Accept", ""):
+            return await self._streams.answer(request, asked)
+        execution = await self._board.submit(asked)
+        if not await self._board.wait(execution, asked.wait_s or 0):
+            if asked.on_wait_timeout is OnWaitTimeout.CANCEL:
+                await self._board.cancel(execution)
+            execution.promised = True
+        return await self._answer(execution, request)
+
+    async def status(self, request: web.Request) -> web.Response:
+        """Answer with a statement's state and, once it has one, its result."""
+        return await self._answer(self._find(request), request)
+
+    async def chunk(self, request: web.Request) -> web.Response:
+        """Answer with one chunk of a result."""
+        index = _index(request)
+        return raw_json(await self._answers.chunk(self._find(request), index, _origin(request)))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Cancel a statement."""
+        await self._board.cancel(self._find(request))
+        return raw_json(b"{}")
+
+    async def result(self, request: web.Request) -> web.Response:
+        """Answer with a chunk's bytes, found by its link."""
+        execution = self._board.find_link(request.match_info["secret"], request[USER])
+        data = await self._answers.data(execution, _index(request))
+        assert execution.delivery is not None
+        if execution.delivery.format is Format.JSON_ARRAY:
+            return raw_json(data)
+        return web.Response(body=data, headers={"Content-Type": ARROW_STREAM})
+
+    async def _read(self, body: bytes, user: str) -> StatementRequest:
+        made_id = uuid.uuid4().hex
+        default_s = self._config.timeouts.statement_s
+        if len(body) <= THREAD_BYTES:
+            return read_statement(body, user=user, made_id=made_id, timeout_default_s=default_s)
+        return await asyncio.to_thread(
+            read_statement, body, user=user, made_id=made_id, timeout_default_s=default_s
+        )
+
+    def _find(self, request: web.Request) -> Execution:
+        return self._board.find(request.match_info["statement_id"], request[USER])
+
+    async def _answer(self, execution: Execution, request: web.Request) -> web.Response:
+        return raw_json(await self._answers.statement(execution, _origin(request)))
+
+
+def _index(request: web.Request) -> int:
+    text = request.match_info["chunk_index"]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise refused(STATEMENT_UNKNOWN, f"there is no chunk {text[:40]!r}")
+    return int(text)
+
+
+def _origin(request: web.Request) -> str:
+    return f"{request.scheme}://{request.host}"

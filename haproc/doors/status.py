@@ -1,0 +1,75 @@
+"""Health, readiness, the ring's status, metrics and the OpenAPI document; on both listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from dmq import Json
+from haproc.doors.context import json_response, raw_json
+from haproc.doors.metrics import CONTENT_TYPE, Metrics
+from haproc.doors.openapi import document_json
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether clients may send statements here, and why (not)."""
+
+    serving: bool
+    state: str
+    reason: str = ""
+
+
+class StatusSource(Protocol):
+    """What a HAProc says about itself."""
+
+    def readiness(self) -> Readiness:
+        """Return whether the cluster serves."""
+        ...
+
+    def cluster_status(self) -> Mapping[str, Json]:
+        """Return the body of ``GET /clusterStatus``."""
+        ...
+
+
+class StatusDoor:
+    """The handlers."""
+
+    def __init__(self, status: StatusSource, metrics: Metrics) -> None:
+        self._status = status
+        self._metrics = metrics
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/healthz", self.healthz, allow_head=False),
+            web.get("/readyz", self.readyz, allow_head=False),
+            web.get("/clusterStatus", self.cluster_status, allow_head=False),
+            web.get("/metrics", self.metrics, allow_head=False),
+            web.get("/openapi.json", self.openapi, allow_head=False),
+        ]
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        """Answer while the process runs."""
+        return raw_json(b'{"status":"ok"}')
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        """Answer whether clients may send statements here."""
+        ready = self._status.readiness()
+        body = {"state": ready.state, "reason": ready.reason}
+        return json_response(body, 200 if ready.serving else 503)
+
+    async def cluster_status(self, request: web.Request) -> web.Response:
+        """Answer with this HAProc's view of the ring."""
+        return json_response(dict(self._status.cluster_status()))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Answer with Prometheus' text."""
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """Answer with this interface's description."""
+        return raw_json(document_json())

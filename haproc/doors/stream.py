@@ -1,0 +1,121 @@
+"""A result as one Arrow IPC stream, sent while the cluster makes it.
+
+Each of the cluster's chunks is a whole stream; they are put together as one by leaving out the
+further schemas and end markers. Backpressure: the next chunk is taken only once the client took
+the last one. A failure after the first byte breaks the connection off, so that what came before
+can't be taken for a whole result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Final
+
+from aiohttp import web
+
+from haproc.doors.board import Board
+from haproc.doors.context import ARROW_STREAM
+from haproc.doors.cut import Cutter
+from haproc.doors.errors import as_request_error
+from haproc.doors.execution import Execution, ha_block
+from haproc.doors.metrics import Metrics
+from haproc.doors.statement_request import StatementRequest
+from haproc.engine.frames import END_OF_STREAM, continuation, opening
+from haproc.engine.interface import Chunk
+from haproc.route.model import Answer, RequestError
+
+_LOG = logging.getLogger(__name__)
+
+STALL_S: Final = 60.0
+"""A client that takes nothing for so long is cut off: it holds the cluster's result back."""
+
+
+class Streams:
+    """Answers statements with streams."""
+
+    def __init__(self, board: Board, metrics: Metrics, stall_s: float = STALL_S) -> None:
+        self._board = board
+        self._metrics = metrics
+        self._stall_s = stall_s
+
+    async def answer(self, request: web.Request, asked: StatementRequest) -> web.StreamResponse:
+        """Run the statement and stream its result; raises RequestError before the first byte."""
+        started_s = time.monotonic()
+        label, outcome = "unknown", "ok"
+        try:
+            with self._board.gate:
+                execution, answer = await self._board.open_stream(asked.request)
+                label = execution.class_label
+                return await self._send(request, asked, execution, answer)
+        except RequestError as error:
+            outcome = error.kind.value
+            raise
+        except (asyncio.CancelledError, ConnectionError):
+            outcome = "canceled"
+            raise
+        finally:
+            self._metrics.request(label, outcome, time.monotonic() - started_s)
+
+    async def _send(
+        self,
+        request: web.Request,
+        asked: StatementRequest,
+        execution: Execution,
+        answer: Answer,
+    ) -> web.StreamResponse:
+        cutter = Cutter(asked.delivery.rows_max, asked.delivery.bytes_max)
+        chunks = aiter(answer.result)
+        try:
+            first = await self._first(chunks, execution)
+            taken = cutter.take(first)
+            assert taken is not None  # the first chunk always passes, if only with its schema
+            report = ha_block(answer.report, answer.affected_rows)
+            response = web.StreamResponse(
+                headers={
+                    "Content-Type": ARROW_STREAM,
+                    "HAProc-Report": json.dumps(report, separators=(",", ":")),
+                }
+            )
+            await response.prepare(request)
+            try:
+                await self._write(response, opening(taken.data))
+                while not cutter.done:
+                    chunk = await anext(chunks, None)
+                    if chunk is None:
+                        break
+                    taken = cutter.take(chunk)
+                    if taken is not None:
+                        await self._write(response, continuation(taken.data))
+                await self._write(response, memoryview(END_OF_STREAM))
+                await response.write_eof()
+            except Exception as error:
+                self._break_off(request, execution, error)
+            return response
+        finally:
+            await answer.result.aclose()
+
+    async def _first(self, chunks: AsyncIterator[Chunk], execution: Execution) -> Chunk:
+        try:
+            return await anext(chunks)
+        except Exception as error:
+            raise as_request_error(error, f"statement {execution.id}") from error
+
+    async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
+        async with asyncio.timeout(self._stall_s):
+            await response.write(data)
+
+    def _break_off(self, request: web.Request, execution: Execution, error: Exception) -> None:
+        """End the connection without the body's end."""
+        if isinstance(error, TimeoutError):
+            _LOG.warning("statement %s: the client took nothing for a while", execution.id)
+        elif not isinstance(error, ConnectionError):
+            told = as_request_error(error, f"statement {execution.id}")
+            _LOG.warning("statement %s broke off: %s", execution.id, told.message)
+        if request.transport is not None:
+            with contextlib.suppress(RuntimeError):
+                request.transport.abort()

@@ -1,0 +1,285 @@
+"""A door on a real socket in front of a service that answers from a table of canned results."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+from aiohttp import web
+
+from dmq import Json
+from haproc.classify.model import Kind, OperationClass, Statement
+from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
+from haproc.doors.apps import client_app, operator_app
+from haproc.doors.listener import Listener
+from haproc.doors.metrics import Metrics
+from haproc.doors.status import Readiness
+from haproc.engine.interface import Chunk, Column, EngineAddress, Settings
+from haproc.route.model import Answer, HaReport, Request, RowsRequest
+
+STATEMENTS = "/api/2.0/sql/statements"
+ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
+WAIT_S = 10.0
+
+
+def arrow(**columns: Any) -> bytes:
+    """Return an Arrow IPC stream of one batch."""
+    return stream_of(pa.table(columns))
+
+
+def stream_of(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def chunks_of(*tables: pa.Table) -> list[Chunk]:
+    return [Chunk(stream_of(table), table.num_rows) for table in tables]
+
+
+@dataclass
+class CannedStream:
+    """A result; an exception among the chunks is raised in its turn."""
+
+    chunks: Sequence[Chunk | Exception | asyncio.Event]
+    taken: int = 0
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        for chunk in self.chunks:
+            if isinstance(chunk, Exception):
+                raise chunk
+            if isinstance(chunk, asyncio.Event):
+                await chunk.wait()
+                continue
+            self.taken += 1
+            yield chunk
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+@dataclass
+class Canned:
+    """What the service does for one statement: wait, then answer or raise."""
+
+    chunks: Sequence[Chunk | Exception | asyncio.Event] = ()
+    operation_class: OperationClass = OperationClass.QUERY
+    columns: tuple[Column, ...] | None = None
+    affected_rows: int | None = None
+    error: Exception | None = None
+    hold: asyncio.Event | None = None
+
+
+ONE = Canned(chunks_of(pa.table({"n": pa.array([1], pa.int32())})), columns=(Column("n", "int"),))
+WRITE = Canned(
+    chunks_of(pa.table({"num_affected_rows": [1]})),
+    OperationClass.ASYNCHRONOUS,
+    affected_rows=1,
+)
+
+
+class CannedService:
+    """Answers from a table; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, Canned] = {"SELECT 1": ONE, "INSERT": WRITE}
+        self.requests: list[Request] = []
+        self.rows: list[RowsRequest] = []
+        self.sessions: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self.streams: list[CannedStream] = []
+        self.cancelled: list[str] = []
+        self.finished: list[str] = []
+        self.started = asyncio.Event()
+        self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
+
+    def canned(self, statement: str) -> Canned:
+        return self.table.get(statement, ONE)
+
+    async def execute(self, request: Request) -> Answer:
+        self.requests.append(request)
+        self.started.set()
+        canned = self.canned(request.statement)
+        try:
+            if canned.hold is not None:
+                await canned.hold.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(request.id)
+            raise
+        if canned.error is not None:
+            raise canned.error
+        stream = CannedStream(canned.chunks)
+        self.streams.append(stream)
+        self.finished.append(request.id)
+        offset = None if canned.operation_class is OperationClass.QUERY else 7
+        report = HaReport("a", canned.operation_class, offset, {"a": "applied"} if offset else {})
+        return Answer(report, stream, canned.columns, canned.affected_rows)
+
+    async def append_rows(self, request: RowsRequest) -> Answer:
+        self.rows.append(request)
+        self.started.set()
+        canned = self.canned(request.table)
+        if canned.hold is not None:
+            await canned.hold.wait()
+        if canned.error is not None:
+            raise canned.error
+        self.finished.append(request.id)
+        report = HaReport("a", OperationClass.ASYNCHRONOUS, 8, {"a": "applied", "b": "queued"})
+        count = pa.ipc.open_stream(request.rows).read_all().num_rows
+        return Answer(report, CannedStream(ONE.chunks), None, count)
+
+    async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
+        return self.columns
+
+    async def open_session(
+        self, session_id: str, user: str, statements: Sequence[str]
+    ) -> Mapping[str, str]:
+        self.sessions[session_id] = (user, tuple(statements))
+        return {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC"}
+
+    async def close_session(self, session_id: str, user: str) -> None:
+        self.sessions.pop(session_id, None)
+
+    def classify(self, statement: str, user: str) -> Statement:
+        canned = self.canned(statement)
+        kind = Kind.SELECT if canned.operation_class is OperationClass.QUERY else Kind.INSERT
+        nothing: frozenset[str] = frozenset()
+        return Statement(statement, kind, canned.operation_class, nothing, nothing, True, "canned")
+
+
+class CannedStatus:
+    """A HAProc that is ready until told otherwise."""
+
+    def __init__(self) -> None:
+        self.ready = Readiness(True, "READY")
+
+    def readiness(self) -> Readiness:
+        return self.ready
+
+    def cluster_status(self) -> Mapping[str, Json]:
+        return {
+            "ring": "demo",
+            "cluster": "a",
+            "state": self.ready.state,
+            "reason": "",
+            "incarnation": "1",
+            "since": "2026-01-01T00:00:00Z",
+            "log_end": 120,
+            "cursor": 118,
+            "lag": 2,
+            "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
+            "peers": {"b": {"alive": True, "state": "READY", "cursor": 120, "lag": 0}},
+            "clusters": [{"name": "a", "url": "http://127.0.0.1:8080"}],
+        }
+
+
+class CannedPeers:
+    """Answers peers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str, float]] = []
+        self.hold: asyncio.Event | None = None
+
+    async def apply_now(
+        self, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        self.asked.append((offset, operation_id, timeout_s))
+        if self.hold is not None:
+            await self.hold.wait()
+        return {"outcome": "applied", "offset": offset}
+
+    async def outcome(self, offset: int) -> Mapping[str, Json]:
+        return {"outcome": "applied", "offset": offset}
+
+    def status(self) -> Mapping[str, Json]:
+        return {"state": "READY", "cursor": 3, "lag": 0}
+
+
+def make_config(
+    state_dir: Path,
+    *,
+    limits: Limits | None = None,
+    timeouts: Timeouts | None = None,
+    users: tuple[User, ...] = (),
+    peer_port: int = 1,
+) -> Config:
+    clusters = tuple(
+        ClusterConfig(
+            name,
+            Address("127.0.0.1", 0),
+            Address("127.0.0.1", peer_port),
+            EngineAddress("127.0.0.1", 1),
+        )
+        for name in ("a", "b")
+    )
+    return Config(
+        "demo",
+        "memory:",
+        clusters,
+        "ring-secret",
+        state_dir,
+        users=users,
+        limits=limits or Limits(),
+        timeouts=timeouts or Timeouts(),
+    )
+
+
+@dataclass
+class Rig:
+    """One open door and a client's HTTP session."""
+
+    service: CannedService
+    status: CannedStatus
+    metrics: Metrics
+    app: web.Application
+    listener: Listener
+    http: aiohttp.ClientSession
+    config: Config
+    peers: CannedPeers
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.port}"
+
+    async def post(self, status: int = 200, **body: Any) -> dict[str, Any]:
+        """Post a statement and return its JSON answer, which must have this status."""
+        async with self.http.post(self.url + STATEMENTS, json=body) as response:
+            answer: dict[str, Any] = await response.json()
+            assert response.status == status, answer
+            return answer
+
+    async def get(self, path: str, status: int = 200) -> dict[str, Any]:
+        async with self.http.get(self.url + path) as response:
+            answer: dict[str, Any] = await response.json()
+            assert response.status == status, answer
+            return answer
+
+
+@contextlib.asynccontextmanager
+async def door(
+    tmp_path: Path,
+    *,
+    limits: Limits | None = None,
+    users: tuple[User, ...] = (),
+    operator: bool = False,
+) -> AsyncIterator[Rig]:
+    """Open a client (or operator) door on a free port."""
+    config = make_config(tmp_path, limits=limits, users=users)
+    service, status, peers = CannedService(), CannedStatus(), CannedPeers()
+    metrics = Metrics("demo", "a", ["READY", "DOWN"])
+    if operator:
+        app = operator_app(config, "a", peers, status, metrics)
+    else:
+        app = client_app(config, "a", service, status, metrics)
+    listener = Listener(app, Address("127.0.0.1", 0), shutdown_s=1.0)
+    await listener.open()
+    async with aiohttp.ClientSession() as http:
+        yield Rig(service, status, metrics, app, listener, http, config, peers)
+    await listener.aclose()
