@@ -1,0 +1,102 @@
+"""Asking the other HAProcs over HTTP, under the ring's secret.
+
+One pooled session for all peers. Whatever keeps a peer from answering properly in time is a
+`PeerUnavailableError`: the caller goes on without it, and finds out from the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+
+from dmq import Json
+from haproc.config.model import Config
+from haproc.membership.peers import PeerUnavailableError
+
+_ANSWER_MARGIN_S: Final = 0.5
+"""What an answer may take on its way beyond the time that the peer was given for its work."""
+_ANSWER_BYTES_MAX: Final = 16 << 20
+
+
+class HttpPeers:
+    """The peers of one HAProc; close it with ``aclose``."""
+
+    def __init__(self, config: Config, me: str) -> None:
+        self._urls = {c.name: c.peer.url for c in config.clusters if c.name != me}
+        self._connect_s = config.timeouts.peer_s
+        self._headers = {"Authorization": f"Bearer {config.secret}"}
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The peers in ring order."""
+        return tuple(self._urls)
+
+    async def apply_now(
+        self, peer: str, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        """Ask a peer to run a synchronous operation now; returns its outcome."""
+        body = {"offset": offset, "operation_id": operation_id, "timeout_s": timeout_s}
+        return await self._ask(peer, "POST", "/ha/v1/apply", timeout_s + _ANSWER_MARGIN_S, body)
+
+    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
+        """Ask what became of an operation on a peer's cluster."""
+        return await self._ask(peer, "GET", f"/ha/v1/outcomes/{offset}", timeout_s)
+
+    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+        """Ask a peer for its state, cursor and lag."""
+        return await self._ask(peer, "GET", "/ha/v1/status", timeout_s)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _ask(
+        self, peer: str, method: str, path: str, timeout_s: float, body: object = None
+    ) -> Mapping[str, Json]:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s)
+        url = self._urls[peer] + path
+        try:
+            async with self._open().request(
+                method, url, json=body, timeout=timeout, allow_redirects=False
+            ) as response:
+                return _object(peer, response.status, await _limited(response))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            raise PeerUnavailableError(f"peer {peer} at {url}: {what}") from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+async def _limited(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > _ANSWER_BYTES_MAX:
+            raise aiohttp.ClientPayloadError("the answer is too large")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _object(peer: str, status: int, data: bytes) -> Mapping[str, Json]:
+    try:
+        answer: Any = json.loads(data)
+    except ValueError as error:
+        raise PeerUnavailableError(f"peer {peer} answered {status} without JSON") from error
+    if status != 200 or not isinstance(answer, dict):
+        told = answer.get("message", "") if isinstance(answer, dict) else ""
+        raise PeerUnavailableError(f"peer {peer} answered {status}: {told}")
+    return answer
