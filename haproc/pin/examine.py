@@ -12,34 +12,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from haproc.classify.tokens import TokenKind
-from haproc.pin.functions import BARE, KEYWORDS, Nature
-from haproc.pin.literals import integer_literal, string_literal
+from haproc.pin.calls import DATETIMES, call_literal, is_ordered
+from haproc.pin.functions import BARE, Nature
+from haproc.pin.literals import string_literal
 from haproc.pin.model import Moment, Replacement
 from haproc.pin.moment import (
-    RANDSTR_LENGTH_MAX,
     SPECIAL_DATETIME,
     Chance,
     clock_literal,
     identity_literal,
     special_datetime_literal,
 )
+from haproc.pin.names import has_meaning_in_rows, is_column_elsewhere, is_declared
 from haproc.pin.scan import Call, Scan
 
-_DATETIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
-_CASTING = {
-    "date": "DATE",
-    "to_date": "DATE",
-    "try_to_date": "DATE",
-    "timestamp": "TIMESTAMP",
-    "to_timestamp": "TIMESTAMP",
-    "try_to_timestamp": "TIMESTAMP",
-    "to_timestamp_ltz": "TIMESTAMP_LTZ",
-    "to_timestamp_ntz": "TIMESTAMP_NTZ",
-}
-_FROM_CALLS = frozenset({"extract", "trim", "ltrim", "rtrim", "substring", "substr", "overlay"})
-_TABLE_WORDS = frozenset({"FROM", "JOIN", "INTO", "UPDATE", "TABLE", "VIEW", "USING"})
-_INTEGER_BITS = {"Y": 8, "S": 16, "": 32, "L": 64}
-_INTEGER_NAMES = {"Y": "TINYINT", "S": "SMALLINT", "": "INT", "L": "BIGINT"}
 _FILE_FORMATS = frozenset(
     {"parquet", "csv", "json", "orc", "text", "avro", "delta", "binaryfile", "xml", "iceberg"}
 )
@@ -109,13 +95,15 @@ class Examination:
 
         ``rows``: it is a VALUES list, whose expressions are evaluated once each and see no column.
         """
-        chance = Chance(self.moment.random) if rows and not self._has_lambda(start, end) else None
+        # In a lambda a call runs for each element, and names are parameters.
+        plain = rows and not self._has_lambda(start, end)
+        chance = Chance(self.moment.random) if plain else None
         for call in self.scan.calls(start, end):
             if call.first not in self._taken:
                 self._call(call, chance)
         for at in range(start, end):
             if at not in self._taken:
-                self._token(at, rows=rows)
+                self._token(at, rows=rows, plain=plain)
 
     def _replace(self, first: int, last: int, literal: str) -> None:
         tokens = self.scan.tokens
@@ -138,16 +126,10 @@ class Examination:
             nature = Nature.UNKNOWN
         elif nature is Nature.UNKNOWN and self._is_allowed(name):
             return
-        if nature is Nature.DETERMINISTIC:
-            literal = self._deterministic(call)
-        elif nature is Nature.CLOCK:
-            literal = self._clock(call)
-        elif nature is Nature.IDENTITY:
-            literal = None if call.has_arguments else identity_literal(name, self.moment)
-        elif nature is Nature.RANDOM:
-            literal = None if chance is None else self._random(call, chance)
-        elif self._is_ordered(call):
-            return
+        if nature is call.nature:
+            literal = call_literal(self.scan, call, self.moment, chance)
+            if literal is None and is_ordered(self.scan, call):
+                return
         else:
             literal = None
         if literal is not None:
@@ -159,108 +141,15 @@ class Examination:
     def _is_allowed(self, name: str) -> bool:
         return name in self.known.functions or name.rpartition(".")[2] in self.known.functions
 
-    def _clock(self, call: Call) -> str | None:
-        if not call.has_arguments:
-            return clock_literal(call.name, self.moment)
-        digits = self.scan.text(call.open + 1, call.close - 1)
-        if call.name == "current_time" and digits in "0123456":
-            return f"CAST({clock_literal(call.name, self.moment)} AS TIME({digits}))"
-        return None
-
-    def _deterministic(self, call: Call) -> str | None:
-        """Functions of other arguments that read the clock with these ones."""
-        scan = self.scan
-        if call.name == "unix_timestamp" and not call.has_arguments:
-            return clock_literal(call.name, self.moment)
-        if scan.kind(call.open + 1) is not TokenKind.STRING:
-            return None
-        text, behind = scan.string_value(call.open + 1), call.open + 2
-        if call.name in _CASTING and behind == call.close:
-            return special_datetime_literal(text, _CASTING[call.name], self.moment)
-        is_cast = call.name in ("cast", "try_cast") and scan.word(behind) == "AS"
-        target = scan.word(behind + 1)
-        if is_cast and target in _DATETIMES and behind + 2 == call.close:
-            return special_datetime_literal(text, target, self.moment)
-        return None
-
-    def _random(self, call: Call, chance: Chance) -> str | None:
-        """Literals for calls without a seed; a seed asks for one certain value, which only
-        Spark knows.
-        """
-        place = self.scan.tokens[call.first].start
-        if call.name == "uuid" and not call.has_arguments:
-            return chance.uuid(place)
-        if call.name in ("rand", "random") and not call.has_arguments:
-            return chance.uniform_double(place)
-        if call.name == "randn" and not call.has_arguments:
-            return chance.normal_double(place)
-        if call.name == "randstr":
-            length = self._integers(call)
-            if len(length) == 1 and 0 <= length[0][0] <= RANDSTR_LENGTH_MAX:
-                return chance.text(place, length[0][0])
-        if call.name == "uniform":
-            ends = self._integers(call)
-            if len(ends) == 2:
-                suffix = max((ends[0][1], ends[1][1]), key=lambda s: _INTEGER_BITS[s])
-                value = chance.integer(place, ends[0][0], ends[1][0])
-                return integer_literal(value, _INTEGER_NAMES[suffix])
-        return None
-
-    def _integers(self, call: Call) -> list[tuple[int, str]]:
-        """Return the arguments with their suffixes if all are integer literals, else nothing."""
-        found = []
-        for text in self.scan.text(call.open + 1, call.close - 1).split(","):
-            digits = text.strip().upper()
-            suffix = digits[-1:] if digits[-1:] in ("Y", "S", "L") else ""
-            digits = digits.removesuffix(suffix)
-            if not digits.removeprefix("-").isdecimal() or len(digits) > 19:
-                return []
-            found.append((int(digits), suffix))
-        return found
-
-    def _is_ordered(self, call: Call) -> bool:
-        """Whether a call that depends on order is put into one: sort_array(collect_list(x))."""
-        scan = self.scan
-        if call.name in ("collect_list", "collect_set", "array_agg"):
-            outside = scan.word(call.first - 2)
-            if scan.symbol(call.first - 1) != "(":
-                return False
-            if outside == "SORT_ARRAY":
-                return scan.symbol(call.close + 1) in (")", ",")
-            return outside == "ARRAY_SORT" and scan.symbol(call.close + 1) == ")"
-        if call.name in ("listagg", "string_agg"):
-            return self._is_ordered_by_itself(call)
-        return False
-
-    def _is_ordered_by_itself(self, call: Call) -> bool:
-        """Whether this is ``listagg(x, …) WITHIN GROUP (ORDER BY x …)``: ties are then equal."""
-        scan = self.scan
-        words = [scan.word(call.close + i) for i in (1, 2, 4, 5)]
-        if words != ["WITHIN", "GROUP", "ORDER", "BY"]:
-            return False
-        start = call.open + 2 if scan.word(call.open + 1) == "DISTINCT" else call.open + 1
-        length = next(
-            (i for i in range(call.close - start) if scan.tokens[start + i].text == ","),
-            call.close - start,
-        )
-        order = call.close + 6
-        if scan.word(order + length) not in ("", "ASC", "DESC", "NULLS"):
-            return False
-        ours = [t.text.lower() for t in scan.tokens[start : start + length]]
-        theirs = [t.text.lower() for t in scan.tokens[order : order + length]]
-        return ours == theirs and (
-            scan.word(order + length) != "" or scan.symbol(order + length) in (")", ",")
-        )
-
     # Everything else
 
-    def _token(self, at: int, *, rows: bool) -> None:
+    def _token(self, at: int, *, rows: bool, plain: bool) -> None:
         scan = self.scan
         kind = scan.kind(at)
         if kind is TokenKind.STRING:
             self._string(at, rows=rows)
         elif kind is TokenKind.WORD or kind is TokenKind.QUOTED_NAME:
-            self._name(at, rows=rows)
+            self._name(at, rows=rows, plain=plain)
         elif scan.symbol(at) == "@":
             self._find("@ reads an older version of a table, and versions differ")
 
@@ -277,9 +166,9 @@ class Examination:
         before, cast = scan.word(at - 1), scan.word(last + 2)
         literal: str | None = None
         first = at
-        if before in _DATETIMES:
+        if before in DATETIMES:
             literal, first = special_datetime_literal(text, before, self.moment), at - 1
-        elif scan.symbol(last + 1) == "::" and cast in _DATETIMES:
+        elif scan.symbol(last + 1) == "::" and cast in DATETIMES:
             literal, last = special_datetime_literal(text, cast, self.moment), last + 2
         elif rows and self._is_row_item(at, last):
             return  # a value as it stands: no cast turns it into a moment
@@ -296,7 +185,7 @@ class Examination:
         is_between = scan.symbol(first - 1) in ("(", ",") and scan.symbol(last + 1) in (")", ",")
         return is_between and scan.depth[first] == 1
 
-    def _name(self, at: int, *, rows: bool) -> None:
+    def _name(self, at: int, *, rows: bool, plain: bool) -> None:
         scan = self.scan
         word, name = scan.word(at), scan.name(at)
         if scan.symbol(at - 1) == ".":
@@ -311,15 +200,10 @@ class Examination:
                 self._find("session variables are not the same on the other clusters")
         elif name in BARE and scan.symbol(at + 1) not in ("(", ".", "=>"):
             self._bare(at, name, rows=rows)
-        elif rows and word and not self._has_meaning_in_rows(at):
-            self._find(f"{word.lower()} is not a value; a session variable differs by cluster")
-
-    def _has_meaning_in_rows(self, at: int) -> bool:
-        scan = self.scan
-        behind = scan.symbol(at + 1)
-        if scan.name(at) in KEYWORDS or behind in ("(", "->", "=>", "."):
-            return True
-        return bool(self._has_lambda(0, len(scan.tokens))) or scan.kind(at + 1) is TokenKind.STRING
+        elif plain and not has_meaning_in_rows(scan, at):
+            self._find(
+                f"{name} can only be a session variable, which the other clusters do not have"
+            )
 
     def _qualified(self, at: int) -> None:
         scan = self.scan
@@ -354,13 +238,12 @@ class Examination:
 
     def _bare(self, at: int, name: str, *, rows: bool) -> None:
         scan = self.scan
-        if self._is_declared(at):
+        if is_declared(scan, at):
             return
         quoted = scan.kind(at) is TokenKind.QUOTED_NAME
         if not quoted and name in self.known.columns:
             return
-        unclear = quoted or name == "user" or self._is_column_elsewhere(at, name)
-        if unclear and not rows:
+        if not rows and (quoted or name == "user" or is_column_elsewhere(scan, at, name)):
             self._find(f"{name} may be the function {name}() or a column")
         elif name == "current_path":
             self._find(_REASONS[Nature.CONTEXT].format(name))
@@ -368,39 +251,3 @@ class Examination:
             self._replace(at, at, identity_literal(name, self.moment))
         else:
             self._replace(at, at, clock_literal(name, self.moment))
-
-    def _is_declared(self, at: int) -> bool:
-        """Whether the name is an alias, a table or the target of an assignment."""
-        scan = self.scan
-        before = scan.word(at - 1)
-        if before == "AS" or scan.ends_operand(at - 1):
-            return True
-        if before == "FROM":
-            is_expression = scan.word(at - 2) == "DISTINCT"
-            return not is_expression and scan.enclosing_call(at) not in _FROM_CALLS
-        if before in _TABLE_WORDS:
-            return True
-        is_first = before == "SET" or (scan.symbol(at - 1) == "," and not scan.depth[at])
-        if is_first and scan.symbol(at + 1) == "=" and scan.word(0) != "INSERT":
-            return True
-        return self._is_in_column_list(at)
-
-    def _is_in_column_list(self, at: int) -> bool:
-        """Whether the name stands in MERGE's ``INSERT (a, b)``."""
-        scan = self.scan
-        for opening in range(at - 1, -1, -1):
-            if scan.symbol(opening) == "(" and scan.depth[opening] == scan.depth[at] - 1:
-                return scan.word(opening - 1) == "INSERT"
-        return False
-
-    def _is_column_elsewhere(self, at: int, name: str) -> bool:
-        """Whether the statement itself shows that there is a column of that name."""
-        scan = self.scan
-        for other in range(len(scan.tokens)):
-            if other == at or not scan.is_name(other) or scan.name(other) != name:
-                continue
-            if scan.symbol(other - 1) == "." or scan.kind(other) is TokenKind.QUOTED_NAME:
-                return scan.symbol(other + 1) != "("
-            if scan.symbol(other + 1) not in ("(", ".") and self._is_declared(other):
-                return scan.word(other - 1) not in _TABLE_WORDS
-        return False

@@ -99,6 +99,10 @@ class Scan:
             return True
         return self.symbol(at) in (")", "]")
 
+    def is_alias(self, at: int) -> bool:
+        """Whether the name there is the alias of what stands before it."""
+        return self.word(at - 1) == "AS" or self.ends_operand(at - 1)
+
     def starts_query(self, at: int) -> bool:
         """Whether a query begins there: SELECT, VALUES …, or such behind opening parentheses."""
         inner = at

@@ -15,6 +15,7 @@ from functools import lru_cache
 DECIMAL_DIGITS_MAX = 38
 TYPE_DEPTH_MAX = 32
 """How deeply types may be nested; chosen, not measured (Spark's own limit is its stack)."""
+FIELD_NAME_WORDS_MAX = 64
 
 DAY_TIME_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
 YEAR_MONTH_UNITS = ("YEAR", "MONTH")
@@ -33,7 +34,7 @@ _SIMPLE = frozenset(
     {"STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE"}
     | {"TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "BINARY", "VOID", "VARIANT"}
 )
-_PIECE = re.compile(r"\s*(`(?:[^`]|``)*`|\w+|[<>(),:])")
+_PIECE = re.compile(r"\s*(`(?:[^`]|``)*`|[^<>(),:`\s]+|[<>(),:])")
 
 
 class TypeTextError(ValueError):
@@ -225,11 +226,7 @@ class _Parser:
         fields: list[str] = []
         arguments: list[SqlType] = []
         while True:
-            piece = self._next()
-            if not piece or piece in "<>(),:":
-                raise self._wrong()
-            quoted = piece.startswith("`")
-            fields.append(piece[1:-1].replace("``", "`") if quoted else piece)
+            fields.append(self._field_name())
             if self._peek() == ":":
                 self._next()
             arguments.append(self.type(depth + 1))
@@ -238,3 +235,17 @@ class _Parser:
                 return SqlType("STRUCT", arguments=tuple(arguments), fields=tuple(fields))
             if separator != ",":
                 raise self._wrong()
+
+    def _field_name(self) -> str:
+        """Read a field's name; Spark's own text of a type does not quote those with spaces."""
+        piece = self._next()
+        if not piece or piece in "<>(),:":
+            raise self._wrong()
+        if piece.startswith("`"):
+            return piece[1:-1].replace("``", "`")
+        ahead = self._pieces[self._at : self._at + FIELD_NAME_WORDS_MAX]
+        colon = ahead.index(":") if ":" in ahead else 0
+        if any(word in "<>()," or word.startswith("`") for word in ahead[:colon]):
+            return piece
+        self._at += colon
+        return " ".join([piece, *ahead[:colon]])
