@@ -7,7 +7,9 @@ hides another statement is refused, never run as a query.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from haproc.classify.crosscheck import is_doubtful
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
 from haproc.classify.names import Context
@@ -37,6 +39,8 @@ def classify(
     else:
         text, tokens = one_statement(sql)
         recognised = recognise(Reader(text, tokens, context))
+        if is_doubtful(text, recognised, context):
+            recognised = replace(recognised, tables_known=False)
     rule = rules.first(recognised, text, context.user)
     decided, why = _decide(recognised, rule)
     return Statement(

@@ -46,8 +46,8 @@ _ENDS_RELATIONS: dict[str, frozenset[str] | None] = {
     ),
 }
 # No relation is called by one of these without backquotes, or the text can't be read for certain.
-_CLAUSE_WORDS = """AS CROSS EXCEPT FROM FULL GROUP HAVING INNER INTERSECT JOIN LEFT LIMIT MINUS NATURAL ON ORDER
-    RIGHT SELECT SET STREAM UNION USING WHERE WITH"""
+_CLAUSE_WORDS = """AS CROSS EXCEPT FROM FULL GROUP HAVING INNER INTERSECT JOIN LEFT LIMIT MINUS
+    NATURAL ON ORDER RIGHT SELECT SET STREAM UNION USING WHERE WITH"""
 _NO_NAMES = frozenset(_CLAUSE_WORDS.split())
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 _LITERALS = (TokenKind.NUMBER, TokenKind.STRING)
@@ -113,7 +113,9 @@ class Relations:
                     in_from = False
                     continue
                 if word == "LATERAL":
-                    relation, index = True, index + 1
+                    relation = self._is_lateral(index, end)
+                    self.known = self.known and relation
+                    index += 1
                     continue
                 index = self._relation(index, end, scope)
                 continue
@@ -141,6 +143,12 @@ class Relations:
             index += 1
         if relation:
             self.known = False
+
+    def _is_lateral(self, index: int, end: int) -> bool:
+        """Whether a subquery or a function's call follows LATERAL (else it may be a table)."""
+        _, behind = name_at(self._tokens, index + 1)
+        is_sample = self._tokens[behind - 1].upper == "TABLESAMPLE"
+        return behind < end and self._tokens[behind].is_symbol("(") and not is_sample
 
     def _begins_query(self, index: int, end: int) -> bool:
         word = self._tokens[index].upper
@@ -235,6 +243,8 @@ class Relations:
 
     def _inline_rows(self, index: int, end: int, scope: Scope) -> int:
         """Skip ``(…), (…)`` behind VALUES, where a comma is between rows, not relations."""
+        if index >= end:
+            self.known = False
         while index < end:
             token = self._tokens[index]
             if token.is_symbol("("):

@@ -91,7 +91,7 @@ def recognise_set(reader: Reader) -> Recognised:
         return reader.recognised(Kind.USE)
     if (word, following) == ("TIME", "ZONE"):
         return reader.recognised(Kind.SET)
-    if word in ("ROLE", "PATH", "COLLATION") and not assigns:
+    if word == "PATH" or (word in ("ROLE", "COLLATION") and not assigns):
         return unknown(f"SET {word} is not recognised")
     _refuse_reserved(_setting_key(reader))
     return reader.recognised(Kind.SET)

@@ -1,0 +1,105 @@
+"""What classification makes of a statement, for people and for machines.
+
+A refused statement has a report too: it says why, and what would make it acceptable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import OperationClass, RefusedError, Statement
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.pin.model import Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of classifying one statement: either ``statement`` or ``refused``."""
+
+    sql: str
+    statement: Statement | None = None
+    refused: RefusedError | None = None
+    pinned: Pinned | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report for ``--json``."""
+        if self.statement is not None:
+            return describe(self.statement, self.pinned)
+        refused = self.refused
+        return {
+            "statement": self.sql,
+            "refused": None
+            if refused is None
+            else {
+                "error_class": refused.error_class,
+                "reason": refused.message,
+                "hint": refused.hint,
+            },
+        }
+
+    def as_text(self) -> str:
+        """Return the report as lines of a name and a value."""
+        return "\n".join(_lines(self.as_dict()))
+
+
+def report(
+    sql: str,
+    context: Context,
+    rules: Rules,
+    override: OperationClass | None = None,
+) -> Report:
+    """Classify a statement and report on it, also if it is refused."""
+    try:
+        return Report(sql, statement=classify(sql, context, rules, override))
+    except RefusedError as error:
+        return Report(sql, refused=error)
+
+
+def describe(statement: Statement, pinned: Pinned | None = None) -> dict[str, object]:
+    """Return what is known of a statement as plain values."""
+    insert = statement.insert
+    described: dict[str, object] = {
+        "statement": statement.sql,
+        "class": statement.operation_class.value,
+        "kind": statement.kind.value,
+        "rule": statement.rule,
+        "reads": sorted(statement.reads),
+        "writes": sorted(statement.writes),
+        "tables_known": statement.tables_known,
+        "combinable": None
+        if insert is None
+        else {"rows": insert.rows, "types": insert.signature.split(",")},
+    }
+    if pinned is not None:
+        described["pinned"] = {
+            "treatment": pinned.treatment.value,
+            "sql": pinned.sql,
+            "literals": [replacement.literal for replacement in pinned.replacements],
+            "reasons": list(pinned.reasons),
+            "hint": pinned.hint,
+        }
+    return described
+
+
+def _lines(values: Mapping[str, object], indent: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        label = f"{indent}{name.replace('_', ' ')}:"
+        if isinstance(value, Mapping):
+            yield label
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{label:<14} {_text(value)}"
+
+
+def _text(value: object) -> str:
+    if value is None or value == [] or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    text = str(value)
+    return text if len(text) <= 400 else f"{text[:400]}… ({len(text):,} characters)"
