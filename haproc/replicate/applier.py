@@ -61,6 +61,7 @@ class Applier:
         self._core = core
         self._lanes = list(lanes)
         self._lanes_max = len(lanes)
+        self.stopping = False
         self._synchronous = synchronous
         self._on_outcome = on_outcome
 
@@ -83,7 +84,7 @@ class Applier:
         while True:
             await core.wake.wait()
             core.wake.clear()
-            if not core.may_apply:
+            if self.stopping or not core.may_apply:
                 continue
             for unit in core.schedule.take(len(self._lanes)):
                 core.spawn(self._run(unit, self._lanes.pop()))
@@ -116,6 +117,7 @@ class Applier:
         elif outcome.status is Status.FAILED:
             await self._report(unit, outcome)
         core.schedule.complete(unit)
+        core.on_applied(outcome.status.value, len(unit.operations))
         if unit.intent is Intent.ALONE:
             core.exclusive_applied += 1
         for offset, op in zip(unit.offsets, unit.operations, strict=True):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dmq import Log, LogError, LogUnavailableError
 from haproc.config.model import Limits, Timeouts
@@ -28,6 +28,7 @@ from haproc.replicate.steps import Trace, no_trace
 from haproc.replicate.store import Committer
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Core:
         *,
         trace: Trace = no_trace,
         on_state: Callable[[State, str], None] = lambda state, reason: None,
+        on_applied: Callable[[str, int], None] = lambda outcome, operations: None,
     ) -> None:
         self.identity = identity
         self.me = identity.cluster
@@ -100,6 +102,7 @@ class Core:
         self.limits = limits
         self.timeouts = timeouts
         self.trace = trace
+        self.on_applied = on_applied
         self.condition = Condition()
         self.board = Board(limits.window_records)
         self.verdicts = Verdicts()
@@ -222,29 +225,26 @@ class Core:
         """The log is away."""
         self.update(log_up=False, log_error=f"the log cannot be reached: {error}")
 
+    async def reaching(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the log until it answers; other errors than its absence are raised."""
+        delay = self.timeouts.retry_first_s
+        while True:
+            try:
+                result = await call()
+            except LogUnavailableError as error:
+                self.log_failed(error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, self.timeouts.retry_max_s)
+            else:
+                self.log_answered()
+                return result
+
     async def append(self, message: Message) -> int:
         """Append a control record; tries until the log takes it. Copies are harmless."""
-        delay = self.timeouts.retry_first_s
-        while True:
-            try:
-                (offset,) = await self.log.append([to_record(message)])
-            except LogUnavailableError as error:
-                self.log_failed(error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, self.timeouts.retry_max_s)
-            else:
-                self.log_answered()
-                return offset
+        (offset,) = await self.reaching(lambda: self.log.append([to_record(message)]))
+        return offset
 
     async def _commit(self) -> None:
-        delay = self.timeouts.retry_first_s
-        while True:
-            try:
-                await self.log.commit_cursor(self.me, to_cursor(self.schedule.progress))
-            except LogUnavailableError as error:
-                self.log_failed(error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, self.timeouts.retry_max_s)
-            else:
-                self.log_answered()
-                return
+        await self.reaching(
+            lambda: self.log.commit_cursor(self.me, to_cursor(self.schedule.progress))
+        )

@@ -30,7 +30,8 @@ class Status(StrEnum):
 class Outcome:
     """``clusters`` says for a synchronous operation what the other clusters answered.
 
-    ``assumed``: it was in doubt after a crash and taken for applied; not to be compared.
+    ``assumed``: it is known only that it needs no running any more (done before a restart, or in
+    doubt after a crash and found applied); not to be compared with other clusters' outcomes.
     """
 
     status: Status
@@ -40,7 +41,8 @@ class Outcome:
     assumed: bool = False
 
 
-APPLIED = Outcome(Status.APPLIED)
+DONE_BEFORE = Outcome(Status.APPLIED, assumed=True)
+"""An operation that an earlier incarnation dealt with."""
 
 
 @dataclass(slots=True)

@@ -6,11 +6,10 @@ control records only: the decision that everything waits for may be far behind i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
-from dmq import Entry, LogUnavailableError
+from dmq import Entry
 from haproc.replicate.core import Core
 from haproc.replicate.operation import (
     Claim,
@@ -20,7 +19,7 @@ from haproc.replicate.operation import (
     Verdict,
     from_record,
 )
-from haproc.replicate.outcomes import APPLIED, Outcome, Status
+from haproc.replicate.outcomes import DONE_BEFORE, Outcome, Status
 from haproc.replicate.window import Window
 
 logger = logging.getLogger(__name__)
@@ -59,21 +58,13 @@ class Reader:
             self._control(entry.offset, message)
         elif self._window.see(entry.offset, message.id) is None:
             self._core.board.admit(entry.offset, message)
-            self._core.board.resolve(entry.offset, APPLIED)
+            self._core.board.resolve(entry.offset, DONE_BEFORE)
             self._note_own(entry.offset, message)
 
     async def run(self) -> None:
         """Follow the log until cancelled; raises LogError where it cannot be followed."""
-        core, delay = self._core, self._core.timeouts.retry_first_s
         while True:
-            try:
-                await self._step()
-                core.log_answered()
-                delay = core.timeouts.retry_first_s
-            except LogUnavailableError as error:
-                core.log_failed(error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, core.timeouts.retry_max_s)
+            await self._core.reaching(self._step)
 
     async def _step(self) -> None:
         core = self._core
@@ -133,7 +124,7 @@ class Reader:
         self._note_own(offset, message)
         if not core.schedule.add(offset, message):
             rejected = core.verdicts.get(offset) is Verdict.REJECT
-            core.board.resolve(offset, Outcome(Status.REJECTED) if rejected else APPLIED)
+            core.board.resolve(offset, Outcome(Status.REJECTED) if rejected else DONE_BEFORE)
 
     def _note_own(self, offset: int, operation: Operation) -> None:
         own = operation.synchronous and operation.origin == self._core.me

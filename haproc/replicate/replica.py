@@ -13,14 +13,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dmq import Json, LogError, LogUnavailableError, RecordTooLargeError
+from dmq import Json, LogError, RecordTooLargeError
 from haproc.engine.errors import EngineError
 from haproc.membership.state import SERVING, State
 from haproc.replicate.applier import Applier
 from haproc.replicate.comparison import Comparison
 from haproc.replicate.core import Core
 from haproc.replicate.operation import Claim, Operation, to_record
-from haproc.replicate.outcomes import APPLIED, Outcome
+from haproc.replicate.outcomes import DONE_BEFORE, Outcome
 from haproc.replicate.progress import Progress, from_cursor
 from haproc.replicate.reader import Reader
 from haproc.replicate.steps import Step
@@ -74,7 +74,7 @@ class Replica:
         core = self.core
         self._reader.claim_offset = await core.append(Claim(core.me, core.identity.incarnation))
         progress = await self._load()
-        doubtful_below = await self._retrying_end()
+        doubtful_below = await core.reaching(core.log.end)
         if progress.low > doubtful_below:
             core.update(
                 behind=f"the log ends at {doubtful_below}, before this cluster's cursor "
@@ -82,7 +82,7 @@ class Replica:
             )
             return
         core.schedule = core.new_schedule(progress, doubtful_below)
-        await self._reader.rebuild(progress.low)
+        await core.reaching(lambda: self._reader.rebuild(progress.low))
         core.update(diverged_at=progress.diverged_at)
         core.spawn(self._reader.run())
         await core.health.up.wait()
@@ -98,20 +98,10 @@ class Replica:
 
     async def _load(self) -> Progress:
         core = self.core
-        cursor = await core.log.load_cursor(core.me)
+        cursor = await core.reaching(lambda: core.log.load_cursor(core.me))
         if cursor is not None:
             return from_cursor(cursor)
         return Progress()
-
-    async def _retrying_end(self) -> int:
-        core, delay = self.core, self.core.timeouts.retry_first_s
-        while True:
-            try:
-                return await core.log.end()
-            except LogUnavailableError as error:
-                core.log_failed(error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, core.timeouts.retry_max_s)
 
     async def _read_up_to(self, offset: int) -> None:
         """Wait until the log is read up to the offset, or as far as it is read ahead."""
@@ -140,17 +130,15 @@ class Replica:
         for offset in core.schedule.restore(applied):
             known = core.board.at(offset)
             if known is not None and known.outcome is None:
-                core.board.resolve(offset, APPLIED)
+                core.board.resolve(offset, DONE_BEFORE)
+        # Durable before anything later starts, like whatever is done: a second crash may come.
+        await core.store()
 
     async def _know_the_end(self) -> None:
         """Keep what is known of the log's end fresh, for lag and recovery figures."""
         core = self.core
         while True:
-            try:
-                self._log_end = await core.log.end()
-                core.log_answered()
-            except LogUnavailableError as error:
-                core.log_failed(error)
+            self._log_end = await core.reaching(core.log.end)
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
     async def _catch_up(self) -> None:
@@ -164,7 +152,7 @@ class Replica:
             if self._recovery_from is None:
                 self._recovery_from = (core.schedule.low, clock())
             began = clock()
-            self._log_end = await self._retrying_end()
+            self._log_end = await core.reaching(core.log.end)
             await self._low_reaches(self._log_end)
             if clock() - began < FRESH_S and core.condition.cluster_up:
                 self._recovery_from = None
@@ -184,6 +172,7 @@ class Replica:
         """Finish the statements under way, start no new ones, and store the progress."""
         core = self.core
         core.update(draining=True)
+        self._applier.stopping = True
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._applier.idle:
@@ -204,7 +193,7 @@ class Replica:
         """
         core = self.core
         if core.state is not State.READY:
-            raise self._unavailable()
+            raise self.unavailable()
         known = core.board.find(op.id)
         if known is None:
             await core.trace(Step.APPEND_BEFORE)
@@ -251,7 +240,7 @@ class Replica:
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise self._unavailable(WriteOutcome.UNKNOWN)
+                raise self.unavailable(WriteOutcome.UNKNOWN)
             return answer.result()
         finally:
             answer.cancel()
@@ -269,7 +258,8 @@ class Replica:
             )
         return known.offset, await self.core.board.outcome(known)
 
-    def _unavailable(self, outcome: WriteOutcome = WriteOutcome.NOT_SENT) -> RequestError:
+    def unavailable(self, outcome: WriteOutcome = WriteOutcome.NOT_SENT) -> RequestError:
+        """Return what a client is told while this cluster takes no requests."""
         core = self.core
         return RequestError(
             FailureKind.AVAILABILITY,

@@ -1,0 +1,127 @@
+"""The command ``haproc``: its arguments, and which module carries out what.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 not (all) ready; 4 and 5 see
+`haproc.node.ExitCode`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from haproc import __version__
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="haproc", description="High availability for Spark: a ring of independent clusters."
+    )
+    parser.add_argument("--version", action="version", version=f"haproc {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _node_commands(commands)
+    _tool_commands(commands)
+    _ring_commands(commands)
+    return parser
+
+
+def _node_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import nodes
+
+    serve = commands.add_parser("serve", help="run one HAProc in the foreground")
+    start = commands.add_parser("start", help="start one HAProc in the background")
+    stop = commands.add_parser("stop", help="stop one HAProc, letting it finish what it has")
+    status = commands.add_parser("status", help="show every HAProc of the ring")
+    for command in (serve, start, stop, status):
+        command.add_argument("--config", type=Path, required=True, help="the ring's YAML file")
+    for command in (serve, start, stop):
+        command.add_argument("--cluster", required=True, help="the cluster's name")
+    start.add_argument(
+        "--wait-s", type=float, default=30.0, help="how long to wait until it answers (30)"
+    )
+    start.add_argument("--ready", action="store_true", help="wait until it serves clients")
+    stop.add_argument(
+        "--grace-s", type=float, default=None, help="then it is killed (timeouts.drain_s + 10)"
+    )
+    _json(status)
+    serve.set_defaults(run=nodes.serve)
+    start.set_defaults(run=nodes.start)
+    stop.set_defaults(run=nodes.stop)
+    status.set_defaults(run=nodes.status)
+
+
+def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import tools
+
+    config = commands.add_parser("config", help="work on a configuration file")
+    check = config.add_subparsers(dest="action", required=True).add_parser(
+        "check", help="read the file and say everything that is wrong with it"
+    )
+    check.add_argument("file", type=Path)
+    _json(check)
+    check.set_defaults(run=tools.check_config)
+    classify = commands.add_parser(
+        "classify", help="show a statement's class, tables, rule, and what would be pinned"
+    )
+    classify.add_argument("statement", nargs="?", help="one statement; none with --file")
+    classify.add_argument("--file", type=Path, help="a file with one statement a line")
+    classify.add_argument("--rules", type=Path, help="a rules file over the defaults")
+    classify.add_argument("--catalog", default="spark_catalog")
+    classify.add_argument("--schema", default="default")
+    classify.add_argument("--user", default="anonymous")
+    classify.add_argument("--time-zone", default="UTC")
+    _json(classify)
+    classify.set_defaults(run=tools.classify)
+
+
+def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import rings
+
+    ring = commands.add_parser("ring", help="a local ring: clusters and HAProcs on this machine")
+    actions = ring.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="start it; made first if its folder is empty")
+    up.add_argument("--clusters", type=int, default=3, help="how many (3)")
+    up.add_argument("--base-port", type=int, help="first of the ports; free ones otherwise")
+    up.add_argument("--memory", default="1g", help="of each Spark server (1g)")
+    up.add_argument("--cores", type=int, default=2, help="of each Spark server (2)")
+    down = actions.add_parser("down", help="stop it; its data stay")
+    status = actions.add_parser("status", help="show its processes and states")
+    kill = actions.add_parser("kill", help="kill -9 a part of it")
+    restart = actions.add_parser("restart", help="start what does not run of a cluster again")
+    for command in (kill, restart):
+        command.add_argument("name", help="the cluster's name")
+    kill.add_argument("--what", choices=("haproc", "spark", "both"), default="both", help="(both)")
+    for command in (up, down, status, kill, restart):
+        command.add_argument(
+            "--folder", type=Path, default=Path(".ring"), help="where the ring lives (.ring)"
+        )
+    _json(status)
+    for command, run in (
+        (up, rings.up),
+        (down, rings.down),
+        (status, rings.status),
+        (kill, rings.kill),
+        (restart, rings.restart),
+    ):
+        command.set_defaults(run=run)
+
+
+def _json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

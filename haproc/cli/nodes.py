@@ -1,0 +1,150 @@
+"""``haproc serve|start|stop|status``: one HAProc as a process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+
+from haproc.cli import output
+from haproc.config.errors import ConfigError
+from haproc.config.load import load
+from haproc.config.model import ClusterConfig, Config
+from haproc.membership.state import SERVING
+from haproc.node import ExitCode, Node
+from haproc.ring.daemon import StartError, launch, process_of, wait_answering
+
+_ANSWER_S = 2.0
+
+
+def read_config(path: Path, cluster: str | None = None) -> Config | None:
+    """Read the configuration; says what is wrong and returns None if it can't be used."""
+    try:
+        config = load(path, os.environ)
+    except ConfigError as error:
+        output.error(str(error))
+        return None
+    if cluster is not None:
+        try:
+            config.cluster(cluster)
+        except KeyError:
+            names = ", ".join(c.name for c in config.clusters)
+            output.error(f"the ring has no cluster {cluster!r}; it has {names}")
+            return None
+    return config
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Run one HAProc until SIGTERM or SIGINT."""
+    config = read_config(options.config, options.cluster)
+    if config is None:
+        return output.USAGE
+    logging.basicConfig(
+        level=os.environ.get("HAPROC_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        return int(uvloop.run(_serve(config, options.cluster)))
+    except OSError as error:
+        output.error(f"{options.cluster}: {error}")
+        return ExitCode.FAILED
+
+
+async def _serve(config: Config, cluster: str) -> ExitCode:
+    node = Node(config, cluster)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.stop)
+    return await node.run()
+
+
+def start(options: argparse.Namespace) -> int:
+    """Start one HAProc in the background; does nothing if it runs."""
+    config = read_config(options.config, options.cluster)
+    if config is None:
+        return output.USAGE
+    try:
+        launch(config, options.config, options.cluster)
+        asyncio.run(wait_answering(config, options.cluster, options.wait_s, ready=options.ready))
+    except StartError as error:
+        output.error(str(error))
+        return output.NOT_READY
+    return 0
+
+
+def stop(options: argparse.Namespace) -> int:
+    """Stop one HAProc; does nothing if it does not run."""
+    config = read_config(options.config, options.cluster)
+    if config is None:
+        return output.USAGE
+    grace_s = options.grace_s if options.grace_s is not None else config.timeouts.drain_s + 10
+    asyncio.run(process_of(config, options.cluster).stop(grace_s))
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    """Show every HAProc; 0 if all serve, 3 if not."""
+    config = read_config(options.config)
+    if config is None:
+        return output.USAGE
+    answers = asyncio.run(ask_all(config))
+    if options.json:
+        output.dump(answers)
+    else:
+        print_status(answers)
+    serving = [str(answer.get("state")) in SERVING for answer in answers.values()]
+    return 0 if all(serving) else output.NOT_READY
+
+
+async def ask_all(config: Config) -> dict[str, dict[str, Any]]:
+    """Return every HAProc's /clusterStatus; one that does not answer has an ``error``."""
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        answers = await asyncio.gather(*(_ask(session, c) for c in config.clusters))
+    return {c.name: answer for c, answer in zip(config.clusters, answers, strict=True)}
+
+
+async def _ask(session: aiohttp.ClientSession, cluster: ClusterConfig) -> dict[str, Any]:
+    try:
+        async with session.get(cluster.peer.url + "/clusterStatus") as response:
+            body: dict[str, Any] = json.loads(await response.text())
+            return body
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        return {"state": "-", "error": f"no answer from {cluster.peer.url}: {error}"}
+
+
+def print_status(answers: dict[str, dict[str, Any]]) -> None:
+    """Print a line for each HAProc."""
+    rows = [
+        (
+            name,
+            answer["state"],
+            answer.get("cursor", ""),
+            answer.get("lag", ""),
+            _recovery(answer),
+            answer.get("error") or answer.get("reason", ""),
+        )
+        for name, answer in answers.items()
+    ]
+    output.table(("CLUSTER", "STATE", "CURSOR", "LAG", "RECOVERY", "REASON"), rows)
+
+
+def _recovery(answer: dict[str, Any]) -> str:
+    recovery = answer.get("recovery") or {}
+    if not recovery.get("remaining"):
+        return ""
+    return (
+        f"{recovery['applied']} of {recovery['applied'] + recovery['remaining']} records, "
+        f"{recovery['rate_per_s']:g}/s, {recovery['seconds_left']:g} s left"
+    )

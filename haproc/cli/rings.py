@@ -1,0 +1,110 @@
+"""``haproc ring``: a whole ring on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from haproc.cli import output
+from haproc.cli.nodes import ask_all, print_status
+from haproc.membership.state import SERVING
+from haproc.ring.daemon import StartError
+from haproc.ring.local import LocalRing, RingError
+from haproc.ring.runtime import RuntimeMissingError
+from haproc.ring.spark import SparkStartError
+
+
+def _run(work: Coroutine[Any, Any, int]) -> int:
+    try:
+        return asyncio.run(work)
+    except (RingError, StartError, SparkStartError, RuntimeMissingError) as error:
+        output.error(str(error))
+        return output.FAILED
+
+
+def _progress(began: float) -> Any:
+    def show(who: str, what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {who}: {what}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def up(options: argparse.Namespace) -> int:
+    """Start the ring."""
+    return _run(_up(options))
+
+
+async def _up(options: argparse.Namespace) -> int:
+    progress = _progress(time.monotonic())
+    ring = LocalRing.open_or_create(
+        options.folder,
+        clusters=options.clusters,
+        base_port=options.base_port,
+        memory=options.memory,
+        cores=options.cores,
+        progress=progress,
+    )
+    await ring.up()
+    print_status(await ask_all(ring.config))
+    print(f"\nclients:  haclient sql --server {ring.urls}")
+    print(f"folder:   {ring.folder}")
+    return 0
+
+
+def down(options: argparse.Namespace) -> int:
+    """Stop the ring."""
+    return _run(_down(options))
+
+
+async def _down(options: argparse.Namespace) -> int:
+    await LocalRing.open(options.folder).down()
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    """Show the ring; 0 if all serve, 3 if not."""
+    return _run(_status(options))
+
+
+async def _status(options: argparse.Namespace) -> int:
+    ring = LocalRing.open(options.folder)
+    answers = await ask_all(ring.config)
+    for name, answer in answers.items():
+        answer["pids"] = ring.pids(name)
+    if options.json:
+        output.dump(answers)
+    else:
+        print_status(answers)
+        for name in answers:
+            pids = ring.pids(name)
+            print(f"{name}: HAProc pid {pids['haproc'] or '-'}, Spark pid {pids['spark'] or '-'}")
+    serving = all(str(answer.get("state")) in SERVING for answer in answers.values())
+    return 0 if serving else output.NOT_READY
+
+
+def kill(options: argparse.Namespace) -> int:
+    """Kill a cluster's processes at once."""
+    return _run(_kill(options))
+
+
+async def _kill(options: argparse.Namespace) -> int:
+    ring = LocalRing.open(options.folder)
+    for what in ("haproc", "spark") if options.what == "both" else (options.what,):
+        done = ring.kill(options.name, what)
+        print(f"{options.name}: {what} {'killed' if done else 'did not run'}")
+    return 0
+
+
+def restart(options: argparse.Namespace) -> int:
+    """Start again what does not run of a cluster, and wait until it serves."""
+    return _run(_restart(options))
+
+
+async def _restart(options: argparse.Namespace) -> int:
+    ring = LocalRing.open(options.folder, progress=_progress(time.monotonic()))
+    await ring.start(options.name)
+    return 0

@@ -1,0 +1,82 @@
+"""``haproc config check`` and ``haproc classify``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from haproc.classify.names import Context
+from haproc.classify.report import Report, report
+from haproc.classify.rules import Rules, RulesError, load_rules
+from haproc.cli import output
+from haproc.config.errors import ConfigError
+from haproc.config.load import load
+from haproc.pin.determinism import pin
+from haproc.pin.model import Moment
+
+
+def check_config(options: argparse.Namespace) -> int:
+    """Say everything that is wrong with a configuration file."""
+    try:
+        config = load(options.file, os.environ)
+    except ConfigError as error:
+        if options.json:
+            output.dump({"ok": False, "problems": [str(p) for p in error.problems]})
+        else:
+            output.error(str(error))
+        return output.USAGE
+    names = [cluster.name for cluster in config.clusters]
+    if options.json:
+        output.dump({"ok": True, "ring": config.ring, "clusters": names})
+    else:
+        print(f"{options.file}: ring {config.ring}, clusters {', '.join(names)}: correct")
+    return 0
+
+
+def classify(options: argparse.Namespace) -> int:
+    """Show what statements are; 3 if any is refused."""
+    try:
+        rules = load_rules(options.rules) if options.rules else Rules.builtin()
+        statements = _statements(options.statement, options.file)
+    except (RulesError, OSError) as error:
+        output.error(str(error))
+        return output.USAGE
+    if not statements:
+        output.error("give a statement, or a file of them with --file")
+        return output.USAGE
+    context = Context(options.catalog, options.schema, options.user)
+    reports = [_report(sql, context, rules, options.time_zone) for sql in statements]
+    if options.json:
+        shown = [each.as_dict() for each in reports]
+        output.dump(shown[0] if options.file is None else shown)
+    else:
+        print("\n\n".join(each.as_text() for each in reports))
+    return output.NOT_READY if any(each.refused for each in reports) else 0
+
+
+def _report(sql: str, context: Context, rules: Rules, time_zone: str) -> Report:
+    """Classify a statement, and pin it as if it were sent now."""
+    classified = report(sql, context, rules)
+    if classified.statement is None:
+        return classified
+    moment = Moment(
+        now=datetime.now(UTC),
+        random=secrets.randbits(64),
+        time_zone=time_zone,
+        user=context.user,
+        catalog=context.catalog,
+        schema=context.schema,
+    )
+    return replace(classified, pinned=pin(classified.statement, moment))
+
+
+def _statements(statement: str | None, file: Path | None) -> list[str]:
+    if file is None:
+        return [] if statement is None else [statement]
+    text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    return [line for line in text.splitlines() if line.strip()]

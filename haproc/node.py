@@ -1,0 +1,210 @@
+"""One HAProc: everything put together, started, watched and stopped.
+
+The operator door is open from start to end. The client door follows the state: open while the
+cluster may serve, refused otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import IntEnum
+
+from dmq import Json, Log
+from dmq.opening import open_log
+from haproc.classify.rules import Rules, load_rules
+from haproc.config.model import Config, OnClusterDown
+from haproc.doors.apps import BOARD, client_app, operator_app
+from haproc.doors.gate import Gate
+from haproc.doors.listener import Listener
+from haproc.doors.metrics import Metrics
+from haproc.doors.status import Readiness
+from haproc.engine.connect import SparkConnectEngine
+from haproc.faults import trace_from
+from haproc.membership.http_peers import HttpPeers
+from haproc.membership.state import SERVING, State
+from haproc.membership.watch import PeerWatch
+from haproc.replicate.core import Core, Identity
+from haproc.replicate.replica import Replica
+from haproc.route.service import RingService
+
+logger = logging.getLogger(__name__)
+
+RECORD_HEADER_BYTES_MAX = 1 << 20
+"""Room for an operation's headers beside a payload of the largest size."""
+
+
+class ExitCode(IntEnum):
+    """How a HAProc ends; 2 is kept for wrong usage."""
+
+    STOPPED = 0
+    FAILED = 1
+    CLUSTER_DOWN = 4
+    FENCED = 5
+
+
+class Node:
+    """One HAProc of the ring; `run` is its whole life."""
+
+    def __init__(self, config: Config, name: str) -> None:
+        self._config = config
+        self._cluster = config.cluster(name)
+        self._name = name
+        self._stop = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._since = datetime.now(UTC)
+        self._incarnation = uuid.uuid4().hex[:12]
+        self._metrics = Metrics(config.ring, name, [state.value for state in State])
+        self._replica: Replica
+        self._service: RingService
+        self._watch: PeerWatch
+
+    def stop(self) -> None:
+        """Ask for a graceful end: finish what is under way, take nothing new."""
+        self._stop.set()
+
+    async def run(self) -> ExitCode:
+        """Serve until stopped; raises what no retry can mend."""
+        config = self._config
+        rules = load_rules(config.rules) if config.rules else Rules.builtin()
+        log = await open_log(
+            config.log,
+            record_bytes_max=config.limits.operation_bytes_max + RECORD_HEADER_BYTES_MAX,
+        )
+        engine = SparkConnectEngine(self._cluster.spark, ring=config.ring, cluster=self._name)
+        peers = HttpPeers(config, self._name)
+        try:
+            self._build(log, engine, peers, rules)
+            return await self._serve()
+        finally:
+            await peers.aclose()
+            await engine.aclose()
+            await log.close()
+
+    def _build(self, log: Log, engine: SparkConnectEngine, peers: HttpPeers, rules: Rules) -> None:
+        config = self._config
+        order = tuple(cluster.name for cluster in config.clusters)
+        core = Core(
+            Identity(config.ring, self._name, self._incarnation, order),
+            log,
+            engine,
+            peers,
+            config.limits,
+            config.timeouts,
+            trace=trace_from(os.environ),
+            on_state=self._state_changed,
+            on_applied=self._metrics.applied,
+        )
+        self._replica = Replica(core)
+        self._service = RingService(
+            self._replica, engine, rules, fanout_parallel=config.fanout_parallel
+        )
+        self._watch = PeerWatch(
+            peers,
+            core.identity.peers,
+            interval_s=config.timeouts.probe_interval_s,
+            timeout_s=config.timeouts.peer_s,
+            on_answer=self._metrics.peer,
+        )
+
+    async def _serve(self) -> ExitCode:
+        config, name = self._config, self._name
+        clients = client_app(config, name, self._service, self, self._metrics)
+        operators = operator_app(config, name, self._replica, self, self._metrics)
+        client_door = Listener(clients, self._cluster.listen, shutdown_s=config.timeouts.drain_s)
+        operator_door = Listener(operators, self._cluster.peer, shutdown_s=1.0)
+        await client_door.start()
+        await operator_door.open()
+        logger.info("%s listens for peers and operators on %s", name, self._cluster.peer.url)
+        tasks = [
+            asyncio.ensure_future(self._replica.run()),
+            asyncio.ensure_future(self._follow_state(client_door)),
+            asyncio.ensure_future(self._watch.run()),
+            asyncio.ensure_future(self._measure()),
+            asyncio.ensure_future(self._stop.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if tasks[-1] in done:
+                await self._drain(client_door, clients[BOARD].gate)
+                return ExitCode.STOPPED
+            code = next(iter(done)).result()
+            return code if isinstance(code, ExitCode) else ExitCode.FAILED
+        finally:
+            await client_door.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await client_door.aclose()
+            await operator_door.aclose()
+
+    async def _follow_state(self, door: Listener) -> ExitCode:
+        """Keep the client door as the state wants it; returns when the process must end."""
+        core = self._replica.core
+        while True:
+            if core.state in SERVING and not door.is_open:
+                await door.open()
+                logger.info("%s serves clients on %s", self._name, self._cluster.listen.url)
+            elif core.state not in SERVING and door.is_open:
+                await door.close()
+            if core.state is State.FENCED:
+                logger.error("%s: %s", self._name, core.reason)
+                return ExitCode.FENCED
+            if core.state is State.DOWN and self._config.on_cluster_down is OnClusterDown.EXIT:
+                logger.error("%s is down: %s", self._name, core.reason)
+                return ExitCode.CLUSTER_DOWN
+            await self._changed.wait()
+            self._changed.clear()
+
+    def _state_changed(self, state: State, reason: str) -> None:
+        self._since = datetime.now(UTC)
+        self._metrics.state(state.value)
+        self._changed.set()
+
+    async def _drain(self, door: Listener, gate: Gate) -> None:
+        """Let what is under way come to its end, within the time given for it."""
+        timeout_s = self._config.timeouts.drain_s
+        self._replica.core.update(draining=True)
+        await door.close()
+        await gate.wait_idle(timeout_s)
+        await self._replica.drain(timeout_s)
+
+    async def _measure(self) -> None:
+        while True:
+            replica, metrics = self._replica, self._metrics
+            metrics.position(replica.core.schedule.low, replica.log_end)
+            recovery = replica.recovery
+            metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
+            metrics.sessions(len(self._service.sessions))
+            await asyncio.sleep(1.0)
+
+    # -- what the status doors ask ---------------------------------------------------------
+
+    def readiness(self) -> Readiness:
+        """Return whether the cluster serves."""
+        core = self._replica.core
+        return Readiness(core.state in SERVING, core.state.value, core.reason)
+
+    def cluster_status(self) -> Mapping[str, Json]:
+        """Return the body of ``GET /clusterStatus``."""
+        recovery = self._replica.recovery
+        return {
+            "ring": self._config.ring,
+            **self._replica.status(),
+            "since": self._since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "recovery": {
+                "applied": recovery.applied,
+                "remaining": recovery.remaining,
+                "rate_per_s": round(recovery.rate_per_s, 1),
+                "seconds_left": round(recovery.seconds_left, 1),
+            },
+            "peers": {name: dict(view) for name, view in self._watch.view.items()},
+            "clusters": [
+                {"name": cluster.name, "url": cluster.listen.url}
+                for cluster in self._config.clusters
+            ],
+        }

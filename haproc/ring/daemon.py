@@ -1,0 +1,81 @@
+"""A HAProc as a background process on this machine, known by its pid file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+
+from haproc.config.model import Config
+from haproc.ring.process import DetachedProcess
+
+_POLL_S = 0.05
+_ANSWER_S = 2.0
+_LOG_LINES_SHOWN = 15
+
+
+class StartError(Exception):
+    """A HAProc did not come up; the message ends with the last lines of its log."""
+
+
+def process_of(config: Config, cluster: str) -> DetachedProcess:
+    """Return the HAProc of a cluster as this machine knows it."""
+    return DetachedProcess(config.state_dir / f"haproc-{cluster}.pid")
+
+
+def launch(
+    config: Config, file: Path, cluster: str, environment: Mapping[str, str] | None = None
+) -> None:
+    """Start a HAProc in the background unless it runs."""
+    process = process_of(config, cluster)
+    if process.identity() is None:
+        config.state_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "haproc", "serve"]
+        command += ["--config", str(file.resolve()), "--cluster", cluster]
+        process.start(
+            command,
+            folder=Path.cwd(),
+            log=log_of(config, cluster),
+            environment={**os.environ, **(environment or {})},
+        )
+
+
+def log_of(config: Config, cluster: str) -> Path:
+    """Return where a HAProc in the background writes its log."""
+    return config.state_dir / f"haproc-{cluster}.log"
+
+
+async def wait_answering(config: Config, cluster: str, timeout_s: float, *, ready: bool) -> None:
+    """Wait until a HAProc answers, or serves; raises StartError."""
+    process, log = process_of(config, cluster), log_of(config, cluster)
+    end = time.monotonic() + timeout_s
+    url = config.cluster(cluster).peer.url + ("/readyz" if ready else "/healthz")
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session:
+        while time.monotonic() < end:
+            if process.identity() is None:
+                raise StartError(f"the HAProc of {cluster} ended, see {log}:\n{_tail(log)}")
+            if await _answers(session, url):
+                return
+            await asyncio.sleep(_POLL_S)
+    what = "does not serve" if ready else "does not answer"
+    raise StartError(f"the HAProc of {cluster} {what} after {timeout_s:g} s, see {log}")
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url) as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def _tail(log: Path) -> str:
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
+    except OSError:
+        return ""

@@ -1,0 +1,35 @@
+"""Runs the query inside a write once, so that its rows can be replicated in its place."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from haproc.config.model import Limits
+from haproc.engine.interface import Session
+from haproc.pin import materialise as rows
+from haproc.pin.model import Pinned
+
+
+async def materialise(pinned: Pinned, session: Session, limits: Limits, timeout_s: float) -> str:
+    """Return the statement with its query's rows instead of the query.
+
+    Raises RefusedError if there are too many rows or a type has no literals, and EngineError.
+    """
+    source = pinned.source
+    assert source is not None
+    bounds = rows.Limits(limits.materialise_rows_max, limits.materialise_bytes_max)
+    columns = [
+        rows.QueryColumn(column.name, column.type_text)
+        for column in await session.columns(source.query)
+    ]
+    stream = await session.query(rows.fetch_query(source.query, columns), timeout_s=timeout_s)
+    tables: list[pa.Table] = []
+    try:
+        async for chunk in stream:
+            with pa.ipc.open_stream(chunk.data) as reader:
+                tables.append(reader.read_all())
+            # Stop as soon as it is too much, not when all of it is here.
+            rows.check_size(pa.concat_tables(tables), bounds)
+    finally:
+        await stream.aclose()
+    return rows.materialised(source, pa.concat_tables(tables), columns, bounds)

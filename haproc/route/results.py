@@ -1,0 +1,94 @@
+"""Results on their way to a door: errors become what clients are told."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Sequence
+
+import pyarrow as pa
+
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Chunk, ResultStream
+from haproc.route.model import FailureKind, Outcome, RequestError
+
+
+def _empty() -> bytes:
+    sink = io.BytesIO()
+    pa.ipc.new_stream(sink, pa.schema([])).close()
+    return sink.getvalue()
+
+
+EMPTY = Chunk(_empty(), 0)
+"""The result of a statement that gives none."""
+
+
+def request_error(error: EngineError, cluster: str, outcome: Outcome) -> RequestError:
+    """Return what a client is told of a cluster's error."""
+    if error.kind is ErrorKind.APPLICATION:
+        return RequestError(
+            FailureKind.APPLICATION,
+            error.message,
+            error_class=error.error_class,
+            sqlstate=error.sqlstate,
+            outcome=Outcome.REJECTED,
+        )
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"cluster {cluster}: {error.message}",
+        error_class=error.error_class or f"HAPROC_{error.kind.upper()}",
+        sqlstate=error.sqlstate,
+        outcome=outcome,
+        hint="ask the next HAProc with the same request_id",
+    )
+
+
+class Collected:
+    """A result that is already here."""
+
+    def __init__(self, chunks: Sequence[bytes]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        if not self._chunks:
+            yield EMPTY
+        for data in self._chunks:
+            with pa.ipc.open_stream(data) as reader:
+                rows = sum(batch.num_rows for batch in reader)
+            yield Chunk(data, rows)
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+class Running:
+    """A query's result whose first piece has arrived; raises RequestError."""
+
+    def __init__(
+        self, first: Chunk | None, rest: AsyncIterator[Chunk], stream: ResultStream, cluster: str
+    ) -> None:
+        self._first = first
+        self._rest = rest
+        self._stream = stream
+        self._cluster = cluster
+
+    @classmethod
+    async def begin(cls, stream: ResultStream, cluster: str) -> Running:
+        """Wait for the first piece, so that most errors come before an answer has begun."""
+        rest = aiter(stream)
+        try:
+            return cls(await anext(rest, None), rest, stream, cluster)
+        except BaseException:
+            await stream.aclose()
+            raise
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        yield self._first or EMPTY
+        try:
+            async for chunk in self._rest:
+                yield chunk
+        except EngineError as error:
+            raise request_error(error, self._cluster, Outcome.NOT_SENT) from error
+
+    async def aclose(self) -> None:
+        """Stop the query if it still runs."""
+        await self._stream.aclose()

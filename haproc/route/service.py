@@ -1,0 +1,391 @@
+"""Runs clients' requests: classify, then a query, a session statement, or a write for the log."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings, SqlWrite
+from haproc.membership.state import SERVING
+from haproc.pin.determinism import pin
+from haproc.pin.model import Moment, Pinned, Treatment
+from haproc.replicate.operation import Operation
+from haproc.replicate.outcomes import Outcome, Status
+from haproc.replicate.replica import Replica, now_ms
+from haproc.route.materialise import materialise
+from haproc.route.model import (
+    Answer,
+    FailureKind,
+    Fanout,
+    HaReport,
+    Request,
+    RequestError,
+    RowsRequest,
+)
+from haproc.route.model import Outcome as WriteOutcome
+from haproc.route.results import Collected, Running, request_error
+from haproc.route.sessions import ClientSession, Sessions, settings_after, unknown
+from haproc.route.views import Views, last_part, rows_of, temporary_views
+
+SHARED_SESSIONS_MAX = 64
+"""Spark sessions kept for requests without a session of their own, one per catalog and schema."""
+SESSION_LOST = "SESSION_LOST"
+
+
+class RingService:
+    """Implements `haproc.route.interface.Service` for one HAProc."""
+
+    def __init__(
+        self, replica: Replica, engine: Engine, rules: Rules, *, fanout_parallel: bool
+    ) -> None:
+        self._replica = replica
+        self._core = replica.core
+        self._engine = engine
+        self._rules = rules
+        self._fanout_parallel = fanout_parallel
+        self._views = Views()
+        self._shared: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self.sessions = Sessions(engine.session, self._core.limits.sessions_max)
+
+    # -- what the doors ask ----------------------------------------------------------------
+
+    async def execute(self, request: Request) -> Answer:
+        """See Service."""
+        session = self._session_of(request)
+        if session is not None and (request.catalog or request.schema):
+            raise RequestError(
+                FailureKind.REFUSED,
+                "a session has its own catalog and schema",
+                error_class="HAPROC_SESSION_HAS_SCHEMA",
+                hint="send USE in the session, or leave session_id out",
+            )
+        settings = _settings(session, request.catalog, request.schema)
+        statement = self._classify(
+            request.statement, settings, request.user, request.operation_class
+        )
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                return await self._run(request, statement, settings, session)
+        except TimeoutError as error:
+            raise _timed_out(request.timeout_s, self._core.me) from error
+
+    async def _run(
+        self,
+        request: Request,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> Answer:
+        self._check_serving()
+        match statement.operation_class:
+            case OperationClass.QUERY:
+                return await self._query(request, statement, settings, session)
+            case OperationClass.SESSION:
+                return await self._session_statement(request, statement, session)
+            case _:
+                return await self._write(request, statement, settings, session)
+
+    async def append_rows(self, request: RowsRequest) -> Answer:
+        """See Service."""
+        settings = _settings(None, request.catalog, request.schema)
+        # The rules see it as the INSERT that it is.
+        text = f"INSERT INTO {request.table} VALUES (1)"
+        statement = self._classify(text, settings, request.user, None)
+        self._check_serving()
+        operation = Operation(
+            id=request.id,
+            operation_class=OperationClass.ASYNCHRONOUS,
+            kind=Kind.ROWS,
+            origin=self._core.me,
+            fingerprint=request.fingerprint,
+            write=RowsWrite(request.table, request.rows),
+            settings=settings,
+            user=request.user,
+            writes=statement.writes,
+            created_ms=now_ms(),
+        )
+        return await self._submit(operation, request.timeout_s)
+
+    async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
+        """See Service."""
+        self._check_serving()
+        (name,) = self._classify(f"INSERT INTO {table} VALUES (1)", settings, "", None).writes
+        try:
+            return await self._engine.table_columns(name)
+        except EngineError as error:
+            raise self._failed(error, WriteOutcome.NOT_SENT) from error
+
+    async def open_session(
+        self, session_id: str, user: str, statements: Sequence[str]
+    ) -> Mapping[str, str]:
+        """See Service."""
+        self._check_serving()
+        session = await self.sessions.open(session_id, user, self._now())
+        for text in statements:
+            statement = self._classify(text, session.settings, user, None)
+            if statement.operation_class is not OperationClass.SESSION:
+                await self.sessions.close(session_id, user)
+                raise RequestError(
+                    FailureKind.REFUSED,
+                    f"{statement.kind.value} is no session statement",
+                    error_class="HAPROC_NOT_A_SESSION_STATEMENT",
+                    hint="a session's journal holds USE, SET, RESET, temporary views and the like",
+                )
+            await self._change_session(session, statement)
+        settings = session.settings
+        return {
+            "catalog": settings.catalog,
+            "schema": settings.schema,
+            "time_zone": settings.time_zone,
+        }
+
+    async def close_session(self, session_id: str, user: str) -> None:
+        """See Service."""
+        await self.sessions.close(session_id, user)
+
+    def classify(self, statement: str, user: str) -> Statement:
+        """See Service."""
+        return self._classify(statement, Settings(), user, None)
+
+    # -- queries and sessions --------------------------------------------------------------
+
+    async def _query(
+        self,
+        request: Request,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> Answer:
+        try:
+            spark = await self._spark_session(settings, session)
+            stream = await spark.query(statement.sql, timeout_s=request.timeout_s)
+            result = await Running.begin(stream, self._core.me)
+        except EngineError as error:
+            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+        return Answer(HaReport(self._core.me, OperationClass.QUERY), result)
+
+    async def _session_statement(
+        self, request: Request, statement: Statement, session: ClientSession | None
+    ) -> Answer:
+        if session is None:
+            raise RequestError(
+                FailureKind.REFUSED,
+                f"{statement.kind.value} changes a session, and the request names none",
+                error_class="HAPROC_SESSION_REQUIRED",
+                hint="open a session and send its session_id",
+            )
+        chunks = await self._change_session(session, statement)
+        return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
+
+    async def _change_session(self, session: ClientSession, statement: Statement) -> list[bytes]:
+        """Run a session statement and learn what the session is like afterwards."""
+        timeout_s = self._core.timeouts.statement_s
+        try:
+            stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
+            chunks = [chunk.data async for chunk in stream]
+            found = await session.spark.settings()
+        except EngineError as error:
+            raise self._failed(error, WriteOutcome.REJECTED, session) from error
+        rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
+        session.settings = settings_after(
+            session.settings, found, statement.kind, statement.sql, rows
+        )
+        session.holds_temporaries |= statement.kind is Kind.TEMPORARY_VIEW
+        return chunks
+
+    async def _spark_session(self, settings: Settings, session: ClientSession | None) -> Session:
+        if session is not None:
+            return session.spark
+        key = (settings.catalog, settings.schema)
+        spark = self._shared.get(key)
+        if spark is None:
+            spark = self._shared[key] = self._engine.session("shared/" + "/".join(key))
+            if len(self._shared) > SHARED_SESSIONS_MAX:
+                _, oldest = self._shared.popitem(last=False)
+                await oldest.aclose()
+        self._shared.move_to_end(key)
+        await spark.configure(settings)
+        return spark
+
+    # -- writes ----------------------------------------------------------------------------
+
+    async def _write(
+        self,
+        request: Request,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> Answer:
+        text = statement.sql
+        if self._core.board.find(request.id) is None:
+            try:
+                pinned = await self._pinned(request, statement, settings, session)
+                text = pinned.sql
+                if pinned.treatment is Treatment.MATERIALISE:
+                    spark = await self._spark_session(settings, session)
+                    text = await materialise(pinned, spark, self._core.limits, request.timeout_s)
+            except EngineError as error:
+                raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+            except RefusedError as error:
+                raise _refused(error) from error
+        if text != statement.sql:
+            statement = self._classify(text, settings, request.user, statement.operation_class)
+        return await self._submit(
+            Operation(
+                id=request.id,
+                operation_class=self._class_of(request, statement),
+                kind=statement.kind,
+                origin=self._core.me,
+                fingerprint=request.fingerprint,
+                write=SqlWrite(statement.sql),
+                settings=settings,
+                user=request.user,
+                reads=statement.reads,
+                writes=statement.writes,
+                tables_known=statement.tables_known,
+                insert=statement.insert,
+                created_ms=now_ms(),
+            ),
+            request.timeout_s,
+        )
+
+    def _class_of(self, request: Request, statement: Statement) -> OperationClass:
+        if statement.operation_class is not OperationClass.SYNCHRONOUS:
+            return statement.operation_class
+        parallel = self._fanout_parallel
+        if request.fanout is not None:
+            parallel = request.fanout is Fanout.PARALLEL
+        return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
+
+    async def _pinned(
+        self,
+        request: Request,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> Pinned:
+        moment = Moment(
+            now=datetime.now(UTC),
+            random=secrets.randbits(64),
+            time_zone=settings.time_zone,
+            user=request.user,
+            catalog=settings.catalog,
+            schema=settings.schema,
+        )
+        opaque = await self._opaque(statement, settings, session)
+        pinned = pin(statement, moment, opaque_reads=opaque)
+        if pinned.treatment is Treatment.REFUSE:
+            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
+        return pinned
+
+    async def _opaque(
+        self, statement: Statement, settings: Settings, session: ClientSession | None
+    ) -> frozenset[str]:
+        """Return which of the tables read are views, permanent or the session's own."""
+        if not statement.reads or statement.insert is not None:
+            return frozenset()
+        timeout_s = self._core.timeouts.statement_s
+        spark = await self._spark_session(settings, session)
+        epoch = self._core.exclusive_applied
+        opaque = await self._views.among(statement.reads, spark, epoch, timeout_s)
+        if session is not None and session.holds_temporaries:
+            names = await temporary_views(spark, timeout_s)
+            opaque |= {table for table in statement.reads if last_part(table) in names}
+        return opaque
+
+    async def _submit(self, operation: Operation, timeout_s: float) -> Answer:
+        offset, outcome = await self._replica.submit(operation, timeout_s)
+        if outcome.status is not Status.APPLIED:
+            raise _rejected(outcome, offset)
+        others = dict.fromkeys(self._core.identity.peers, "queued")
+        report = HaReport(
+            self._core.me,
+            operation.operation_class,
+            offset,
+            outcome.clusters or {self._core.me: Status.APPLIED.value, **others},
+        )
+        applied = outcome.applied
+        return Answer(report, Collected(applied.chunks), affected_rows=applied.affected_rows)
+
+    # -- what can be wrong -----------------------------------------------------------------
+
+    def _session_of(self, request: Request) -> ClientSession | None:
+        if request.session_id is None:
+            return None
+        return self.sessions.get(request.session_id, request.user, self._now())
+
+    def _classify(
+        self, text: str, settings: Settings, user: str, override: OperationClass | None
+    ) -> Statement:
+        context = Context(settings.catalog, settings.schema, user)
+        try:
+            return classify(text, context, self._rules, override)
+        except RefusedError as error:
+            raise _refused(error) from error
+
+    def _check_serving(self) -> None:
+        if self._core.state not in SERVING:
+            raise self._replica.unavailable()
+
+    def _failed(
+        self, error: EngineError, outcome: WriteOutcome, session: ClientSession | None = None
+    ) -> RequestError:
+        if error.error_class == SESSION_LOST and session is not None:
+            return unknown(session.id)
+        if error.kind is ErrorKind.AVAILABILITY:
+            self._core.health.suspect(error.message)
+        return request_error(error, self._core.me, outcome)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _settings(session: ClientSession | None, catalog: str | None, schema: str | None) -> Settings:
+    """Return the settings that a request runs under; its own catalog and schema come first."""
+    settings = session.settings if session is not None else Settings()
+    if catalog is None and schema is None:
+        return settings
+    return Settings(
+        catalog=catalog or settings.catalog,
+        schema=schema or ("default" if catalog else settings.schema),
+        time_zone=settings.time_zone,
+        ansi=settings.ansi,
+        confs=settings.confs,
+    )
+
+
+def _refused(error: RefusedError) -> RequestError:
+    return RequestError(
+        FailureKind.REFUSED, error.message, error_class=error.error_class, hint=error.hint
+    )
+
+
+def _rejected(outcome: Outcome, offset: int) -> RequestError:
+    failure = outcome.failure
+    return RequestError(
+        FailureKind.APPLICATION,
+        failure.message if failure else "the operation was rejected by its origin",
+        error_class=failure.error_class if failure else "HAPROC_REJECTED",
+        sqlstate=failure.sqlstate if failure else "",
+        outcome=WriteOutcome.REJECTED,
+        offset=offset,
+    )
+
+
+def _timed_out(timeout_s: float, cluster: str) -> RequestError:
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"cluster {cluster} did not finish within {timeout_s:g} s",
+        error_class="HAPROC_TIMEOUT",
+        outcome=WriteOutcome.UNKNOWN,
+        hint="ask again with the same request_id",
+    )

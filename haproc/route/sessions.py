@@ -1,0 +1,114 @@
+"""Clients' sessions: what USE, SET and temporary views left behind, per named session.
+
+A session lives on this HAProc's cluster only. The client keeps the journal of its session
+statements and opens the session anew wherever it fails over to; so nothing here is durable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from haproc.classify.model import Kind
+from haproc.engine.interface import Session, Settings
+from haproc.route.model import FailureKind, RequestError
+
+
+@dataclass(slots=True)
+class ClientSession:
+    """One client's session on this cluster."""
+
+    id: str
+    user: str
+    spark: Session
+    settings: Settings = field(default_factory=Settings)
+    holds_temporaries: bool = False
+    """A temporary view, function or variable was made: names may mean something else here."""
+    used_at: float = 0.0
+
+
+class Sessions:
+    """The sessions of all clients, the least recently used first."""
+
+    def __init__(
+        self, make: Callable[[str], Session], sessions_max: int, idle_s: float = 3600.0
+    ) -> None:
+        self._make = make
+        self._sessions_max = sessions_max
+        self._idle_s = idle_s
+        self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
+        self._opened = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def open(self, session_id: str, user: str, now: float) -> ClientSession:
+        """Return a fresh session of this id."""
+        await self.close(session_id, user)
+        await self._expire(now)
+        if len(self._sessions) >= self._sessions_max:
+            raise RequestError(
+                FailureKind.REFUSED,
+                f"{len(self._sessions)} sessions are open, no more are allowed",
+                error_class="HAPROC_TOO_MANY_SESSIONS",
+                hint="close sessions that are not needed, or raise limits.sessions_max",
+            )
+        self._opened += 1
+        spark = self._make(f"client/{self._opened}/{session_id}")
+        session = ClientSession(session_id, user, spark, used_at=now)
+        self._sessions[session_id] = session
+        return session
+
+    def get(self, session_id: str, user: str, now: float) -> ClientSession:
+        """Return the session; RequestError HAPROC_SESSION_UNKNOWN if it is not here."""
+        session = self._sessions.get(session_id)
+        if session is None or session.user != user:
+            raise unknown(session_id)
+        session.used_at = now
+        self._sessions.move_to_end(session_id)
+        return session
+
+    async def close(self, session_id: str, user: str) -> None:
+        """Forget the session and release it on the cluster."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        if session.user != user:
+            raise unknown(session_id)
+        self._sessions.pop(session_id, None)
+        await session.spark.aclose()
+
+    async def _expire(self, now: float) -> None:
+        for session in list(self._sessions.values()):
+            if now - session.used_at < self._idle_s:
+                return
+            await self.close(session.id, session.user)
+
+
+def unknown(session_id: str) -> RequestError:
+    """Return the error that makes a client open its session anew."""
+    return RequestError(
+        FailureKind.REFUSED,
+        f"this HAProc has no session {session_id!r}",
+        error_class="HAPROC_SESSION_UNKNOWN",
+        hint="open it here with its journal of session statements, then ask again",
+    )
+
+
+def settings_after(
+    before: Settings, found: Settings, kind: Kind, sql: str, rows: list[tuple[object, ...]]
+) -> Settings:
+    """Return a session's settings after a session statement.
+
+    ``found`` is what the cluster says now (catalog, schema, time zone, ANSI mode); ``rows`` is the
+    statement's result: SET key=value answers with the key and its value.
+    """
+    confs = dict(before.confs)
+    if kind is Kind.SET and "=" in sql and len(rows) == 1 and len(rows[0]) == 2:
+        confs[str(rows[0][0])] = str(rows[0][1])
+    elif kind is Kind.RESET:
+        key = sql.split(None, 1)[1].strip(" `;") if len(sql.split(None, 1)) > 1 else None
+        confs = {k: v for k, v in confs.items() if key is not None and k != key}
+    return dataclasses.replace(found, confs=tuple(sorted(confs.items())))

@@ -1,0 +1,95 @@
+"""Which of the tables that a statement reads are views.
+
+A view's text may hold what differs from cluster to cluster, and hides which tables it reads; so a
+replicated statement must not read one as it stands.
+"""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+
+from haproc.classify.names import joined
+from haproc.classify.tokens import TokenKind, tokenize
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import ResultStream, Session
+from haproc.pin.sqltypes import quote_name
+
+NAMESPACES_KEPT_MAX = 1000
+
+
+class Views:
+    """The views of each namespace, asked for again after every DDL that was applied here."""
+
+    def __init__(self) -> None:
+        self._epoch = -1
+        self._views: dict[str, frozenset[str]] = {}
+
+    async def among(
+        self, tables: frozenset[str], session: Session, epoch: int, timeout_s: float
+    ) -> frozenset[str]:
+        """Return those of the tables that are views, or may be. ``epoch`` counts applied DDL."""
+        if epoch != self._epoch or len(self._views) > NAMESPACES_KEPT_MAX:
+            self._epoch, self._views = epoch, {}
+        found: set[str] = set()
+        for table in tables:
+            namespace, name = _split(table)
+            if namespace not in self._views:
+                views = await show_views(session, namespace, timeout_s)
+                if views is None:
+                    found.add(table)
+                    continue
+                self._views[namespace] = frozenset(
+                    view for view, temporary in views if not temporary
+                )
+            if name in self._views[namespace]:
+                found.add(table)
+        return frozenset(found)
+
+
+async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:
+    """Return the names of a session's temporary views, in lower case."""
+    views = await show_views(session, "", timeout_s)
+    return frozenset(view for view, temporary in views or [] if temporary)
+
+
+def last_part(table: str) -> str:
+    """Return a table's own name, without its catalog and schema."""
+    return _split(table)[1]
+
+
+def _split(table: str) -> tuple[str, str]:
+    """Return the namespace, quoted for SQL, and the plain name of a normalised table name."""
+    parts = [
+        token.text[1:-1].replace("``", "`") if token.kind is TokenKind.QUOTED_NAME else token.text
+        for token in tokenize(table)
+        if not token.is_symbol(".")
+    ]
+    return ".".join(quote_name(part) for part in parts[:-1]), joined(parts[-1:])
+
+
+async def show_views(
+    session: Session, namespace: str, timeout_s: float
+) -> list[tuple[str, bool]] | None:
+    """Return (name, is temporary) of the views there; None if the catalog can't tell."""
+    where = f" IN {namespace}" if namespace else ""
+    try:
+        rows = await rows_of(await session.query(f"SHOW VIEWS{where}", timeout_s=timeout_s))
+    except EngineError as error:
+        if error.kind is ErrorKind.APPLICATION:
+            return None
+        raise
+    return [(joined([str(row[1])]), bool(row[2])) for row in rows]
+
+
+async def rows_of(result: ResultStream) -> list[tuple[object, ...]]:
+    """Read a small result wholly, as plain values."""
+    rows: list[tuple[object, ...]] = []
+    try:
+        async for chunk in result:
+            table = pa.ipc.open_stream(io.BytesIO(chunk.data)).read_all()
+            rows.extend(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    finally:
+        await result.aclose()
+    return rows
