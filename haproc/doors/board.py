@@ -11,8 +11,10 @@ fetched wholly; one not yet fetched keeps its place until it expires.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -20,6 +22,7 @@ from haproc.classify.model import OperationClass
 from haproc.config.model import Limits
 from haproc.doors.collect import Collector
 from haproc.doors.errors import (
+    CANCELED,
     REQUEST_ID_REUSED,
     STATEMENT_UNKNOWN,
     as_request_error,
@@ -50,6 +53,7 @@ class Board:
         self._metrics = metrics
         self._running: dict[str, Execution] = {}
         self._finished: OrderedDict[str, Execution] = OrderedDict()
+        self._streams: dict[str, Execution] = {}
         self._delivered: OrderedDict[str, Execution] = OrderedDict()
         self._links: dict[str, Execution] = {}
         self.store = store
@@ -87,14 +91,31 @@ class Board:
         await self._wait_for_running(request)
         execution = Execution(request, None, time.monotonic(), StatementState.RUNNING)
         self._running[request.id] = execution
-        execution.task = asyncio.create_task(self._execute(execution))
-        await self.wait(execution, None)
-        assert execution.task is not None
-        if execution.task.cancelled():
-            raise refused("HAPROC_CANCELED", "the statement was canceled")
-        answer = execution.task.result()
-        assert answer is not None
-        return execution, answer
+        task = asyncio.create_task(self._execute(execution))
+        task.add_done_callback(_look_at)
+        execution.task = task
+        try:
+            await self.wait(execution, None)
+        except asyncio.CancelledError:
+            if not task.done():
+                self.gate.follow(task)
+            elif not task.cancelled() and task.exception() is None:
+                await task.result().result.aclose()
+            raise
+        if task.cancelled():
+            raise refused(CANCELED, "the statement was canceled")
+        return execution, task.result()
+
+    @contextlib.contextmanager
+    def streaming(self, execution: Execution) -> Iterator[None]:
+        """Let ``cancel`` find a statement whose result is being sent by the current task."""
+        execution.reader = asyncio.current_task()
+        self._streams[execution.id] = execution
+        try:
+            yield
+        finally:
+            if self._streams.get(execution.id) is execution:
+                del self._streams[execution.id]
 
     async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
         """Wait for the execution's end; a query that nobody waits for any more is cancelled."""
@@ -116,6 +137,11 @@ class Board:
     async def cancel(self, execution: Execution) -> None:
         """Cancel a query; a write may be in the log already and goes on."""
         task = execution.task
+        if execution.reader is not None:
+            if execution.is_query():
+                execution.abandoned = True
+                execution.reader.cancel()
+            return
         if task is None or task.done() or not self._may_cancel(execution):
             return
         task.cancel()
@@ -124,7 +150,11 @@ class Board:
     def find(self, statement_id: str, user: str) -> Execution:
         """Return a statement of this user; raises RequestError."""
         self.purge()
-        execution = self._running.get(statement_id) or self._finished.get(statement_id)
+        execution = (
+            self._running.get(statement_id)
+            or self._streams.get(statement_id)
+            or self._finished.get(statement_id)
+        )
         if execution is None or execution.request.user != user:
             raise refused(
                 STATEMENT_UNKNOWN,
@@ -209,11 +239,14 @@ class Board:
         try:
             answer = await self._service.execute(execution.request)
             execution.report = answer.report
-            if execution.abandoned:
+            execution.affected_rows = answer.affected_rows
+            if execution.waiters == 0:  # a write whose client went away
                 await answer.result.aclose()
             return answer
+        except RequestError:
+            raise
         except Exception as error:
-            raise as_request_error(error, f"statement {execution.id}") from error
+            raise self.told(execution, error) from error
         finally:
             if self._running.get(execution.id) is execution:
                 del self._running[execution.id]
@@ -230,7 +263,7 @@ class Board:
             execution.state = StatementState.CANCELED
             raise
         except Exception as error:
-            execution.error = self._told(execution, error)
+            execution.error = self.told(execution, error)
             execution.state = StatementState.FAILED
         finally:
             self._finish(execution)
@@ -248,7 +281,8 @@ class Board:
         execution.kept = collector.kept
         await collector.collect(answer)
 
-    def _told(self, execution: Execution, error: Exception) -> RequestError:
+    def told(self, execution: Execution, error: Exception) -> RequestError:
+        """Return what the client of this execution is told of an error."""
         told = as_request_error(error, f"statement {execution.id}")
         lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION
         if lost and execution.is_query() is False:
@@ -295,6 +329,12 @@ class Board:
         self._delivered.pop(execution.id, None)
         self._links.pop(execution.link_secret, None)
         self.store.drop(execution.kept)
+
+
+def _look_at(task: asyncio.Task[Answer]) -> None:
+    """Take note of a failure that nobody waits for any more; asyncio would complain of it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def outcome_label(execution: Execution) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.doors.results import Kept
 from haproc.doors.statement_request import Delivery
-from haproc.route.model import Answer, FailureKind, HaReport, Request, RequestError
+from haproc.route.model import FailureKind, HaReport, Request, RequestError
 
 
 class StatementState(StrEnum):
@@ -46,7 +47,7 @@ class Execution:
     delivery: Delivery | None
     started_s: float
     state: StatementState = StatementState.PENDING
-    task: asyncio.Task[Answer | None] | None = None
+    task: asyncio.Task[Any] | None = None
     report: HaReport | None = None
     affected_rows: int | None = None
     error: RequestError | None = None
@@ -60,6 +61,9 @@ class Execution:
     promised: bool = False
     """The client was told that the statement goes on: nobody's disconnect ends it."""
     abandoned: bool = False
+    """Nobody wants the result any more."""
+    reader: asyncio.Task[Any] | None = None
+    """Who sends a streamed result."""
 
     @property
     def id(self) -> str:

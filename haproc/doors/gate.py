@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Any
 
 from haproc.doors.errors import busy
 from haproc.doors.metrics import Metrics
@@ -33,6 +34,12 @@ class Gate:
         self._metrics.under_way(self.inside)
         if self.inside == 0:
             self._idle.set()
+
+    def follow(self, task: asyncio.Task[Any]) -> None:
+        """Count work that goes on without its request until the task ends."""
+        self.inside += 1
+        self._idle.clear()
+        task.add_done_callback(lambda _: self.leave())
 
     def __enter__(self) -> None:
         self.enter()

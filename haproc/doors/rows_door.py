@@ -108,7 +108,12 @@ class RowsDoor:
         if known is None:
             task = asyncio.create_task(self._run(asked))
             self._running[asked.id] = known = (asked.fingerprint, task)
-        answer = await asyncio.shield(known[1])
+        try:
+            answer = await asyncio.shield(known[1])
+        except asyncio.CancelledError:
+            if not known[1].done():
+                self._gate.follow(known[1])
+            raise
         return json_response(
             {
                 "statement_id": asked.id,
@@ -122,6 +127,8 @@ class RowsDoor:
             answer = await self._service.append_rows(asked)
             await answer.result.aclose()
             return answer
+        except RequestError:
+            raise
         except Exception as error:
             raise as_request_error(error, f"rows {asked.id}") from error
         finally:

@@ -21,10 +21,11 @@ from aiohttp import web
 from haproc.doors.board import Board
 from haproc.doors.context import ARROW_STREAM
 from haproc.doors.cut import Cutter
-from haproc.doors.errors import as_request_error
+from haproc.doors.errors import CANCELED, as_request_error, refused
 from haproc.doors.execution import Execution, ha_block
 from haproc.doors.metrics import Metrics
 from haproc.doors.statement_request import StatementRequest
+from haproc.engine.arrow import empty_stream
 from haproc.engine.frames import END_OF_STREAM, continuation, opening
 from haproc.engine.interface import Chunk
 from haproc.route.model import Answer, RequestError
@@ -51,7 +52,8 @@ class Streams:
             with self._board.gate:
                 execution, answer = await self._board.open_stream(asked.request)
                 label = execution.class_label
-                return await self._send(request, asked, execution, answer)
+                with self._board.streaming(execution):
+                    return await self._send(request, asked, execution, answer)
         except RequestError as error:
             outcome = error.kind.value
             raise
@@ -70,40 +72,48 @@ class Streams:
     ) -> web.StreamResponse:
         cutter = Cutter(asked.delivery.rows_max, asked.delivery.bytes_max)
         chunks = aiter(answer.result)
+        response: web.StreamResponse | None = None
         try:
-            first = await self._first(chunks, execution)
-            taken = cutter.take(first)
+            taken = cutter.take(await self._first(chunks, execution))
             assert taken is not None  # the first chunk always passes, if only with its schema
-            report = ha_block(answer.report, answer.affected_rows)
-            response = web.StreamResponse(
-                headers={
-                    "Content-Type": ARROW_STREAM,
-                    "HAProc-Report": json.dumps(report, separators=(",", ":")),
-                }
-            )
+            response = _head(answer)
             await response.prepare(request)
             try:
                 await self._write(response, opening(taken.data))
-                while not cutter.done:
-                    chunk = await anext(chunks, None)
-                    if chunk is None:
-                        break
-                    taken = cutter.take(chunk)
-                    if taken is not None:
-                        await self._write(response, continuation(taken.data))
-                await self._write(response, memoryview(END_OF_STREAM))
-                await response.write_eof()
+                await self._write_rest(response, cutter, chunks)
             except Exception as error:
                 self._break_off(request, execution, error)
+            return response
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not execution.abandoned or task is None:
+                raise
+            task.uncancel()  # not the client went away, but it asked for the end
+            if response is None:
+                raise refused(CANCELED, "the statement was canceled") from None
+            self._break_off(request, execution, ConnectionError())
             return response
         finally:
             await answer.result.aclose()
 
+    async def _write_rest(
+        self, response: web.StreamResponse, cutter: Cutter, chunks: AsyncIterator[Chunk]
+    ) -> None:
+        while not cutter.done:
+            chunk = await anext(chunks, None)
+            if chunk is None:
+                break
+            taken = cutter.take(chunk)
+            if taken is not None:
+                await self._write(response, continuation(taken.data))
+        await self._write(response, memoryview(END_OF_STREAM))
+        await response.write_eof()
+
     async def _first(self, chunks: AsyncIterator[Chunk], execution: Execution) -> Chunk:
         try:
-            return await anext(chunks)
+            return await anext(chunks, None) or Chunk(empty_stream(), 0)
         except Exception as error:
-            raise as_request_error(error, f"statement {execution.id}") from error
+            raise self._board.told(execution, error) from error
 
     async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
         async with asyncio.timeout(self._stall_s):
@@ -119,3 +129,8 @@ class Streams:
         if request.transport is not None:
             with contextlib.suppress(RuntimeError):
                 request.transport.abort()
+
+
+def _head(answer: Answer) -> web.StreamResponse:
+    report = json.dumps(ha_block(answer.report, answer.affected_rows), separators=(",", ":"))
+    return web.StreamResponse(headers={"Content-Type": ARROW_STREAM, "HAProc-Report": report})
