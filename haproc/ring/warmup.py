@@ -11,11 +11,13 @@ import contextlib
 from collections.abc import Callable
 
 from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
 
 _TABLE = "default.haproc_warm_up"
 _STATEMENT_TIMEOUT_S = 120.0
 """Chosen: the slowest first statement took 4 s on a quiet machine."""
+_RETRY_S = 0.2
 _WRITES = (
     f"DROP TABLE IF EXISTS {_TABLE}",
     f"CREATE TABLE {_TABLE} (id BIGINT, name STRING) USING delta",
@@ -34,6 +36,7 @@ async def run(port: int, token: str, progress: Callable[[str], None]) -> None:
     address = EngineAddress("127.0.0.1", port, token)
     engine = SparkConnectEngine(address, ring="warm-up", cluster="local")
     try:
+        await _first_answer(engine)
         steps = len(_WRITES) + len(_READS) + 2
         for number, sql in enumerate(_WRITES, 1):
             progress(f"warming up, {number} of {steps}")
@@ -46,6 +49,17 @@ async def run(port: int, token: str, progress: Callable[[str], None]) -> None:
         await _write(engine, _CLEANUP, steps)
     finally:
         await engine.aclose()
+
+
+async def _first_answer(engine: SparkConnectEngine) -> None:
+    """Wait until a statement runs: a busy machine accepts connections before it can serve them."""
+    while True:
+        try:
+            return await engine.probe(timeout_s=_STATEMENT_TIMEOUT_S)
+        except EngineError as error:
+            if error.kind is not ErrorKind.AVAILABILITY:
+                raise
+        await asyncio.sleep(_RETRY_S)
 
 
 async def _write(engine: SparkConnectEngine, sql: str, version: int) -> None:
