@@ -47,11 +47,18 @@ class _Watched:
         self.deadline = _NEVER
         self._server = server
         self._transport = transport
+        self._pieces: list[bytes] = []
         self._reading = False
         self._closed = False
 
     def sendall(self, data: bytes) -> None:
-        view = memoryview(data)
+        """Take a piece of the request; `flush` sends them together, in one packet if small."""
+        self._pieces.append(data)
+
+    def flush(self) -> None:
+        """Send the request."""
+        view = memoryview(b"".join(self._pieces))
+        self._pieces.clear()
         liveness = Liveness()
         while view:
             try:
@@ -242,6 +249,7 @@ class Transport:
                 client.putheader(name, value)
             client.putheader("Content-Length", str(len(body)))
             client.endheaders(body or None)
+            connection.watched.flush()
             answer = client.getresponse()
         return Response(
             connection, answer, lambda used, keep: self._checkin(server, used, keep=keep)

@@ -84,10 +84,15 @@ class Server:
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None
         assert runner is not None
-        for connection in list(runner.server.connections if runner.server else ()):
-            if connection.transport is not None:
-                connection.transport.abort()
+        for site in list(runner.sites):
+            await site.stop()
+        for _ in range(3):  # a connection may still be on its way from the listener
+            for connection in list(runner.server.connections if runner.server else ()):
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await asyncio.sleep(0.005)
         await runner.cleanup()
+        await asyncio.sleep(0)
 
     def freeze(self) -> None:
         """Stop the whole loop: the kernel still takes connections, nobody answers."""

@@ -1,0 +1,243 @@
+"""`haclient sql`: run one statement, a file of them, or a prompt.
+
+Results go to standard output; which cluster answered, how long it took and every failover go to
+standard error. Exit codes: 0 all went well, 1 a statement was rejected, 2 wrong usage, 3 no server
+was available and nothing was done, 4 it is not known whether a write was carried out, 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import haclient
+from haclient import output
+from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
+from haclient.settings import Failover
+from haclient.statements import split
+
+EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+DEFAULT_SERVERS = "http://127.0.0.1:8080"
+TABLE_ROWS_MAX = 1000
+"""Rows that the table format shows unless told otherwise: a table is drawn in memory."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's parser."""
+    main = argparse.ArgumentParser(prog="haclient", description="SQL on a ring of HAProcs.")
+    commands = main.add_subparsers(dest="command", required=True)
+    sql = commands.add_parser("sql", help="run statements", description=__doc__)
+    sql.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = sql.add_argument
+    add("statement", nargs="?", help="one or several, separated by ';'; none: a prompt, or stdin")
+    add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
+    add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
+    add("--file", type=Path, metavar="FILE", help="run the statements of a file; - is stdin")
+    add("--format", choices=output.FORMATS, help="table (default), csv, json or jsonl")
+    add("--json", action="store_true", help="same as --format json: one document per statement")
+    add(
+        "--rows",
+        type=int,
+        metavar="N",
+        help=f"show N rows at most; 0: all (table: {TABLE_ROWS_MAX})",
+    )
+    add("--catalog", help="where unqualified names are looked up")
+    add("--schema", help="likewise")
+    add("--timeout", type=float, default=300.0, metavar="S", help="each statement's deadline (300)")
+    add("--wait", type=float, default=10.0, metavar="S", help="how long to wait for a server (10)")
+    add("--class", dest="operation_class", metavar="CLASS", help="override the statement's class")
+    add("--fanout", choices=("serial", "parallel"), help="of synchronous operations")
+    add("--request-id", metavar="ID", help="idempotency key (with one statement)")
+    add("--keep-going", action="store_true", help="go on after a statement that failed")
+    add("--quiet", action="store_true", help="nothing on standard error but errors")
+    return main
+
+
+class Runner:
+    """Runs statements on one connection and shows what comes of them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.form: str = "json" if options.json else options.format or "table"
+        self.quiet: bool = options.quiet
+        limit = options.rows
+        if limit is None and self.form == "table":
+            limit = TABLE_ROWS_MAX
+        self.rows_max: int | None = limit or None
+        self.options = options
+        self.code = 0
+        self.connection = haclient.connect(
+            options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS,
+            token=_token(options.token_file),
+            catalog=options.catalog,
+            schema=options.schema,
+            timeout_s=options.timeout,
+            outage_s=options.wait,
+            on_failover=self._failover,
+        )
+
+    def say(self, text: str) -> None:
+        """Tell the person in front of it."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def _failover(self, event: Failover) -> None:
+        same = event.failed == event.next
+        onward = "asked again" if same else f"→ {event.next}"
+        self.say(f"failover: {event.failed} {onward} ({event.message})")
+
+    def run(self, statement: str) -> bool:
+        """Run one statement; return whether it succeeded."""
+        cursor = self.connection.cursor()
+        begun = time.monotonic()
+        try:
+            cursor.execute(
+                statement,
+                request_id=self.options.request_id,
+                operation_class=self.options.operation_class,
+                fanout=self.options.fanout,
+            )
+            executed_s = time.monotonic() - begun
+            shown = output.write_result(cursor, self.form, sys.stdout, self.rows_max)
+            sys.stdout.flush()
+            self.say(_summary(cursor, shown, self.rows_max, executed_s))
+            return True
+        except Error as error:
+            self.code = max(self.code, exit_code(error))
+            as_json = self.form in ("json", "jsonl")
+            output.write_error(error, self.form, sys.stdout if as_json else sys.stderr)
+        except KeyboardInterrupt:
+            self.code = EXIT_INTERRUPTED
+            self._interrupt(cursor)
+        finally:
+            cursor.close()
+        return False
+
+    def _interrupt(self, cursor: haclient.Cursor) -> None:
+        try:
+            cursor.cancel()
+        except Error as error:
+            self.say(f"not cancelled: {error.message}")
+        else:
+            self.say(f"cancelled · request {cursor.request_id}")
+
+    def run_all(self, statements: Iterable[str]) -> int:
+        """Run statements up to the first that fails; return the exit code."""
+        for statement in statements:
+            done = self.run(statement)
+            if not done and (self.code == EXIT_INTERRUPTED or not self.options.keep_going):
+                break
+        return self.code
+
+
+def _summary(cursor: haclient.Cursor, shown: int, rows_max: int | None, seconds: float) -> str:
+    parts = [f"cluster {cursor.ha.get('cluster', '?')}"]
+    if cursor.rowcount >= 0:
+        parts.append(f"{cursor.rowcount} affected")
+    elif cursor.description:
+        more = rows_max is not None and shown == rows_max and cursor.fetchone() is not None
+        parts.append(f"the first {shown} rows (--rows 0: all)" if more else _rows(shown))
+    outcomes = cursor.ha.get("outcomes") or {}
+    if outcomes:
+        parts.append(", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()))
+    return " · ".join([*parts, f"{seconds:.3f} s"])
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def exit_code(error: Error) -> int:
+    """Return the exit code that tells a script what became of the statement."""
+    if isinstance(error, InterfaceError):
+        return EXIT_USAGE
+    if error.kind is not FailureKind.AVAILABILITY:
+        return EXIT_UNKNOWN if error.outcome is Outcome.UNKNOWN else EXIT_REJECTED
+    return EXIT_UNKNOWN if error.outcome is Outcome.UNKNOWN else EXIT_UNAVAILABLE
+
+
+def _token(file: Path | None) -> str | None:
+    if file is not None:
+        return file.read_text().strip()
+    return os.environ.get("HACLIENT_TOKEN") or None
+
+
+def _prompt(runner: Runner) -> int:
+    """Read statements that end with ``;`` until the end of input."""
+    read_line = _reader()
+    servers = ", ".join(server.url for server in runner.connection.settings.servers)
+    runner.say(f"{servers}\nEnd a statement with ; — quit with Ctrl-D.")
+    text = ""
+    while True:
+        try:
+            line = read_line("haclient> " if not text else "      ... ")
+        except KeyboardInterrupt:
+            text = ""
+            continue
+        except EOFError:
+            return 0
+        if not text and line.strip().rstrip(";").lower() in ("quit", "exit", "\\q"):
+            return 0
+        parts = split(f"{text}\n{line}" if text else line)
+        text = parts.rest
+        for statement in parts.statements:
+            runner.run(statement)
+
+
+def _reader() -> Callable[[str], str]:
+    try:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory
+    except ImportError:
+        return input
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    history = Path(state) / "haclient" / "history"
+    history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    history.touch(mode=0o600)  # statements may hold what others should not read
+    session = PromptSession(history=FileHistory(str(history)))
+    return lambda prompt: str(session.prompt(prompt))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        given = _given_text(options)
+        runner = Runner(options)
+    except (OSError, InterfaceError) as error:
+        print(f"haclient: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    with runner.connection:
+        if given is None:
+            return _prompt(runner)
+        parts = split(given)
+        statements = [*parts.statements, *([parts.rest] if parts.rest else [])]
+        if options.request_id and len(statements) > 1:
+            print("haclient: --request-id names one statement", file=sys.stderr)
+            return EXIT_USAGE
+        try:
+            return runner.run_all(statements)
+        except BrokenPipeError:  # the reader, such as head, has had enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return EXIT_REJECTED
+
+
+def _given_text(options: argparse.Namespace) -> str | None:
+    """Return the text to run; None if it is to be asked for."""
+    if options.statement is not None and options.file is not None:
+        raise InterfaceError("give a statement or --file, not both")
+    if options.statement is not None:
+        return str(options.statement)
+    if options.file is not None and str(options.file) != "-":
+        return str(options.file.read_text())
+    if options.file is None and sys.stdin.isatty():
+        return None
+    return sys.stdin.read()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

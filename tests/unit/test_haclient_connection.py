@@ -1,0 +1,571 @@
+"""The client against real servers that answer, fail and misbehave; blocking and asyncio alike.
+
+The servers run in threads of their own, so a blocking call may block the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from haclient_server import (
+    WAIT_S,
+    Server,
+    answering,
+    breaking_off,
+    chunked,
+    failing,
+    freezing,
+    reset,
+    slow,
+    until_cancelled,
+)
+
+import haclient
+import haclient.aio
+from haclient import Failover, FailureKind, Outcome
+
+BIG = pa.table({"n": pa.array(range(20_000), pa.int32())})
+UNAVAILABLE = failing(503, "availability", "HAPROC_NOT_READY")
+
+
+async def settle(value: Any) -> Any:
+    """Await what the asyncio form returns; the blocking one has done it already."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def gather(values: Any) -> list[Any]:
+    """Exhaust an iterator of either form."""
+    if hasattr(values, "__aiter__"):
+        return [value async for value in values]
+    return list(values)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    made = [Server("a"), Server("b")]
+    yield made
+    for server in made:
+        server.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(params=["sync", "aio"])
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
+    opened: list[Any] = []
+
+    def open_(servers: list[Server], **options: Any) -> Any:
+        form = haclient if request.param == "sync" else haclient.aio
+        opened.append(form.connect([server.url for server in servers], **options))
+        return opened[-1]
+
+    yield open_
+    for connection in opened:
+        await settle(connection.close())
+
+
+async def run(connection: Any, sql: str = "SELECT 1", *given: Any, **options: Any) -> Any:
+    return await settle(connection.execute(sql, *given, **options))
+
+
+async def fails(connection: Any, sql: str = "SELECT 1", **options: Any) -> haclient.Error:
+    with pytest.raises(haclient.Error) as raised:
+        await run(connection, sql, **options)
+    return raised.value
+
+
+async def test_execute_query_gives_rows_description_and_report(
+    connect: Open, servers: list[Server]
+) -> None:
+    cursor = await run(connect(servers, token="secret", catalog="c", schema="s"))
+    assert await settle(cursor.fetchall()) == [(1,)]
+    assert cursor.description[0][:2] == ("n", haclient.NUMBER)
+    assert (cursor.ha["cluster"], cursor.rowcount, cursor.server) == ("a", -1, servers[0].url)
+    body = servers[0].seen[0]
+    assert body["request_id"] == cursor.request_id
+    assert (body["catalog"], body["schema"], body["timeout_s"]) == ("c", "s", 299.75)
+    assert servers[0].headers[0]["Authorization"] == "Bearer secret"
+
+
+async def test_execute_with_options_and_parameters_sends_them(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers)
+    await run(connection, "SELECT :x", {"x": 1}, request_id="mine", fanout="parallel", timeout_s=1)
+    body = servers[0].seen[0]
+    assert body["parameters"] == [{"name": "x", "value": "1", "type": "INT"}]
+    assert (body["request_id"], body["fanout"], body["timeout_s"]) == ("mine", "parallel", 0.9)
+    with pytest.raises(haclient.InterfaceError, match="consistancy"):
+        await run(connection, consistancy="any")
+
+
+async def test_fetch_in_parts_gives_every_row_once(connect: Open, servers: list[Server]) -> None:
+    servers[0].script.append(chunked(BIG, 1000))
+    cursor = await run(connect(servers))
+    assert await settle(cursor.fetchone()) == (0,)
+    assert await settle(cursor.fetchmany(2)) == [(1,), (2,)]
+    assert (await settle(cursor.fetchmany())) == [(3,)]
+    batches = cursor.fetch_arrow_batches()
+    first = await anext(batches) if hasattr(batches, "__anext__") else next(batches)
+    assert first.column(0).to_pylist() == list(range(4, 1000))
+    assert (await settle(cursor.fetch_arrow_table())).num_rows == 19_000
+    assert await settle(cursor.fetchall()) == []
+    assert await settle(cursor.fetchone()) is None
+
+
+async def test_fetch_as_table_pandas_and_by_iteration(connect: Open, servers: list[Server]) -> None:
+    connection = connect(servers)
+    for _ in range(3):
+        servers[0].script.append(answering(BIG))
+    assert (await settle((await run(connection)).fetch_arrow_table())).equals(BIG)
+    assert (await settle((await run(connection)).fetch_pandas())).n.sum() == sum(range(20_000))
+    assert len(await gather(await run(connection))) == 20_000
+
+
+async def test_fetch_without_a_result_raises_programming_error(
+    connect: Open, servers: list[Server]
+) -> None:
+    cursor = await run(connect(servers), "INSERT INTO t VALUES (1)")
+    assert (cursor.description, cursor.rowcount) == (None, 1)
+    with pytest.raises(haclient.ProgrammingError):
+        await settle(cursor.fetchone())
+
+
+async def test_executemany_of_a_row_insert_is_one_operation(
+    connect: Open, servers: list[Server]
+) -> None:
+    cursor = connect(servers).cursor()
+    await settle(cursor.executemany("INSERT INTO t VALUES (?)", [[1], [2], [3]]))
+    assert cursor.rowcount == 3
+    assert [row[0]["value"] for row in servers[0].seen[0]["parameter_rows"]] == ["1", "2", "3"]
+
+
+async def test_executemany_of_another_statement_derives_request_ids(
+    connect: Open, servers: list[Server]
+) -> None:
+    cursor = connect(servers).cursor()
+    await settle(cursor.executemany("UPDATE t SET a = ?", [[1], [2]], request_id="id"))
+    assert [body["request_id"] for body in servers[0].seen] == ["id.1", "id.2"]
+    assert cursor.request_id == "id"
+    await settle(cursor.executemany("INSERT INTO t VALUES (?)", []))
+    assert (cursor.rowcount, len(servers[0].seen)) == (0, 2)
+
+
+async def test_append_sends_the_rows_as_arrow(connect: Open, servers: list[Server]) -> None:
+    connection = connect(servers, schema="s")
+    report = await settle(connection.append("c.s.t", BIG.to_pandas(), request_id="r"))
+    assert report["affected_rows"] == 20_000
+    table, query, rows = servers[0].appended[0]
+    assert (table, query["schema"], query["request_id"], rows) == ("c.s.t", "s", "r", BIG)
+
+
+async def test_application_error_is_raised_without_failover(
+    connect: Open, servers: list[Server]
+) -> None:
+    error = await fails(connect(servers), "WRONG")
+    assert isinstance(error, haclient.ProgrammingError)
+    assert (error.kind, error.outcome) == (FailureKind.APPLICATION, Outcome.REJECTED)
+    assert (error.error_class, error.sqlstate) == ("TABLE_OR_VIEW_NOT_FOUND", "42P01")
+    assert (error.cluster, error.request_id) == ("a", servers[0].seen[0]["request_id"])
+    assert not servers[1].seen
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        UNAVAILABLE,
+        failing(429, "availability", "HAPROC_BUSY"),
+        reset,
+        breaking_off(BIG, 1000, 0.0),
+        breaking_off(BIG, 1000, 0.5),
+    ],
+    ids=["503", "429", "reset", "no body", "half a body"],
+)
+async def test_availability_error_fails_over_with_the_same_request_id(
+    connect: Open, servers: list[Server], behaviour: Any
+) -> None:
+    events: list[Failover] = []
+    connection = connect(servers, on_failover=events.append)
+    await run(connection)
+    servers[0].script.append(behaviour)
+    cursor = await run(connection)
+    assert cursor.ha["cluster"] == "b"
+    assert await settle(cursor.fetchall()) == [(1,)]
+    assert servers[0].seen[1] == servers[1].seen[0]
+    assert [(e.failed, e.next) for e in events] == [(servers[0].url, servers[1].url)]
+    assert (await run(connection)).ha["cluster"] == "b", "sticky"
+
+
+async def test_killed_server_is_left_at_once(connect: Open, servers: list[Server]) -> None:
+    connection = connect(servers, backoff_first_s=10.0, backoff_max_s=10.0)
+    await run(connection)
+    servers[0].stop()
+    begun = time.monotonic()
+    assert (await run(connection)).ha["cluster"] == "b"
+    assert time.monotonic() - begun < 5.0, "no backoff in the first round"
+
+
+async def test_hung_server_is_left_after_missed_probes(
+    connect: Open, servers: list[Server]
+) -> None:
+    events: list[Failover] = []
+    connection = connect(
+        servers, on_failover=events.append, silence_s=0.1, probe_timeout_s=0.1, timeout_s=20
+    )
+    servers[0].script.append(freezing)
+    assert (await run(connection)).ha["cluster"] == "b"
+    assert "does not answer" in events[0].message
+    servers[0].thaw()
+
+
+async def test_long_statement_on_a_living_server_is_waited_for(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, silence_s=0.05)
+    servers[0].script.append(slow(0.6))
+    assert (await run(connection)).ha["cluster"] == "a"
+    assert not servers[1].seen
+
+
+async def test_deadline_on_a_living_server_gives_outcome_unknown(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers)
+    servers[0].script.append(slow(10.0))
+    error = await fails(connection, timeout_s=0.3)
+    assert isinstance(error, haclient.OperationalError)
+    assert (error.outcome, error.error_class) == (Outcome.UNKNOWN, "HACLIENT_DEADLINE")
+    assert error.request_id in error.hint
+    assert not servers[1].seen
+
+
+async def test_no_server_reachable_gives_outcome_not_sent(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, outage_s=0.2)
+    for server in servers:
+        server.stop()
+    error = await fails(connection)
+    assert (error.outcome, error.error_class) == (Outcome.NOT_SENT, "HACLIENT_OUTAGE")
+    for server in servers:
+        server.start()
+    assert (await run(connection)).ha["cluster"] == "a"
+
+
+async def test_all_servers_breaking_gives_outcome_unknown(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, outage_s=0.0)
+    for server in servers:
+        server.script.append(reset)
+    error = await fails(connection, "INSERT INTO t VALUES (1)")
+    assert (error.outcome, error.kind) == (Outcome.UNKNOWN, FailureKind.AVAILABILITY)
+    assert all(len(server.seen) == 1 for server in servers)
+
+
+async def test_rejection_after_a_broken_attempt_is_believed_only_from_the_log(
+    connect: Open, servers: list[Server]
+) -> None:
+    for offset, outcome in ((None, Outcome.UNKNOWN), (17, Outcome.REJECTED)):
+        connection = connect(servers)
+        servers[0].script.append(reset)
+        servers[1].script.append(failing(422, "application", "X", log_offset=offset))
+        assert (await fails(connection)).outcome is outcome
+
+
+async def test_rounds_are_repeated_until_a_server_is_available(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, backoff_first_s=0.01)
+    for server in servers:
+        server.script.extend([UNAVAILABLE] * 3)
+    cursor = await run(connection)
+    assert len(servers[0].seen) + len(servers[1].seen) == 7
+    assert cursor.ha["cluster"] == "a"
+
+
+async def test_failback_goes_to_the_first_once_it_has_been_ready(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, failback_probe_s=0.02, failback_after_s=0.05)
+    servers[0].ready = False
+    servers[0].script.append(UNAVAILABLE)
+    await run(connection)
+    assert connection.server == servers[1].url
+    servers[0].ready = True
+    await until(lambda: connection.server == servers[0].url)
+    assert (await run(connection)).ha["cluster"] == "a"
+
+
+async def test_large_result_streams_and_a_break_is_an_error(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, buffer_bytes_max=10_000)
+    servers[0].script.append(chunked(BIG, 1000))
+    cursor = await run(connection)
+    assert await settle(cursor.fetch_arrow_table()) == BIG
+    servers[0].script.append(breaking_off(BIG, 1000, 0.9))
+    cursor = await run(connection)
+    assert await settle(cursor.fetchone()) == (0,)
+    with pytest.raises(haclient.OperationalError) as raised:
+        await settle(cursor.fetchall())
+    assert raised.value.error_class == "HACLIENT_RESULT_BROKEN"
+    assert raised.value.outcome is Outcome.NOT_SENT
+    assert (await run(connection)).ha["cluster"] == "a"
+
+
+async def test_stream_option_hands_rows_out_before_the_end(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].script.append(breaking_off(BIG, 10, 0.5))
+    cursor = await run(connect(servers), stream=True)
+    assert await settle(cursor.fetchone()) == (0,)
+    await settle(cursor.close())
+
+
+async def test_session_is_opened_when_the_server_asks_and_kept(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, schema="s`x")
+    await run(connection, "USE x")
+    await run(connection)
+    (session,) = servers[0].sessions.values()
+    assert session == ["USE `s``x`", "USE x"]
+    assert "schema" not in servers[0].seen[-1]
+    assert servers[0].seen[-1]["session_id"] in servers[0].sessions
+
+
+async def test_session_moves_with_the_client_and_survives_a_restart(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers)
+    await run(connection, "USE x")
+    await run(connection, "USE y")
+    servers[0].stop()
+    assert (await run(connection)).ha["cluster"] == "b"
+    assert list(servers[1].sessions.values()) == [["USE x", "USE y"]]
+    servers[1].sessions.clear()
+    await run(connection, "USE z")
+    assert list(servers[1].sessions.values()) == [["USE x", "USE y", "USE z"]]
+    await settle(connection.close())
+    assert not servers[1].sessions
+
+
+async def test_session_statement_with_parameters_cannot_be_replayed(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers)
+    await run(connection, "USE x", [1])
+    assert (await run(connection)).ha["cluster"] == "a"
+    servers[0].stop()
+    error = await fails(connection)
+    assert error.error_class == "HACLIENT_SESSION_LOST"
+
+
+async def test_append_in_a_session_goes_where_the_session_is(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, schema="s")
+    await run(connection, "USE x")
+    servers[0].script.append(answering(pa.table({"c": ["cat"], "s": ["x"]})))
+    await settle(connection.append("t", BIG))
+    assert servers[0].appended[0][1]["schema"] == "x"
+
+
+async def test_closed_connection_and_cursor_refuse_work(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers)
+    cursor = connection.cursor()
+    await settle(cursor.close())
+    with pytest.raises(haclient.InterfaceError):
+        await settle(cursor.execute("SELECT 1"))
+    await settle(connection.commit())
+    with pytest.raises(haclient.NotSupportedError):
+        await settle(connection.rollback())
+    await settle(connection.close())
+    with pytest.raises(haclient.InterfaceError):
+        connection.cursor()
+
+
+def test_cancel_from_another_thread_ends_execute(servers: list[Server]) -> None:
+    servers[0].script.append(until_cancelled)
+    with haclient.connect([s.url for s in servers]) as connection, connection.cursor() as cursor:
+
+        def cancel() -> None:
+            deadline = time.monotonic() + WAIT_S
+            while not servers[0].seen and time.monotonic() < deadline:
+                time.sleep(0.005)
+            cursor.cancel()
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        with pytest.raises(haclient.OperationalError) as raised:
+            cursor.execute("SELECT 1")
+        thread.join(WAIT_S)
+    assert raised.value.error_class == "OPERATION_CANCELED"
+    assert servers[0].cancelled == [servers[0].seen[0]["request_id"]]
+    assert not servers[1].seen
+
+
+async def test_cancel_from_another_task_ends_execute(servers: list[Server]) -> None:
+    servers[0].script.append(until_cancelled)
+    async with haclient.aio.connect([s.url for s in servers]) as connection:
+        cursor = connection.cursor()
+        running = asyncio.create_task(cursor.execute("SELECT 1"))
+        await until(lambda: bool(servers[0].seen))
+        await cursor.cancel()
+        with pytest.raises(haclient.OperationalError):
+            await running
+    assert not servers[1].seen
+
+
+async def test_task_cancelled_during_execute_leaves_the_connection_usable(
+    servers: list[Server],
+) -> None:
+    servers[0].script.append(slow(5.0))
+    async with haclient.aio.connect([s.url for s in servers]) as connection:
+        running = asyncio.create_task(connection.execute("SELECT 1"))
+        await until(lambda: bool(servers[0].seen))
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert await (await connection.execute("SELECT 1")).fetchall() == [(1,)]
+
+
+def test_threads_sharing_a_connection_get_their_own_answers(servers: list[Server]) -> None:
+    wrong: list[object] = []
+    with haclient.connect([s.url for s in servers], outage_s=20.0) as connection:
+
+        def work(number: int) -> None:
+            for step in range(25):
+                cursor = connection.execute("SELECT ?", [number], request_id=f"{number}-{step}")
+                if cursor.fetchall() != [(1,)] or cursor.request_id != f"{number}-{step}":
+                    wrong.append((number, step))
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        servers[0].stop()  # in the middle of it
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert not wrong
+    answered = {body["request_id"] for server in servers for body in server.seen}
+    assert len(answered) == 200
+
+
+def test_unreachable_address_is_passed_over_within_the_connect_timeout(
+    servers: list[Server],
+) -> None:
+    # A listener whose backlog is full does not take connections: packets are dropped.
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        url = f"http://127.0.0.1:{address[1]}"
+        try:
+            with haclient.connect([url, servers[1].url], connect_timeout_s=0.1) as connection:
+                assert connection.execute("SELECT 1").ha["cluster"] == "b"
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"not HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+        b"",
+    ],
+)
+async def test_broken_http_is_failed_over(
+    connect: Open, servers: list[Server], answer: bytes
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.settimeout(WAIT_S)
+                while b"SELECT 1" not in peer.recv(65536):
+                    pass
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        servers[0].stop()
+        broken = Server.__new__(Server)
+        broken.port = listener.getsockname()[1]
+        connection = connect([broken, servers[1]])
+        assert (await run(connection)).ha["cluster"] == "b"
+        thread.join(WAIT_S)
+
+
+def test_module_follows_pep_249() -> None:
+    assert (haclient.apilevel, haclient.threadsafety, haclient.paramstyle) == ("2.0", 2, "qmark")
+    tree = {
+        haclient.Error: Exception,
+        haclient.Warning: Exception,
+        haclient.InterfaceError: haclient.Error,
+        haclient.DatabaseError: haclient.Error,
+        haclient.DataError: haclient.DatabaseError,
+        haclient.OperationalError: haclient.DatabaseError,
+        haclient.IntegrityError: haclient.DatabaseError,
+        haclient.InternalError: haclient.DatabaseError,
+        haclient.ProgrammingError: haclient.DatabaseError,
+        haclient.NotSupportedError: haclient.DatabaseError,
+    }
+    for error, base in tree.items():
+        assert error.__base__ is base
+        assert getattr(haclient.Connection, error.__name__) is error
+    for name in ["close", "commit", "rollback", "cursor"]:
+        assert callable(getattr(haclient.Connection, name))
+    fetching = ["fetchone", "fetchmany", "fetchall"]
+    for name in ["close", "execute", "executemany", *fetching, "setinputsizes", "setoutputsize"]:
+        assert callable(getattr(haclient.Cursor, name))
+    assert haclient.Binary(b"x") == b"x"
+    assert haclient.TimestampFromTicks(0).date() == haclient.DateFromTicks(0)
+    assert haclient.TimeFromTicks(0) == haclient.TimestampFromTicks(0).time()
+
+
+def test_unknown_option_of_connect_is_refused() -> None:
+    with pytest.raises(haclient.InterfaceError, match="timeout"):
+        haclient.connect("http://a", timeout=5)
+
+
+def test_blocking_client_is_what_the_script_writes() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "async_to_sync.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_client_imports_neither_server_nor_spark() -> None:
+    code = "import sys, haclient, haclient.aio, haclient.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"haproc", "dmq", "pyspark", "grpc", "pandas", "prompt_toolkit", "rich"}

@@ -1,0 +1,265 @@
+"""Python values to parameters, results to Python values, SQL text cut into statements."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from haclient_server import arrow
+from hypothesis import given
+from hypothesis import strategies as st
+
+import haclient
+from haclient import columns, parameters
+from haclient.frames import BrokenStream, Frames, read_whole
+from haclient.request_ids import new_request_id, request_id
+from haclient.rows import arrow_stream
+from haclient.settings import parse_servers
+from haclient.statements import Split, is_row_insert, split
+from haproc.pin.parameters import bind, parse_parameters
+
+ZURICH = dt.timezone(dt.timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, {"value": None}),
+        ("it's", {"value": "it's"}),
+        (True, {"value": "true", "type": "BOOLEAN"}),
+        (-7, {"value": "-7", "type": "INT"}),
+        (1 << 31, {"value": "2147483648", "type": "BIGINT"}),
+        (1 << 63, {"value": "9223372036854775808", "type": "DECIMAL(19,0)"}),
+        (1.5, {"value": "1.5", "type": "DOUBLE"}),
+        (float("-inf"), {"value": "-Infinity", "type": "DOUBLE"}),
+        (Decimal("1.50"), {"value": "1.50", "type": "DECIMAL(3,2)"}),
+        (Decimal("0.001"), {"value": "0.001", "type": "DECIMAL(3,3)"}),
+        (Decimal("1E+3"), {"value": "1000", "type": "DECIMAL(4,0)"}),
+        (dt.date(2026, 1, 2), {"value": "2026-01-02", "type": "DATE"}),
+        (dt.time(1, 2, 3), {"value": "01:02:03", "type": "TIME"}),
+        (dt.datetime(2026, 1, 2, 3), {"value": "2026-01-02 03:00:00", "type": "TIMESTAMP_NTZ"}),
+        (
+            dt.datetime(2026, 1, 2, 3, tzinfo=ZURICH),
+            {"value": "2026-01-02 01:00:00+00:00", "type": "TIMESTAMP"},
+        ),
+        (
+            -dt.timedelta(days=1, hours=2, microseconds=5),
+            {"value": "-1 02:00:00.000005", "type": "INTERVAL DAY TO SECOND"},
+        ),
+        (b"\x00\xff", {"value": "AP8=", "type": "BINARY"}),
+        (uuid.UUID(int=1), {"value": "00000000-0000-0000-0000-000000000001"}),
+        ([1, None, 1 << 40], {"value": '["1", null, "1099511627776"]', "type": "ARRAY<BIGINT>"}),
+        ([], {"value": "[]", "type": "ARRAY<VOID>"}),
+        ([1, Decimal("0.5")], {"value": '["1", "0.5"]', "type": "ARRAY<DECIMAL(11,1)>"}),
+        ({"a": [1.5]}, {"value": '[["a", ["1.5"]]]', "type": "MAP<STRING, ARRAY<DOUBLE>>"}),
+        (np.int64(5), {"value": "5", "type": "INT"}),
+        (np.float32(0.5), {"value": "0.5", "type": "DOUBLE"}),
+    ],
+)
+def test_parameter_of_a_python_value_is_text_with_its_type(value: Any, expected: Any) -> None:
+    assert parameters.encode([value]) == [expected]
+    bind("SELECT ?", parse_parameters(parameters.encode([value])))  # the server takes it
+
+
+def test_parameters_of_a_mapping_are_named() -> None:
+    encoded = parameters.encode({"a": 1})
+    assert encoded == [{"name": "a", "value": "1", "type": "INT"}]
+    assert bind("SELECT :a", parse_parameters(encoded)) == "SELECT 1"
+
+
+@pytest.mark.parametrize(
+    "value", [object(), [1, "a"], {None: 1}, [dt.datetime(2026, 1, 1), dt.date(2026, 1, 1)]]
+)
+def test_parameter_without_a_spark_type_raises_programming_error(value: Any) -> None:
+    with pytest.raises(haclient.ProgrammingError, match="parameter 1"):
+        parameters.encode([value])
+
+
+@pytest.mark.parametrize("value", [10**38, Decimal("NaN"), Decimal(1).scaleb(-39), "\ud800"])
+def test_parameter_out_of_range_raises_data_error(value: Any) -> None:
+    with pytest.raises(haclient.DataError):
+        parameters.encode([value])
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**38) + 1, 10**38 - 1),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.dates(),
+    st.datetimes(),
+    st.datetimes(dt.datetime(2, 1, 1), dt.datetime(9998, 1, 1), timezones=st.just(ZURICH)),
+    st.timedeltas(),
+    st.times(),
+    st.uuids(),
+    st.decimals(
+        allow_nan=False, allow_infinity=False, places=5, min_value=-(10**20), max_value=10**20
+    ),
+)
+
+
+@given(st.one_of(scalars, st.lists(st.integers()).map(lambda v: [i % 10**9 for i in v])))
+def test_parameter_of_any_value_is_understood_by_the_server(value: Any) -> None:
+    bind("SELECT ?", parse_parameters(parameters.encode([value])))
+
+
+def test_rows_of_a_batch_are_plain_python() -> None:
+    moment = dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC)
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "d": pa.array([Decimal("1.50")], pa.decimal128(10, 2)),
+            "t": pa.array([moment], pa.timestamp("us", "UTC")),
+            "n": pa.array([moment.replace(tzinfo=None)], pa.timestamp("us")),
+            "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32())),
+            "s": pa.array([{"x": 1}], pa.struct([("x", pa.int32())])),
+            "a": pa.array([[1, None]], pa.list_(pa.int64())),
+            "i": pa.array([dt.timedelta(days=1)], pa.duration("us")),
+            "b": pa.array([b"\x00"], pa.binary()),
+        }
+    )
+    naive = moment.replace(tzinfo=None)
+    day = dt.timedelta(days=1)
+    wanted = (Decimal("1.50"), moment, naive, {"a": 1}, {"x": 1}, [1, None], day, b"\x00")
+    assert columns.rows(batch) == [wanted]
+    described = columns.describe(batch.schema)
+    assert described is not None
+    assert [c.type_code for c in described] == (
+        ["DECIMAL", "TIMESTAMP", "TIMESTAMP_NTZ", "MAP", "STRUCT", "ARRAY", "INTERVAL", "BINARY"]
+    )
+    assert (described[0].precision, described[0].scale) == (10, 2)
+    assert described[1].type_code == haclient.DATETIME != described[0].type_code
+
+
+TABLE = pa.table({"n": pa.array(range(1000), pa.int32()), "s": ["x" * 10] * 1000})
+
+
+@given(st.lists(st.integers(1, 5000), max_size=30))
+def test_frames_cut_anywhere_give_the_same_batches(cuts: list[int]) -> None:
+    data, frames, batches = arrow(TABLE, 100), Frames(), []
+    for size in [*cuts, len(data)]:
+        batches += frames.feed(data[:size])
+        data = data[size:]
+    frames.finish()
+    assert len(batches) == 10
+    assert pa.Table.from_batches(batches, schema=frames.schema).equals(TABLE)
+
+
+def test_frames_of_dictionaries_are_decoded() -> None:
+    table = pa.table({"s": pa.array(["a", "b", "a"]).dictionary_encode()})
+    frames = Frames()
+    batches = frames.feed(arrow(table))
+    assert [batch.to_pylist() for batch in batches] == [table.to_pylist()]
+
+
+def test_frames_ending_within_a_message_are_broken() -> None:
+    frames = Frames()
+    frames.feed(arrow(TABLE, 100)[:-50])
+    with pytest.raises(BrokenStream):
+        frames.finish()
+
+
+@pytest.mark.parametrize("data", [b"{}" * 10, b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"\x00" * 400])
+def test_frames_of_something_else_are_broken(data: bytes) -> None:
+    with pytest.raises(BrokenStream):
+        Frames().feed(data)
+    with pytest.raises(BrokenStream):
+        read_whole(data)
+
+
+def test_request_ids_sort_by_time_and_are_uuids_of_version_7() -> None:
+    first, second = request_id(1, b"\xff" * 10), request_id(2, b"\x00" * 10)
+    assert first < second
+    made = uuid.UUID(new_request_id())
+    assert made.version == 7
+    assert made.variant == uuid.RFC_4122
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select 1; select 2;", Split(("select 1", "select 2"), "")),
+        ("select ';' ; x", Split(("select ';'",), "x")),
+        (r"select 'it\';s'; x", Split((r"select 'it\';s'",), "x")),
+        ('select `a;``b`, "c;"; x', Split(('select `a;``b`, "c;"',), "x")),
+        (r"select r'\'; x", Split((r"select r'\'",), "x")),
+        ("-- a; b\nselect 1;", Split(("-- a; b\nselect 1",), "")),
+        ("/* a; /* b; */ c; */ select 1; x", Split(("/* a; /* b; */ c; */ select 1",), "x")),
+        (";; -- nothing\n;", Split((), "")),
+        ("select 'open; ", Split((), "select 'open;")),
+        ("select /* open; ", Split((), "select /* open;")),
+    ],
+)
+def test_split_of_a_text_finds_statements(sql: str, expected: Split) -> None:
+    assert split(sql) == expected
+
+
+@given(st.text(alphabet="a;'\"`-/*\\ \nr(", max_size=60))
+def test_split_of_any_text_ends_and_loses_no_statement(sql: str) -> None:
+    found = split(sql)
+    assert all(statement.strip() for statement in found.statements)
+    assert split(";".join(found.statements) + ";" if found.statements else "").rest == "" or (
+        "--" in sql
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("INSERT INTO t VALUES (?, 'a)')", True),
+        ("-- x\ninsert into t (a, b) values (:a, f(:b));", True),
+        ("INSERT INTO `values` VALUES (?)", True),
+        ("INSERT INTO t VALUES (1), (?)", False),
+        ("INSERT INTO t SELECT ?", False),
+        ("UPDATE t SET a = (?)", False),
+        ("INSERT INTO t VALUES (?) RETURNING x", False),
+        ("VALUES (?)", False),
+    ],
+)
+def test_is_row_insert_of_a_statement(sql: str, expected: bool) -> None:
+    assert is_row_insert(sql) is expected
+
+
+def test_arrow_stream_of_every_form_is_the_same_table() -> None:
+    batches = TABLE.to_batches(max_chunksize=300)
+    forms = [TABLE, batches, iter(batches), TABLE.to_reader(), TABLE.to_pandas()]
+    for form in forms:
+        assert pa.ipc.open_stream(arrow_stream(form)).read_all().equals(TABLE)
+    assert pa.ipc.open_stream(arrow_stream(batches[0])).read_all().num_rows == 300
+
+
+@pytest.mark.parametrize("data", [5, [], ["x"]])
+def test_arrow_stream_of_something_else_is_refused(data: Any) -> None:
+    with pytest.raises(haclient.InterfaceError):
+        arrow_stream(data)
+
+
+def test_servers_of_a_text_or_a_list_are_the_same() -> None:
+    text = parse_servers("https://a:1,b:2, [::1]")
+    assert [s.url for s in text] == ["https://a:1", "https://b:2", "https://[::1]:443"]
+    assert parse_servers(["https://a:1", "https://b:2", "https://[::1]:443"]) == text
+
+
+@pytest.mark.parametrize("servers", ["", "ftp://a", "http://a:x", "http://a,http://a:80", "a?b"])
+def test_servers_that_are_none_are_refused(servers: str) -> None:
+    with pytest.raises(haclient.InterfaceError):
+        parse_servers(servers)
+
+
+def test_error_text_names_class_state_and_hint() -> None:
+    from haclient.exceptions import Failure, FailureKind, error_from
+
+    failure = Failure(
+        FailureKind.APPLICATION, "no t", error_class="GONE", sqlstate="42P01", hint="look"
+    )
+    error = error_from(failure, "id")
+    assert isinstance(error, haclient.ProgrammingError)
+    assert str(error) == "[GONE] no t (SQLSTATE 42P01)\nHint: look"
+    assert json.dumps(error.kind) == '"application"'
