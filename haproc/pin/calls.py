@@ -31,11 +31,14 @@ _INTEGER_NAMES = {"Y": "TINYINT", "S": "SMALLINT", "": "INT", "L": "BIGINT"}
 
 
 def call_literal(scan: Scan, call: Call, moment: Moment, chance: Chance | None) -> str | None:
-    """Return the literal that the call becomes, or None; ``chance`` only where it runs once."""
+    """Return the literal that the call becomes, or None.
+
+    ``chance`` is given only in a VALUES list, where every call runs once.
+    """
     if call.nature is Nature.DETERMINISTIC:
         return _deterministic(scan, call, moment)
     if call.nature is Nature.CLOCK:
-        return _clock(scan, call, moment)
+        return _clock(scan, call, moment, plain=chance is not None)
     if call.nature is Nature.IDENTITY and not call.has_arguments:
         return identity_literal(call.name, moment)
     if call.nature is Nature.RANDOM and chance is not None:
@@ -43,9 +46,9 @@ def call_literal(scan: Scan, call: Call, moment: Moment, chance: Chance | None) 
     return None
 
 
-def _clock(scan: Scan, call: Call, moment: Moment) -> str | None:
+def _clock(scan: Scan, call: Call, moment: Moment, *, plain: bool) -> str | None:
     if not call.has_arguments:
-        return clock_literal(call.name, moment)
+        return clock_literal(call.name, moment, plain=plain)
     digits = scan.text(call.open + 1, call.close - 1)
     if call.name == "current_time" and digits in "0123456":
         return f"CAST({clock_literal(call.name, moment)} AS TIME({digits}))"

@@ -127,15 +127,14 @@ def _examine_head(examination: Examination, split: Split) -> None:
 
     A plain column list is left out, its names are no expressions.
     """
-    scan, at = examination.scan, split.target_end
-    while at < split.query:
-        before = scan.word(at - 1)
-        if scan.symbol(at) == "(" and before not in ("PARTITION", "WHERE", "ON", "AND", "OR"):
-            at = scan.closing[at] + 1
-            continue
-        end = scan.closing[at] + 1 if scan.symbol(at) == "(" else at + 1
-        examination.stretch(at, min(end, split.query))
-        at = end
+    scan, start = examination.scan, split.target_end
+    for at in range(split.target_end, split.query):
+        is_list = at == split.target_end or scan.symbol(at - 1) == ")"
+        if scan.symbol(at) == "(" and (is_list or scan.word(at - 1) == "EXISTS"):
+            examination.stretch(start, at)
+            start = scan.closing[at] + 1
+            break
+    examination.stretch(start, split.query)
 
 
 def _pin_unsplit(

@@ -250,4 +250,4 @@ class Examination:
         elif name in ("current_user", "user", "session_user"):
             self._replace(at, at, identity_literal(name, self.moment))
         else:
-            self._replace(at, at, clock_literal(name, self.moment))
+            self._replace(at, at, clock_literal(name, self.moment, plain=rows))

@@ -33,6 +33,9 @@ from haproc.pin.sqltypes import (
 TOO_LARGE = "HAPROC_TOO_LARGE_TO_MATERIALISE"
 UNSUPPORTED = "HAPROC_CANNOT_MATERIALISE"
 _YEAR_MONTH = re.compile(r"INTERVAL '(-?)([0-9]+)(?:-([0-9]+))?' (YEAR TO MONTH|YEAR|MONTH)")
+_PLAINER = {"VARIANT": SqlType("STRING"), "DECIMAL": SqlType("DECIMAL")}
+"""How values are written inside VALUES, where the CAST or parse_json around them gives the type.
+All decimals of a column have its scale, so their common type holds them all."""
 _MICROS = frozenset({"TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
 
 
@@ -152,8 +155,8 @@ def _written(column: pa.ChunkedArray, kind: SqlType, of: QueryColumn) -> list[st
     """Return one literal for each row; NULLs stay untyped, the CAST around types the column."""
     try:
         convert = _converter(kind, column.type)
-        if kind.name == "VARIANT":
-            kind = SqlType("STRING")
+        if kind.name in _PLAINER:
+            kind = _PLAINER[kind.name]
         return [
             "NULL" if value is None else literal(convert(value), kind)
             for value in _with_integers(column).to_pylist()

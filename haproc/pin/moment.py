@@ -62,16 +62,22 @@ def date_text(day: date) -> str:
     return f"DATE '{day.isoformat()}'"
 
 
-def instant_text(at: datetime, type_name: str = "TIMESTAMP") -> str:
-    """Return a TIMESTAMP or TIMESTAMP_LTZ literal of an aware time, with its offset."""
+def instant_text(at: datetime, type_name: str = "TIMESTAMP", *, plain: bool = False) -> str:
+    """Return a TIMESTAMP or TIMESTAMP_LTZ literal of an aware time.
+
+    It has its offset, unless it may be ``plain`` and the wall time happens once: INSERTs of plain
+    literals can be combined, and the session's time zone is replicated with the statement.
+    """
     offset = at.utcoffset() or timedelta()
+    if plain and at.replace(fold=0).utcoffset() == at.replace(fold=1).utcoffset():
+        return f"{type_name} '{_wall(at)}'"
     if offset.total_seconds() % 60:
         at = at.astimezone(UTC)  # Spark's offsets have minutes at the finest
     return f"{type_name} '{at.isoformat(sep=' ')}'"
 
 
-def clock_literal(name: str, moment: Moment) -> str:
-    """Return what a function of the clock, without arguments, gives."""
+def clock_literal(name: str, moment: Moment, *, plain: bool = False) -> str:
+    """Return what a function of the clock, without arguments, gives; ``plain`` as above."""
     now = local_time(moment)
     if name in ("current_date", "curdate"):
         return date_text(now.date())
@@ -81,7 +87,7 @@ def clock_literal(name: str, moment: Moment) -> str:
         return f"TIMESTAMP_NTZ '{_wall(now)}'"
     if name == "unix_timestamp":
         return f"{math.floor(moment.now.timestamp())}L"
-    return instant_text(now)
+    return instant_text(now, plain=plain)
 
 
 def identity_literal(name: str, moment: Moment) -> str:

@@ -82,7 +82,7 @@ class Scan:
         token = self.tokens[at]
         if token.kind is TokenKind.QUOTED_NAME:
             return token.text[1:-1].replace("``", "`").lower()
-        return token.text.lower()
+        return token.upper.lower()  # by way of Spark's capitals
 
     def chain_start(self, at: int) -> int:
         """Return where the qualified name that ends at ``at`` begins."""
