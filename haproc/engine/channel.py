@@ -9,6 +9,8 @@ them (frozen, or behind a cut cable) breaks the connection.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,8 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress
 
 _SERVICE = "/spark.connect.SparkConnectService/"
+_LAST_CALLS_TIMEOUT_S = 1.0
+"""What interrupts under way are given when the connection closes. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Channel:
     def __init__(self, address: EngineAddress, limits: EngineLimits) -> None:
         self.limits = limits
         self.address = address
+        self._background: set[asyncio.Task[None]] = set()
         self._metadata = (("authorization", f"Bearer {address.token}"),) if address.token else ()
         target = f"{address.host}:{address.port}"
         options = _options(limits)
@@ -94,8 +99,19 @@ class Channel:
         self._check_size(request)
         return await self._unary[name](request, timeout=timeout_s, metadata=self._metadata)
 
+    def in_background(self, call: Coroutine[Any, Any, None]) -> None:
+        """Make a call whose outcome nobody waits for."""
+        task = asyncio.create_task(call)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     async def aclose(self) -> None:
         """Close the connection; calls under way are cancelled."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=_LAST_CALLS_TIMEOUT_S)
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._channel.close(None)
 
     def _check_size(self, request: Any) -> None:

@@ -121,6 +121,17 @@ class RemoteSession:
             request.operation_id = operation_id
         await self._unary("Interrupt", request, self._channel.limits.control_timeout_s)
 
+    def interrupt_soon(self, operation_id: str) -> None:
+        """Ask the server to stop an operation, without waiting (it may be frozen).
+
+        A statement whose caller went away runs on by itself: Spark does not stop it.
+        """
+        self._channel.in_background(self._interrupt_quietly(operation_id))
+
+    async def _interrupt_quietly(self, operation_id: str) -> None:
+        with contextlib.suppress(EngineError):
+            await self.interrupt(operation_id)
+
     async def interrupt_and_wait(self) -> None:
         """Stop everything in this session and return once nothing runs any more."""
         wait_s = self._channel.limits.interrupt_wait_s

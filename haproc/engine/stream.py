@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from haproc.engine.arrow import empty_stream
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
 from haproc.engine.remote import RemoteSession
+from haproc.engine.status import session_lost
 
 _ATTEMPTS_MAX = 3
 """Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
@@ -41,8 +42,6 @@ class QueryStream:
         self._timeout_s = timeout_s
         self._begin = begin
         self._recover = recover
-        self._operation_id = ""
-        self._running = False
         self._chunks = self._read()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -53,35 +52,41 @@ class QueryStream:
 
     async def aclose(self) -> None:
         """Let go of the result; a statement that still runs is stopped on the cluster."""
-        stopped_early = self._running
         await self._chunks.aclose()
-        if stopped_early:
-            with contextlib.suppress(EngineError):
-                await self._remote.interrupt(self._operation_id)
 
     async def _read(self) -> AsyncGenerator[Chunk, None]:
         for attempt in range(1, _ATTEMPTS_MAX + 1):
-            self._operation_id = str(uuid.uuid4())
             epoch = await self._begin()
-            self._running = True
             chunks_given = 0
             try:
-                async with contextlib.aclosing(
-                    self._remote.execute(
-                        self._plan, self._operation_id, self._timeout_s, epoch=epoch
-                    )
-                ) as responses:
-                    async for response in responses:
-                        if response.HasField("arrow_batch"):
-                            chunks_given += 1
-                            batch = response.arrow_batch
-                            yield Chunk(batch.data, batch.row_count)
-                self._running = False
+                async with contextlib.aclosing(self._run(epoch)) as chunks:
+                    async for chunk in chunks:
+                        chunks_given += 1
+                        yield chunk
                 if not chunks_given:
                     yield Chunk(empty_stream(), 0)
                 return
             except EngineError as error:
-                self._running = False
                 refused_unrun = not chunks_given and attempt < _ATTEMPTS_MAX
                 if not (refused_unrun and await self._recover(error, epoch)):
                     raise
+
+    async def _run(self, epoch: int) -> AsyncGenerator[Chunk, None]:
+        """Run the statement once; however this is left, nothing of it goes on on the cluster."""
+        operation_id = str(uuid.uuid4())
+        ended = False
+        try:
+            async with contextlib.aclosing(
+                self._remote.execute(self._plan, operation_id, self._timeout_s, epoch=epoch)
+            ) as responses:
+                async for response in responses:
+                    if response.HasField("arrow_batch"):
+                        batch = response.arrow_batch
+                        yield Chunk(batch.data, batch.row_count)
+            ended = True
+        except EngineError as error:
+            ended = error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
+            raise
+        finally:
+            if not ended:
+                self._remote.interrupt_soon(operation_id)

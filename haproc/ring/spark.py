@@ -102,9 +102,10 @@ class LocalSpark:
         return await self._process.wait_gone(timeout_s)
 
     def log_tail(self, lines: int = _LOG_LINES_SHOWN) -> str:
-        """Return the last lines of the server's log."""
+        """Return the last lines of the server's log, without the frames of stack traces."""
         with contextlib.suppress(OSError):
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+            said = self.log.read_text(errors="replace").splitlines()
+            return "\n".join([line for line in said if not line.startswith("\tat ")][-lines:])
         return ""
 
     def _launch(self) -> None:

@@ -1,0 +1,67 @@
+"""One local Spark server for all integration tests of a run, and engines connected to it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.interface import EngineAddress
+from haproc.ring.spark import LocalSpark, free_port
+
+
+def start_spark(name: str, folder: Path, *, warm: bool) -> LocalSpark:
+    """Start a server; what it reports is shown if the test fails."""
+    spark = LocalSpark(name, folder, free_port(), uuid.uuid4().hex, progress=print)
+    try:
+        asyncio.run(spark.start(warm=warm))
+    except BaseException:
+        spark.kill()
+        raise
+    return spark
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
+    """The run's server: warm, shared, never killed or frozen."""
+    server = start_spark("shared", tmp_path_factory.mktemp("spark"), warm=True)
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="module")
+def mortal_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSpark]:
+    """A server of one test module's own, to be killed, frozen and started again."""
+    server = start_spark("mortal", tmp_path_factory.mktemp("mortal"), warm=False)
+    yield server
+    server.kill()
+
+
+def address_of(server: LocalSpark) -> EngineAddress:
+    """Return where an engine finds the server."""
+    return EngineAddress("127.0.0.1", server.port, server.token)
+
+
+@pytest.fixture
+async def engine(spark: LocalSpark) -> AsyncIterator[SparkConnectEngine]:
+    """An engine connected to the run's server."""
+    made = SparkConnectEngine(address_of(spark), ring="ring", cluster="a")
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def schema(engine: SparkConnectEngine) -> AsyncIterator[str]:
+    """A schema of the test's own, dropped afterwards."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    session = engine.session("schema")
+    for sql in (f"CREATE SCHEMA {name}",):
+        async for _ in await session.query(sql, timeout_s=60):
+            pass
+    yield name
+    async for _ in await session.query(f"DROP SCHEMA {name} CASCADE", timeout_s=60):
+        pass

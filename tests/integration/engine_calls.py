@@ -1,0 +1,69 @@
+"""Short forms of engine calls for tests."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
+from haproc.engine.session import SparkSession
+
+TIMEOUT_S = 60.0
+FOREVER = "SELECT count(*) FROM range(0, 1000000000000, 1, 2) WHERE sin(id) + cos(id) > 5"
+"""A query that no test waits for the end of."""
+
+
+async def table(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> pa.Table:
+    """Run a query and return its whole result."""
+    parts = []
+    stream = await session.query(sql, timeout_s=timeout_s)
+    async with contextlib.aclosing(stream):
+        async for chunk in stream:
+            part = pa.ipc.open_stream(chunk.data).read_all()
+            assert part.num_rows == chunk.rows
+            parts.append(part)
+    return pa.concat_tables(parts)
+
+
+async def rows(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> list[Any]:
+    """Run a query and return its rows as tuples."""
+    result = await table(session, sql, timeout_s)
+    return [tuple(row.values()) for row in result.to_pylist()]
+
+
+async def error(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> EngineError:
+    """Run a query that must fail and return its error."""
+    with pytest.raises(EngineError) as caught:
+        await table(session, sql, timeout_s)
+    return caught.value
+
+
+async def apply(
+    engine: SparkConnectEngine,
+    write: str | RowsWrite,
+    version: int | None = None,
+    *,
+    settings: Settings | None = None,
+    lane: int = 0,
+    timeout_s: float = TIMEOUT_S,
+) -> Applied:
+    """Apply a write in a lane, under the mark of this version."""
+    return await engine.lane(lane).apply(
+        SqlWrite(write) if isinstance(write, str) else write,
+        settings or Settings(),
+        None if version is None else Mark("ring", version),
+        timeout_s=timeout_s,
+    )
+
+
+def arrow_stream(data: pa.Table, rows_per_batch: int | None = None) -> bytes:
+    """Return a table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, data.schema) as writer:
+        writer.write_table(data, max_chunksize=rows_per_batch)
+    return bytes(sink.getvalue())

@@ -1,0 +1,365 @@
+"""The engine on a real Spark: queries, errors, sessions, settings, lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import decimal
+import resource
+
+import pytest
+
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Column, EngineAddress, Settings
+from haproc.ring.spark import LocalSpark
+from tests.integration.conftest import address_of
+from tests.integration.engine_calls import FOREVER, apply, error, rows, table
+
+pytestmark = pytest.mark.spark
+APPLICATION, AVAILABILITY = ErrorKind.APPLICATION, ErrorKind.AVAILABILITY
+
+
+async def test_query_values_of_many_types_come_back_equal(engine: SparkConnectEngine) -> None:
+    sql = """SELECT CAST(1 AS TINYINT), CAST(2 AS SMALLINT), 3, 4L, CAST(0.5 AS FLOAT), 0.25D,
+        CAST('12.30' AS DECIMAL(10,2)), 'it''s ☃', X'00FF', true, DATE'2024-02-29',
+        TIMESTAMP_NTZ'2024-02-29 12:00:00.123456', array(1, NULL), map('k', 1),
+        named_struct('a', 1, 'b', 'x'), NULL"""
+    assert await rows(engine.session("types"), sql) == [
+        (
+            *(1, 2, 3, 4, 0.5, 0.25, decimal.Decimal("12.30"), "it's ☃", b"\x00\xff", True),
+            dt.date(2024, 2, 29),
+            dt.datetime(2024, 2, 29, 12, 0, 0, 123456),
+            [1, None],
+            [("k", 1)],
+            {"a": 1, "b": "x"},
+            None,
+        )
+    ]
+
+
+async def test_query_without_rows_gives_one_chunk_with_the_schema(
+    engine: SparkConnectEngine,
+) -> None:
+    stream = await engine.session("empty").query("SELECT 1 AS a WHERE false", timeout_s=30)
+    chunks = [chunk async for chunk in stream]
+    assert [chunk.rows for chunk in chunks] == [0]
+    result = await table(engine.session("empty"), "SELECT 1 AS a WHERE false")
+    assert result.schema.names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "error_class", "sqlstate"),
+    [
+        ("SELECT * FROM no_such_table", "TABLE_OR_VIEW_NOT_FOUND", "42P01"),
+        ("SELECT no_such_column FROM range(1)", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703"),
+        ("SELEC 1", "PARSE_SYNTAX_ERROR", "42601"),
+        ("SELECT 1 / 0", "DIVIDE_BY_ZERO", "22012"),
+        ("SELECT id / (id - 5) FROM range(10)", "DIVIDE_BY_ZERO", "22012"),
+        ("SELECT CAST('a' AS INT)", "CAST_INVALID_INPUT", "22018"),
+        ("SELECT raise_error('no')", "USER_RAISED_EXCEPTION", "P0001"),
+        ("SET spark.sql.warehouse.dir = /x", "CANNOT_MODIFY_STATIC_CONFIG", "46110"),
+        ("CREATE SCHEMA default", "SCHEMA_ALREADY_EXISTS", "42P06"),
+    ],
+)
+async def test_query_that_is_wrong_tells_class_and_sqlstate(
+    engine: SparkConnectEngine, sql: str, error_class: str, sqlstate: str
+) -> None:
+    failed = await error(engine.session("errors"), sql)
+    assert (failed.kind, failed.error_class, failed.sqlstate) == (
+        APPLICATION,
+        error_class,
+        sqlstate,
+    )
+    assert error_class in failed.message
+
+
+async def test_query_whose_message_is_long_gives_all_of_it(engine: SparkConnectEngine) -> None:
+    failed = await error(engine.session("errors"), f"SELECT raise_error('{'x' * 5000}')")
+    assert "x" * 5000 in failed.message
+
+
+async def test_write_that_fails_in_a_task_is_the_statements_fault(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (v BIGINT) USING delta")
+    with pytest.raises(EngineError) as caught:
+        await apply(engine, f"INSERT INTO {schema}.t SELECT 1 DIV (id - 5) FROM range(10)")
+    assert caught.value.kind is APPLICATION
+    assert (caught.value.error_class, caught.value.sqlstate) == ("DIVIDE_BY_ZERO", "22012")
+
+
+async def test_write_against_a_constraint_tells_class_and_sqlstate(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (v BIGINT NOT NULL, w BIGINT) USING delta")
+    await apply(engine, f"ALTER TABLE {schema}.t ADD CONSTRAINT positive CHECK (w > 0)")
+    for values, error_class in (
+        ("1, -1", "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"),
+        ("NULL, 1", "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"),
+    ):
+        with pytest.raises(EngineError) as caught:
+            await apply(engine, f"INSERT INTO {schema}.t VALUES ({values})")
+        assert caught.value.kind is APPLICATION
+        assert caught.value.error_class == error_class
+        assert caught.value.sqlstate.startswith("23")
+
+
+async def test_wrong_token_is_an_availability_error(spark: LocalSpark) -> None:
+    address = EngineAddress("127.0.0.1", spark.port, "wrong")
+    async with contextlib.aclosing(
+        SparkConnectEngine(address, ring="ring", cluster="a")
+    ) as stranger:
+        with pytest.raises(EngineError) as caught:
+            await stranger.probe(timeout_s=10)
+    assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, "UNAUTHENTICATED")
+
+
+async def test_query_at_its_deadline_is_an_availability_error_and_stops(
+    engine: SparkConnectEngine,
+) -> None:
+    session = engine.session("slow")
+    failed = await error(session, FOREVER, timeout_s=1)
+    assert (failed.kind, failed.error_class) == (AVAILABILITY, "DEADLINE_EXCEEDED")
+    await _wait_until_idle(engine, "slow")
+
+
+async def test_cancel_stops_all_queries_of_the_session_only(engine: SparkConnectEngine) -> None:
+    mine, other = engine.session("mine"), engine.session("other")
+    running = [asyncio.create_task(error(mine, FOREVER)) for _ in range(2)]
+    await _wait_until_active(engine, "mine")
+    await mine.cancel()
+    assert await rows(other, "SELECT 1") == [(1,)]
+    for task in running:
+        failed = await task
+        assert (failed.kind, failed.error_class) == (AVAILABILITY, "OPERATION_CANCELED")
+    await _wait_until_idle(engine, "mine")
+
+
+async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -> None:
+    sql = "SELECT id, sha2(string(id), 512) FROM range(0, 1000000, 1, 100)"
+    stream = await engine.session("early").query(sql, timeout_s=60)
+    assert (await anext(aiter(stream))).rows > 0
+    await stream.aclose()
+    await _wait_until_idle(engine, "early")
+
+
+async def test_session_runs_several_queries_at_once(engine: SparkConnectEngine) -> None:
+    session = engine.session("parallel")
+    results = await asyncio.gather(*(rows(session, f"SELECT {number}") for number in range(8)))
+    assert results == [[(number,)] for number in range(8)]
+
+
+async def test_result_of_50_mb_streams_in_bounded_memory(engine: SparkConnectEngine) -> None:
+    sql = "SELECT id, repeat(string(id % 10), 492) AS text FROM range(0, 100000, 1, 20)"
+    stream = await engine.session("large").query(sql, timeout_s=120)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    size, count = 0, 0
+    async with contextlib.aclosing(stream):
+        async for chunk in stream:
+            size += len(chunk.data)
+            count += chunk.rows
+            await asyncio.sleep(0)
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert count == 100_000
+    assert size > 50_000_000
+    assert grown_mb < 40
+
+
+async def test_session_settings_are_in_force_and_can_be_read_back(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    session = engine.session("configured")
+    await session.configure(Settings(schema=schema, time_zone="Asia/Tokyo", ansi=False))
+    read = await session.settings()
+    assert (read.catalog, read.schema) == ("spark_catalog", schema)
+    assert (read.time_zone, read.ansi) == ("Asia/Tokyo", False)
+    assert await rows(session, "SELECT 1 / 0, current_timezone()") == [(None, "Asia/Tokyo")]
+    await session.configure(Settings())
+    assert (await error(session, "SELECT 1 / 0")).error_class == "DIVIDE_BY_ZERO"
+
+
+async def test_session_statement_that_sets_is_overruled_by_the_next_configure(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    session = engine.session("overruled")
+    await session.configure(Settings())
+    await rows(session, f"USE {schema}")
+    await rows(session, "SET TIME ZONE 'Asia/Tokyo'")
+    assert (await session.settings()).schema == schema
+    await session.configure(Settings())
+    read = await session.settings()
+    assert (read.schema, read.time_zone) == ("default", "UTC")
+
+
+async def test_session_lost_with_a_temporary_view_says_so_once(
+    engine: SparkConnectEngine,
+) -> None:
+    session = engine.session("views")
+    await rows(session, "CREATE TEMPORARY VIEW v AS SELECT 1")
+    await _drop_on_the_server(engine, "views")
+    lost = await error(session, "SELECT * FROM v")
+    assert (lost.kind, lost.error_class) == (AVAILABILITY, "SESSION_LOST")
+    assert (await error(session, "SELECT * FROM v")).error_class == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+async def test_session_lost_with_settings_only_is_made_anew_unseen(
+    engine: SparkConnectEngine,
+) -> None:
+    session = engine.session("quiet")
+    await session.configure(Settings(time_zone="Asia/Tokyo"))
+    await _drop_on_the_server(engine, "quiet")
+    zones = await asyncio.gather(*(rows(session, "SELECT current_timezone()") for _ in range(3)))
+    assert zones == [[("Asia/Tokyo",)]] * 3
+
+
+async def test_columns_of_a_query_and_of_a_table_have_sparks_type_texts(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    types = "a BIGINT NOT NULL, b DECIMAL(10,2), c ARRAY<STRING>, d STRUCT<x: INT, `y z`: DATE>"
+    await apply(engine, f"CREATE TABLE {schema}.t ({types}) USING delta")
+    columns = await engine.table_columns(f"{schema}.t")
+    assert columns == [
+        Column("a", "bigint", nullable=False),
+        Column("b", "decimal(10,2)"),
+        Column("c", "array<string>"),
+        Column("d", "struct<x:int,`y z`:date>"),
+    ]
+    assert await engine.session("columns").columns(f"SELECT b, c FROM {schema}.t") == columns[1:3]
+
+
+async def test_columns_of_a_missing_table_is_an_application_error(
+    engine: SparkConnectEngine,
+) -> None:
+    with pytest.raises(EngineError) as caught:
+        await engine.table_columns("no_such_table")
+    assert caught.value.error_class == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+async def test_probe_passes_on_a_server_that_works(engine: SparkConnectEngine) -> None:
+    await engine.probe(timeout_s=30)
+
+
+async def test_probe_without_a_server_is_refused_at_once(unused_tcp_port: int) -> None:
+    address = EngineAddress("127.0.0.1", unused_tcp_port, "")
+    async with contextlib.aclosing(
+        SparkConnectEngine(address, ring="ring", cluster="a")
+    ) as nowhere:
+        with pytest.raises(EngineError) as caught:
+            async with asyncio.timeout(5):
+                await nowhere.probe(timeout_s=30)
+    assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, "UNAVAILABLE")
+
+
+async def test_lane_is_found_and_interrupted_by_a_later_engine(
+    engine: SparkConnectEngine, spark: LocalSpark, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta", lane=3)
+    running = asyncio.create_task(
+        apply(engine, f"INSERT INTO {schema}.t {FOREVER}", version=1, lane=3)
+    )
+    later = SparkConnectEngine(address_of(spark), ring="ring", cluster="a")
+    async with contextlib.aclosing(later):
+        await _wait_until_lane_active(later, 3)
+        await later.lane(3).interrupt()
+        with pytest.raises(EngineError) as caught:
+            await running
+        assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, "OPERATION_CANCELED")
+        await apply(later, f"INSERT INTO {schema}.t VALUES (1)", version=1, lane=3)
+    assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(1,)]
+
+
+async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta")
+    running = asyncio.create_task(apply(engine, f"INSERT INTO {schema}.t {FOREVER}", version=1))
+    await _wait_until_lane_active(engine, 0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await apply(engine, f"INSERT INTO {schema}.t VALUES (2)", version=2)
+    assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(2,)]
+
+
+async def test_lane_whose_session_was_closed_goes_on_under_the_next_id(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta", lane=5)
+    await engine.lane(5)._remote.release()
+    settings = Settings(schema=schema, time_zone="Asia/Tokyo")
+    sql = "INSERT INTO t SELECT length(current_timezone())"
+    await apply(engine, sql, version=1, settings=settings, lane=5)
+    assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(10,)]
+
+
+async def test_lane_settings_are_in_force_and_gone_for_the_next_operation(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (a STRING, b STRING, c STRING) USING delta")
+    sql = (
+        f"INSERT INTO {schema}.t SELECT current_schema(), current_timezone(), "
+        "string(try_divide(1, 0) IS NULL AND CAST('x' AS INT) IS NULL)"
+    )
+    lax = Settings(schema=schema, time_zone="Asia/Tokyo", ansi=False)
+    await apply(engine, sql, version=1, settings=lax)
+    with pytest.raises(EngineError) as caught:
+        await apply(engine, sql, version=2)
+    assert caught.value.error_class == "CAST_INVALID_INPUT"
+    show = f"INSERT INTO {schema}.t SELECT current_schema(), current_timezone(), NULL"
+    await apply(engine, show, version=3)
+    assert await rows(engine.session("check"), f"SELECT * FROM {schema}.t ORDER BY b") == [
+        (schema, "Asia/Tokyo", "true"),
+        ("default", "UTC", None),
+    ]
+
+
+async def test_lane_confs_are_in_force_and_gone_for_the_next_operation(
+    engine: SparkConnectEngine,
+) -> None:
+    key = "spark.sql.shuffle.partitions"
+    lane = engine.lane(6)
+    await apply(engine, "SELECT 1", settings=Settings(confs=((key, "7"),)), lane=6)
+    assert (await lane._remote.get_confs([key]))[key] == "7"
+    await apply(engine, "SELECT 1", lane=6)
+    assert (await lane._remote.get_confs([key]))[key] == "2"
+
+
+async def test_lane_conf_that_is_refused_leaves_nothing_behind(
+    engine: SparkConnectEngine,
+) -> None:
+    key, static = "spark.sql.shuffle.partitions", "spark.sql.warehouse.dir"
+    bad = Settings(confs=((key, "9"), (static, "/x")))
+    with pytest.raises(EngineError) as caught:
+        await apply(engine, "SELECT 1", settings=bad, lane=7)
+    assert caught.value.kind is APPLICATION
+    await apply(engine, "SELECT 1", lane=7)
+    assert (await engine.lane(7)._remote.get_confs([key]))[key] == "2"
+
+
+async def _wait_until_active(engine: SparkConnectEngine, key: str) -> None:
+    await _wait_for(engine.session(key)._remote._active, True)
+
+
+async def _wait_until_idle(engine: SparkConnectEngine, key: str) -> None:
+    await _wait_for(engine.session(key)._remote._active, False)
+
+
+async def _wait_until_lane_active(engine: SparkConnectEngine, index: int) -> None:
+    await _wait_for(engine.lane(index)._remote._active, True)
+
+
+async def _wait_for(active: object, wanted: bool) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                if await active() == wanted:  # type: ignore[operator]
+                    return
+            except EngineError as error:
+                assert error.error_class.startswith("INVALID_HANDLE")
+            await asyncio.sleep(0.05)
+
+
+async def _drop_on_the_server(engine: SparkConnectEngine, key: str) -> None:
+    await engine.session(key)._remote.release()

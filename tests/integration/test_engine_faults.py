@@ -1,0 +1,114 @@
+"""The engine when its server is killed, frozen, or started again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Settings
+from haproc.ring.spark import LocalSpark
+from tests.integration.conftest import address_of
+from tests.integration.engine_calls import FOREVER, apply, error, rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault]
+AVAILABILITY = ErrorKind.AVAILABILITY
+
+
+@pytest.fixture
+async def running(mortal_spark: LocalSpark) -> AsyncIterator[LocalSpark]:
+    """The module's server, up (whatever the test before did to it)."""
+    mortal_spark.signal(signal.SIGCONT)
+    await mortal_spark.start(warm=False)
+    yield mortal_spark
+    mortal_spark.signal(signal.SIGCONT)
+
+
+@pytest.fixture
+async def engine(running: LocalSpark) -> AsyncIterator[SparkConnectEngine]:
+    """An engine of the server that may die."""
+    made = SparkConnectEngine(address_of(running), ring="ring", cluster="a")
+    yield made
+    await made.aclose()
+
+
+async def test_server_killed_in_a_query_is_noticed_within_a_second(
+    engine: SparkConnectEngine, running: LocalSpark
+) -> None:
+    session = engine.session("killed")
+    await rows(session, "SELECT 1")
+    query = asyncio.create_task(error(session, FOREVER))
+    await asyncio.wait([query], timeout=1)
+    began = time.monotonic()
+    assert running.kill()
+    failed = await query
+    assert (failed.kind, failed.error_class) == (AVAILABILITY, "UNAVAILABLE")
+    assert time.monotonic() - began < 1
+    assert (await error(session, "SELECT 1")).kind is AVAILABILITY
+
+
+async def test_server_started_again_has_marks_and_lanes_go_on_with_their_settings(
+    engine: SparkConnectEngine, running: LocalSpark
+) -> None:
+    await apply(engine, "CREATE OR REPLACE TABLE t (zone STRING, id BIGINT) USING delta", 1)
+    settings = Settings(time_zone="Asia/Tokyo")
+    sql = "INSERT INTO t SELECT current_timezone(), {}"
+    await apply(engine, sql.format(7), 7, settings=settings)
+    session = engine.session("reader")
+    await session.configure(settings)
+
+    write = asyncio.create_task(
+        apply(engine, f"INSERT INTO t SELECT 'x', ({FOREVER})", 8, settings=settings)
+    )
+    await asyncio.wait([write], timeout=1)
+    assert running.kill()
+    with pytest.raises(EngineError) as caught:
+        await write
+    assert caught.value.kind is AVAILABILITY
+    assert await running.wait_gone()
+    await running.start(warm=False)
+
+    assert await engine.offsets_applied(["t"], "ring") == {"t": 7}
+    await apply(engine, sql.format(7), 7, settings=settings)
+    await apply(engine, sql.format(8), 8, settings=settings)
+    assert await rows(session, "SELECT zone, id, current_timezone() FROM t ORDER BY id") == [
+        ("Asia/Tokyo", 7, "Asia/Tokyo"),
+        ("Asia/Tokyo", 8, "Asia/Tokyo"),
+    ]
+    assert await engine.offsets_applied(["t"], "ring") == {"t": 8}
+
+
+async def test_server_frozen_is_an_availability_error_at_the_deadline(
+    engine: SparkConnectEngine, running: LocalSpark
+) -> None:
+    await engine.probe(timeout_s=60)
+    await apply(engine, "SELECT 1", 1)
+    assert running.signal(signal.SIGSTOP)
+    for call in (
+        engine.probe(timeout_s=1),
+        apply(engine, "SELECT 1", 2, timeout_s=1),
+        rows(engine.session("frozen"), "SELECT 1", timeout_s=1),
+    ):
+        began = time.monotonic()
+        with pytest.raises(EngineError) as caught:
+            await call
+        assert caught.value.kind is AVAILABILITY
+        assert time.monotonic() - began < 3
+    assert running.signal(signal.SIGCONT)
+    await engine.probe(timeout_s=60)
+    await apply(engine, "SELECT 1", 3)
+
+
+async def test_server_stopped_and_started_keeps_its_tables(
+    engine: SparkConnectEngine, running: LocalSpark
+) -> None:
+    await apply(engine, "CREATE OR REPLACE TABLE kept USING delta AS SELECT 1 AS id", 1)
+    await running.stop()
+    assert running.pid is None
+    await running.start(warm=False)
+    assert await rows(engine.session("again"), "SELECT id FROM kept") == [(1,)]
