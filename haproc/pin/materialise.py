@@ -124,9 +124,12 @@ def _too_large(what: str, limit: str) -> RefusedError:
 
 def _kind(column: QueryColumn) -> SqlType:
     try:
-        return parse_type(column.type_text)
+        kind = parse_type(column.type_text)
     except TypeTextError as error:
         raise _unsupported(column.name, column.type_text) from error
+    if kind.name == "INTERVAL" and kind.units is None:
+        raise _unsupported(column.name, column.type_text)
+    return kind
 
 
 def _unsupported(name: str, type_text: str) -> RefusedError:

@@ -298,7 +298,7 @@ def test_pin_query_that_may_differ_is_materialised(head: str, query: str) -> Non
     [
         ("INSERT INTO t BY NAME SELECT rand() a", "INSERT INTO t BY NAME ", "SELECT rand() a"),
         ("INSERT INTO t (SELECT uuid())", "INSERT INTO t ", "(SELECT uuid())"),
-        ("INSERT INTO t (`select`) (SELECT rand())", "INSERT INTO t (`select`) ", "(SELECT rand())"),
+        ("INSERT INTO t (`a`) (SELECT rand())", "INSERT INTO t (`a`) ", "(SELECT rand())"),
         ("INSERT INTO a.b.t FROM s SELECT uuid()", "INSERT INTO a.b.t ", "FROM s SELECT uuid()"),
         (
             "WITH c AS (SELECT 1 AS a) INSERT INTO t SELECT a, uuid() FROM c",
