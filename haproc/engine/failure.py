@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from haproc.engine.errors import EngineError
@@ -72,7 +73,7 @@ def _error_info(packed: bytes) -> Any | None:
             info = error_details_pb2.ErrorInfo()
             if detail.Unpack(info):
                 return info
-    except ValueError:  # a proxy in between may have cut the metadata
+    except (DecodeError, ValueError):  # a proxy in between may have cut the metadata
         pass
     return None
 

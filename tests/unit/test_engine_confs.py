@@ -1,0 +1,69 @@
+"""Which settings a lane changes before a statement."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.engine import confs
+from haproc.engine.interface import Mark, Settings
+
+_names = st.sampled_from(["a", "b", "c", "d"])
+_wanted = st.dictionaries(_names, st.sampled_from(["1", "2"]))
+
+
+@given(st.lists(st.tuples(_wanted, st.sampled_from(["made", "lost", "refused"]))))
+def test_change_after_any_history_leaves_exactly_the_wanted_settings(
+    history: list[tuple[dict[str, str], str]],
+) -> None:
+    server: dict[str, str] = {}
+    in_force = confs.InForce()
+    for want, fate in history:
+        change = confs.change(in_force, want)
+        in_force = confs.unknown_after(in_force, change)
+        if fate != "refused":  # "lost": the server made the change, the answer did not arrive
+            server.update(change.sets)
+            for key in change.unsets:
+                server.pop(key, None)
+        if fate == "made":
+            assert server == want
+            in_force = confs.InForce(want)
+
+
+def test_change_to_what_is_in_force_is_empty() -> None:
+    want = confs.wanted(Settings(), Mark("ring", 7))
+    assert confs.change(confs.InForce(want), want) == confs.Change()
+
+
+def test_change_to_the_next_mark_sets_only_what_differs() -> None:
+    before = confs.InForce(confs.wanted(Settings(), Mark("ring", 7)))
+    change = confs.change(before, confs.wanted(Settings(), Mark("ring", 8)))
+    assert {key for key, _ in change.sets} == set(confs.MARK_CONFS[1:])
+    assert not change.unsets
+
+
+def test_change_to_no_mark_takes_back_all_of_it() -> None:
+    before = confs.InForce(confs.wanted(Settings(), Mark("ring", 7)))
+    change = confs.change(before, confs.wanted(Settings(), None))
+    assert set(change.unsets) == set(confs.MARK_CONFS)
+
+
+def test_wanted_never_lets_a_client_forge_a_mark() -> None:
+    forged = Settings(confs=tuple((name, "x") for name in confs.MARK_CONFS))
+    assert not set(confs.MARK_CONFS) & set(confs.wanted(forged, None))
+    assert confs.wanted(forged, Mark("ring", 7)) == confs.wanted(Settings(), Mark("ring", 7))
+
+
+@given(st.text(), st.integers(min_value=0))
+def test_version_in_reads_back_what_user_metadata_wrote(ring: str, version: int) -> None:
+    assert confs.version_in(confs.user_metadata(Mark(ring, version)), ring) == version
+
+
+def test_version_in_a_note_of_someone_else_is_none() -> None:
+    for note in ("", "x", "haproc:ring", "haproc:ring:", "haproc:ring:x", "haproc:ring2:7"):
+        assert confs.version_in(note, "ring") is None
+
+
+def test_use_statement_quotes_names() -> None:
+    settings = Settings(catalog="my cat", schema="a`b.c")
+    assert confs.use_statement(settings) == "USE `my cat`.`a``b`.`c`"

@@ -1,0 +1,240 @@
+"""Who must act on a failure: a table of real errors."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.engine import failure, protos
+from haproc.engine.errors import ErrorKind
+from haproc.engine.status import (
+    Link,
+    kind_of_chain,
+    kind_of_code,
+    needs_causes,
+    session_id_spent,
+    session_lost,
+)
+
+APPLICATION, AVAILABILITY, ENVIRONMENT = (
+    ErrorKind.APPLICATION,
+    ErrorKind.AVAILABILITY,
+    ErrorKind.ENVIRONMENT,
+)
+_JAVA = ("java.lang.Exception", "java.lang.Throwable", "java.lang.Object")
+_SPARK_EXCEPTION = Link(java_classes=("org.apache.spark.SparkException", *_JAVA))
+_OUT_OF_MEMORY = Link(
+    java_classes=("java.lang.OutOfMemoryError", "java.lang.VirtualMachineError", *_JAVA[1:])
+)
+_DISK_FULL = Link(java_classes=("java.io.IOException", *_JAVA))
+_DIVISION = Link("DIVIDE_BY_ZERO", "22012", ("org.apache.spark.SparkArithmeticException",))
+_TASK_WRITE = Link("TASK_WRITE_FAILED", "58030", ("org.apache.spark.SparkException", *_JAVA))
+
+
+@pytest.mark.parametrize(
+    ("error_class", "sqlstate", "kind"),
+    [
+        ("TABLE_OR_VIEW_NOT_FOUND", "42P01", APPLICATION),
+        ("PARSE_SYNTAX_ERROR", "42601", APPLICATION),
+        ("UNSUPPORTED_FEATURE.DROP_DATABASE", "0A000", APPLICATION),
+        ("SCALAR_SUBQUERY_TOO_MANY_ROWS", "21000", APPLICATION),
+        ("CAST_INVALID_INPUT", "22018", APPLICATION),
+        ("DELTA_VIOLATE_CONSTRAINT_WITH_VALUES", "23001", APPLICATION),
+        ("SCHEMA_NOT_EMPTY", "2BP01", APPLICATION),
+        ("FAILED_FUNCTION_CALL", "38000", APPLICATION),
+        ("FAILED_EXECUTE_UDF", "39000", APPLICATION),
+        ("MISSING_DATABASE_FOR_V1_SESSION_CATALOG", "3F000", APPLICATION),
+        ("DELTA_REPLACE_WHERE_MISMATCH", "44000", APPLICATION),
+        ("CANNOT_MODIFY_CONFIG", "46110", APPLICATION),
+        ("COLLECTION_SIZE_LIMIT_EXCEEDED.PARAMETER", "54000", APPLICATION),
+        ("USER_RAISED_EXCEPTION", "P0001", APPLICATION),
+        ("INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_FIND_DATA", "KD000", APPLICATION),
+        ("INTERNAL_ERROR", "XX000", APPLICATION),
+        ("AN_ERROR_CLASS_OF_TOMORROW", "", APPLICATION),
+        ("INTERNAL_ERROR_SHUFFLE", "XX000", ENVIRONMENT),
+        ("UNABLE_TO_ACQUIRE_MEMORY", "53200", ENVIRONMENT),
+        ("SPILL_OUT_OF_MEMORY", "82003", ENVIRONMENT),
+        ("TASK_WRITE_FAILED", "58030", ENVIRONMENT),
+        ("FAILED_READ_FILE.FILE_NOT_EXIST", "KD001", ENVIRONMENT),
+        ("DELTA_CONCURRENT_APPEND.WITHOUT_HINT", "2D521", ENVIRONMENT),
+        ("DELTA_CONCURRENT_TRANSACTION", "2D521", ENVIRONMENT),
+        ("DELTA_METADATA_CHANGED", "2D521", ENVIRONMENT),
+        ("DELTA_MAX_COMMIT_RETRIES_EXCEEDED", "40000", ENVIRONMENT),
+        ("DELTA_SCHEMA_CHANGE_SINCE_ANALYSIS", "KD007", ENVIRONMENT),
+        ("INVALID_HANDLE.SESSION_CHANGED", "HY000", AVAILABILITY),
+        ("INVALID_HANDLE.OPERATION_NOT_FOUND", "HY000", AVAILABILITY),
+        ("INVALID_CURSOR.DISCONNECTED", "HY109", AVAILABILITY),
+        ("OPERATION_CANCELED", "HY008", AVAILABILITY),
+        ("SPARK_JOB_CANCELLED", "XXKDA", AVAILABILITY),
+    ],
+)
+def test_kind_of_an_error_of_sparks_is_told_by_class_and_sqlstate(
+    error_class: str, sqlstate: str, kind: ErrorKind
+) -> None:
+    java = ("org.apache.spark.SparkException", *_JAVA)
+    assert kind_of_chain([Link(error_class, sqlstate, java)]) is kind
+
+
+@pytest.mark.parametrize(
+    ("java_classes", "kind"),
+    [
+        (_OUT_OF_MEMORY.java_classes, ENVIRONMENT),
+        (("java.nio.file.FileSystemException", "java.io.IOException", *_JAVA), ENVIRONMENT),
+        (("java.sql.SQLTransientException", "java.sql.SQLException", *_JAVA), ENVIRONMENT),
+        (
+            (
+                "io.delta.exceptions.ConcurrentAppendException",
+                "io.delta.exceptions.DeltaConcurrentModificationException",
+                *_JAVA,
+            ),
+            ENVIRONMENT,
+        ),
+        (("org.apache.spark.SparkException", *_JAVA), ENVIRONMENT),
+        (("java.lang.IllegalStateException", "java.lang.RuntimeException", *_JAVA), ENVIRONMENT),
+        (("com.example.StorageException", "java.lang.RuntimeException", *_JAVA), ENVIRONMENT),
+        ((), ENVIRONMENT),
+        (("java.lang.StackOverflowError", "java.lang.VirtualMachineError"), APPLICATION),
+        (("java.lang.RuntimeException", *_JAVA), APPLICATION),
+        (("java.lang.NumberFormatException", "java.lang.IllegalArgumentException"), APPLICATION),
+        (("org.apache.spark.sql.AnalysisException", *_JAVA), APPLICATION),
+    ],
+)
+def test_kind_of_an_error_without_a_class_of_sparks_is_told_by_its_java_classes(
+    java_classes: tuple[str, ...], kind: ErrorKind
+) -> None:
+    assert kind_of_chain([Link(java_classes=java_classes)]) is kind
+
+
+@pytest.mark.parametrize(
+    ("chain", "kind"),
+    [
+        ([_TASK_WRITE, _DIVISION], APPLICATION),
+        ([_TASK_WRITE, _SPARK_EXCEPTION, _DIVISION], APPLICATION),
+        ([_TASK_WRITE, _DISK_FULL], ENVIRONMENT),
+        ([_SPARK_EXCEPTION, _OUT_OF_MEMORY], ENVIRONMENT),
+        ([_SPARK_EXCEPTION], ENVIRONMENT),
+        ([Link("INTERNAL_ERROR", "XX000"), _DISK_FULL], ENVIRONMENT),
+        ([Link("INTERNAL_ERROR", "XX000"), Link(java_classes=("x.Y",))], APPLICATION),
+        ([Link("FAILED_EXECUTE_UDF", "39000"), _DISK_FULL], APPLICATION),
+        ([Link("DELTA_CONCURRENT_WRITE", "2D521"), _DIVISION], ENVIRONMENT),
+    ],
+)
+def test_kind_of_a_chain_is_the_outermost_decision_or_the_innermost_suggestion(
+    chain: list[Link], kind: ErrorKind
+) -> None:
+    assert kind_of_chain(chain) is kind
+
+
+@given(st.lists(st.sampled_from([_TASK_WRITE, _SPARK_EXCEPTION]), max_size=5))
+def test_kind_of_a_chain_is_not_changed_by_what_wraps_a_decision(wrappers: list[Link]) -> None:
+    assert kind_of_chain([*wrappers, _DIVISION]) is APPLICATION
+    assert kind_of_chain([*wrappers, _DIVISION, _OUT_OF_MEMORY]) is APPLICATION
+    assert kind_of_chain([*wrappers, _OUT_OF_MEMORY, _DIVISION]) is ENVIRONMENT
+
+
+def test_causes_are_asked_for_only_where_they_have_a_say() -> None:
+    assert needs_causes(_TASK_WRITE)
+    assert needs_causes(_SPARK_EXCEPTION)
+    assert not needs_causes(_DIVISION)
+
+
+@pytest.mark.parametrize("code", [code.name for code in grpc.StatusCode if code.value[0]])
+def test_kind_of_a_call_without_a_word_from_spark_is_never_the_statements_fault(
+    code: str,
+) -> None:
+    expected = ENVIRONMENT if code == "RESOURCE_EXHAUSTED" else AVAILABILITY
+    assert kind_of_code(code) is expected
+
+
+def test_lost_and_spent_sessions_are_told_by_class() -> None:
+    assert session_lost("INVALID_HANDLE.SESSION_CHANGED")
+    assert session_lost("INVALID_HANDLE.SESSION_CLOSED")
+    assert not session_lost("INVALID_HANDLE.OPERATION_NOT_FOUND")
+    assert session_id_spent("INVALID_HANDLE.SESSION_CLOSED")
+    assert not session_id_spent("INVALID_HANDLE.SESSION_CHANGED")
+
+
+def _rpc_error(
+    code: grpc.StatusCode, message: str, metadata: dict[str, str] | None
+) -> grpc.aio.AioRpcError:
+    trailing = grpc.aio.Metadata()
+    if metadata is not None:
+        packed = any_pb2.Any()
+        packed.Pack(error_details_pb2.ErrorInfo(domain="org.apache.spark", metadata=metadata))
+        status = status_pb2.Status(code=13, message=message, details=[packed])
+        trailing = grpc.aio.Metadata(("grpc-status-details-bin", status.SerializeToString()))
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=message)
+
+
+def test_decode_reads_class_sqlstate_and_java_classes() -> None:
+    metadata = {
+        "errorClass": "DIVIDE_BY_ZERO",
+        "sqlState": "22012",
+        "classes": json.dumps(["org.apache.spark.SparkArithmeticException"]),
+        "errorId": "e1",
+    }
+    decoded = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "no", metadata))
+    error = decoded.error()
+    assert (error.kind, error.error_class, error.sqlstate) == (
+        APPLICATION,
+        "DIVIDE_BY_ZERO",
+        "22012",
+    )
+    assert not decoded.wants_details
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xff", b"\x1a\x05\x0a\x03abc"])
+def test_decode_of_damaged_metadata_falls_back_to_the_code(garbage: bytes) -> None:
+    trailing = grpc.aio.Metadata(("grpc-status-details-bin", garbage))
+    broken = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), trailing, details="gone"
+    )
+    error = failure.decode(broken).error()
+    assert (error.kind, error.error_class) == (AVAILABILITY, "UNAVAILABLE")
+
+
+def _details(*errors: tuple[Link, str]) -> object:
+    response = protos.base.FetchErrorDetailsResponse(root_error_idx=0)
+    for index, (link, message) in enumerate(errors):
+        error = response.errors.add(message=message, error_type_hierarchy=list(link.java_classes))
+        if link.error_class:
+            error.spark_throwable.error_class = link.error_class
+            error.spark_throwable.sql_state = link.sqlstate
+        if index + 1 < len(errors):
+            error.cause_idx = index + 1
+    return response
+
+
+def test_error_with_details_shows_the_cause_that_decides_and_the_whole_message() -> None:
+    metadata = {
+        "errorClass": "TASK_WRITE_FAILED",
+        "sqlState": "58030",
+        "errorId": "e1",
+        "classes": json.dumps(list(_TASK_WRITE.java_classes)),
+    }
+    failed = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "cut", metadata))
+    assert failed.wants_details
+    error = failure.error_with_details(
+        failed, _details((_TASK_WRITE, "whole message"), (_DIVISION, "by zero"))
+    )
+    assert (error.kind, error.error_class, error.sqlstate, error.message) == (
+        APPLICATION,
+        "DIVIDE_BY_ZERO",
+        "22012",
+        "whole message",
+    )
+
+
+def test_error_with_details_of_a_circle_of_causes_ends() -> None:
+    details = _details((_SPARK_EXCEPTION, "a"), (_SPARK_EXCEPTION, "b"))
+    details.errors[1].cause_idx = 0  # type: ignore[attr-defined]
+    metadata = {"classes": json.dumps(list(_SPARK_EXCEPTION.java_classes)), "errorId": "e1"}
+    failed = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "a", metadata))
+    assert failure.error_with_details(failed, details).kind is ENVIRONMENT
