@@ -140,6 +140,8 @@ class Relations:
                     relation = True
                 elif word in _ENDS_RELATIONS and self._is_clause(index, end):
                     in_from = False
+                elif word == "SELECT" and in_from:  # a list, or an alias called select?
+                    self.known = in_from = False
             index += 1
         if relation:
             self.known = False
@@ -152,6 +154,8 @@ class Relations:
 
     def _begins_query(self, index: int, end: int) -> bool:
         word = self._tokens[index].upper
+        if index + 1 >= end or self._tokens[index + 1].text in (",", "."):
+            return False
         if word in ("SELECT", "FROM", "WITH", "MAP", "REDUCE"):
             return True
         if word == "TABLE":
@@ -189,6 +193,9 @@ class Relations:
         wanted = _ENDS_RELATIONS[self._tokens[index].upper]
         if wanted is not None:
             return following.upper in wanted
+        if following.is_symbol("("):  # `FROM a offset (x, y), b` has an alias called offset
+            behind = self._closing[index + 1] + 1
+            return not (behind < end and self._tokens[behind].is_symbol(","))
         return not (following.kind is TokenKind.SYMBOL and following.text in (",", ".", ")"))
 
     def _group(self, index: int, scope: Scope, *, arguments: bool = False) -> int:
@@ -248,6 +255,7 @@ class Relations:
         while index < end:
             token = self._tokens[index]
             if token.is_symbol("("):
+                self.known = self.known and self._is_row(index)
                 index = self._group(index, scope)
             elif token.kind in _LITERALS:
                 index += 1
@@ -258,6 +266,13 @@ class Relations:
                 return index
             index += 1
         return index
+
+    def _is_row(self, index: int) -> bool:
+        """Whether the parentheses at ``index`` hold values for certain, not relations."""
+        first, second = self._tokens[index + 1], self._tokens[index + 2 : index + 3]
+        if first.kind is TokenKind.WORD and first.upper not in ("NULL", "TRUE", "FALSE", "SELECT"):
+            return any(t.kind is TokenKind.STRING or t.is_symbol("(") for t in second)
+        return first.kind is not TokenKind.QUOTED_NAME and not first.is_symbol("(")
 
     def common_tables(self, index: int, end: int, scope: Scope) -> tuple[int, Scope]:
         """Scan ``WITH a AS (…), b AS (…)``; return the index behind it and the scope there."""

@@ -1,0 +1,96 @@
+"""Reports on statements, and the settings that nobody may change."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import OperationClass
+from haproc.classify.names import Context
+from haproc.classify.report import describe, report
+from haproc.classify.rules import Rules
+from haproc.classify.settings import RESERVED_SETTINGS, reserved
+from haproc.pin.model import Pinned, Replacement, Treatment
+
+RULES = Rules.builtin()
+
+
+def test_report_of_insert_says_all_about_it() -> None:
+    made = report("INSERT INTO t VALUES (1, 'a'), (2, NULL);", Context(), RULES)
+    assert made.as_dict() == {
+        "statement": "INSERT INTO t VALUES (1, 'a'), (2, NULL)",
+        "class": "asynchronous",
+        "kind": "insert",
+        "rule": "default for insert",
+        "reads": [],
+        "writes": ["spark_catalog.default.t"],
+        "tables_known": True,
+        "combinable": {"rows": 2, "types": ["i", "s"]},
+    }
+    assert "class:         asynchronous" in made.as_text()
+    json.dumps(made.as_dict())
+
+
+def test_report_of_refused_statement_says_why() -> None:
+    made = report("KILL 3", Context(), RULES)
+    assert made.statement is None
+    assert made.as_dict()["refused"] == {
+        "error_class": "HAPROC_UNCLASSIFIED",
+        "reason": "KILL begins no statement that HAProc knows",
+        "hint": "a rule with kind: unknown, matching this statement, would allow it",
+    }
+    assert "KILL begins no statement" in made.as_text()
+
+
+def test_report_with_override_shows_it_or_its_refusal() -> None:
+    parallel = OperationClass.SYNCHRONOUS_PARALLEL
+    assert report("DROP TABLE t", Context(), RULES, parallel).as_dict()["class"] == parallel.value
+    assert report("SELECT 1", Context(), RULES, parallel).refused is not None
+
+
+def test_describe_with_pinned_shows_what_became_literals() -> None:
+    statement = classify("INSERT INTO t VALUES (now())", Context(), RULES)
+    literal = "TIMESTAMP'2020-01-01 00:00:00'"
+    pinned = Pinned(
+        Treatment.REPLICATE,
+        f"INSERT INTO t VALUES ({literal})",
+        (Replacement(22, 27, literal),),
+    )
+    described = describe(statement, pinned)
+    assert described["pinned"] == {
+        "treatment": "replicate",
+        "sql": f"INSERT INTO t VALUES ({literal})",
+        "literals": [literal],
+        "reasons": [],
+        "hint": "",
+    }
+
+
+def test_report_of_long_statement_is_cut_for_people_only() -> None:
+    made = report(f"SELECT '{'x' * 5000}'", Context(), RULES)
+    assert len(made.as_text()) < 1000
+    assert len(str(made.as_dict()["statement"])) > 5000
+
+
+@pytest.mark.parametrize("entry", RESERVED_SETTINGS, ids=lambda entry: entry.key)
+def test_reserved_setting_can_neither_be_set_nor_reset(entry: object) -> None:
+    key = str(getattr(entry, "key")).replace("*", "x")  # noqa: B009
+    assert reserved(key.upper()) is entry
+    for sql in (
+        f"SET {key} = x",
+        f"SET {key.upper()}=x",
+        f"set /* x */ `{key}` = `x`",
+        f"RESET {key}",
+        f"SET\n{key}==x",
+    ):
+        refused = report(sql, Context(), RULES).refused
+        assert refused is not None and refused.error_class == "HAPROC_RESERVED_SETTING", sql
+        assert refused.hint
+
+
+def test_other_settings_are_the_clients() -> None:
+    assert reserved("spark.sql.ansi.enabled") is None
+    assert reserved("spark.sql.session.timeZone") is None
+    assert reserved("spark.sql.casesensitive.not") is None

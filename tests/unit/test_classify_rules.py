@@ -1,0 +1,176 @@
+"""Rules over the defaults, and the file they are read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.names import Context
+from haproc.classify.rules import (
+    ASYNCHRONOUS_KINDS,
+    DEFAULT_CLASSES,
+    QUERY_KINDS,
+    SESSION_KINDS,
+    SYNCHRONOUS_KINDS,
+    Rules,
+    RulesError,
+    load_rules,
+    parse_rules,
+)
+
+SHIPPED = Path(__file__).parents[2] / "conf" / "rules.yaml"
+
+
+def classified(rules: str, sql: str, user: str = "") -> Statement:
+    return classify(sql, Context(user=user), parse_rules(f"rules:\n{rules}"))
+
+
+def refused(rules: str, sql: str, user: str = "") -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        classified(rules, sql, user)
+    return caught.value
+
+
+def test_defaults_cover_each_kind_once() -> None:
+    groups = [QUERY_KINDS, SESSION_KINDS, ASYNCHRONOUS_KINDS, SYNCHRONOUS_KINDS]
+    assert sum(map(len, groups)) == len(frozenset().union(*groups)) == len(Kind) - 1
+    assert set(DEFAULT_CLASSES) == set(Kind) - {Kind.UNKNOWN}
+
+
+def test_shipped_rules_change_nothing() -> None:
+    assert load_rules(SHIPPED) == Rules.builtin()
+
+
+def test_examples_in_shipped_rules_are_valid() -> None:
+    lines = SHIPPED.read_text(encoding="utf-8").splitlines()
+    start = lines.index("# rules:")
+    example = "\n".join(line[2:] for line in lines[start:] if line.startswith("#"))
+    assert len(parse_rules(example).rules) == 4
+
+
+def test_rule_for_kind_gives_class_and_name() -> None:
+    statement = classified(
+        "- {name: careful, kind: insert, class: synchronous}", "INSERT INTO t VALUES (1)"
+    )
+    assert statement.operation_class is OperationClass.SYNCHRONOUS
+    assert statement.rule == "careful"
+    assert statement.insert is not None
+
+
+def test_first_matching_rule_decides() -> None:
+    rules = """
+    - {kind: [update, delete], table: "*.shop.*", class: synchronous}
+    - {kind: delete, refuse: nothing is deleted here}
+    """
+    assert classified(rules, "DELETE FROM shop.t").operation_class is OperationClass.SYNCHRONOUS
+    assert refused(rules, "DELETE FROM t").error_class == "HAPROC_REFUSED_BY_RULE"
+    assert "nothing is deleted here" in refused(rules, "DELETE FROM t").message
+    assert classified(rules, "UPDATE t SET a = 1").rule == "default for update"
+
+
+def test_rule_for_table_matches_read_tables_too() -> None:
+    rules = "- {table: spark_catalog.secret.*, refuse: secret}"
+    assert refused(rules, "SELECT * FROM t JOIN secret.u").message == "secret"
+    assert refused(rules, "INSERT INTO Secret.U VALUES (1)").message == "secret"
+    assert classified(rules, "SELECT * FROM t").kind is Kind.SELECT
+
+
+def test_refusal_for_table_holds_for_writes_of_unknown_tables() -> None:
+    rules = "- {table: spark_catalog.secret.*, refuse: secret}"
+    assert refused(rules, "DROP SCHEMA secret CASCADE").message == "secret"
+    assert classified(rules, "SHOW TABLES").kind is Kind.SHOW
+
+
+def test_rule_for_text_and_user_needs_both() -> None:
+    rules = '- {matches: "^drop\\\\s+table", user: "etl-*", class: synchronous_parallel}'
+    parallel = OperationClass.SYNCHRONOUS_PARALLEL
+    assert classified(rules, "DROP TABLE t", "etl-7").operation_class is parallel
+    assert classified(rules, "DROP TABLE t", "bob").rule == "default for drop_table"
+    assert classified(rules, "DROP VIEW t", "etl-7").rule == "default for drop_view"
+
+
+def test_rule_without_kind_leaves_queries_and_sessions_alone() -> None:
+    rules = "- {user: bob, class: synchronous}"
+    assert classified(rules, "SELECT 1", "bob").operation_class is OperationClass.QUERY
+    assert classified(rules, "USE s", "bob").operation_class is OperationClass.SESSION
+    assert classified(rules, "DELETE FROM t", "bob").operation_class is OperationClass.SYNCHRONOUS
+    assert refused(rules, "KILL 3", "bob").error_class == "HAPROC_UNCLASSIFIED"
+
+
+def test_rule_for_unknown_lets_a_statement_pass_as_barrier() -> None:
+    rules = '- {kind: unknown, matches: "^CALL system", class: asynchronous}'
+    statement = classified(rules, "CALL system.compact('t')")
+    assert (statement.kind, statement.tables_known) == (Kind.UNKNOWN, False)
+    assert statement.operation_class is OperationClass.ASYNCHRONOUS
+    assert refused(rules, "CALL other.compact('t')").error_class == "HAPROC_UNCLASSIFIED"
+
+
+def test_rule_that_replicates_a_query_makes_it_a_barrier() -> None:
+    statement = classified(
+        '- {kind: select, matches: "my_writing_udf", class: synchronous}',
+        "SELECT my_writing_udf(a) FROM t",
+    )
+    assert statement.operation_class is OperationClass.SYNCHRONOUS
+    assert not statement.tables_known
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1; SELECT 2",
+        "BEGIN END",
+        "EXECUTE IMMEDIATE 'x'",
+        "SET spark.sql.caseSensitive=true",
+    ],
+)
+def test_no_rule_allows_what_hides_statements_or_breaks_reading(sql: str) -> None:
+    rules = "- {kind: [unknown, set], refuse: never}\n- {kind: unknown, class: session}"
+    assert refused(rules, sql).error_class.startswith("HAPROC_")
+    assert refused(rules, sql).error_class != "HAPROC_REFUSED_BY_RULE"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("- 1", "(file)"),
+        ("a: [", "(file)"),
+        ("other: 1", "other"),
+        ("rules: {a: 1}", "rules"),
+        ("rules: []\nrules: []", "rules"),
+        ("rules: [1]", "rules[0]"),
+        ("rules: [{kind: insert}]", "rules[0]"),
+        ("rules: [{kind: insert, class: query, refuse: x}]", "rules[0]"),
+        ("rules: [{kind: insert, class: synchronous, kinds: x}]", "rules[0].kinds"),
+        ("rules: [{kind: insert, kind: update, class: synchronous}]", "rules[0].kind"),
+        ("rules: [{kind: inserts, class: synchronous}]", "rules[0].kind"),
+        ("rules: [{kind: [insert, x], class: synchronous}]", "rules[0].kind[1]"),
+        ("rules: [{kind: [insert, insert], class: synchronous}]", "rules[0].kind[1]"),
+        ("rules: [{kind: [], class: synchronous}]", "rules[0].kind"),
+        ("rules: [{kind: insert, class: fast}]", "rules[0].class"),
+        ("rules: [{matches: '(', class: synchronous}]", "rules[0].matches"),
+        ("rules: [{table: '', class: synchronous}]", "rules[0].table"),
+        ("rules: [{user: [a], class: synchronous}]", "rules[0].user"),
+        ("rules: [{kind: insert, refuse: ''}]", "rules[0].refuse"),
+        ("rules: [{name: a, refuse: x}, {name: a, refuse: y}]", "rules[1].name"),
+        ("rules: [{kind: insert, class: query}]", "rules[0].class"),
+        ("rules: [{class: query}]", "rules[0].class"),
+        ("rules: [{class: session}]", "rules[0].class"),
+        ("rules: [{kind: drop_table, class: session}]", "rules[0].class"),
+        ("rules: [{kind: [insert, set], class: asynchronous}]", "rules[0].class"),
+    ],
+)
+def test_parse_rules_of_wrong_file_names_the_key(text: str, path: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        parse_rules(text)
+    assert caught.value.path == path
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_load_rules_of_missing_file_raises(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_rules(tmp_path / "none.yaml")
+    (tmp_path / "empty.yaml").write_text("# nothing\n", encoding="utf-8")
+    assert load_rules(tmp_path / "empty.yaml") == Rules.builtin()
