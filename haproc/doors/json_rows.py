@@ -8,6 +8,7 @@ integers, floats and booleans are JSON's own and all else is written as at the t
 from __future__ import annotations
 
 import base64
+import ctypes
 import datetime
 import decimal
 import json
@@ -21,6 +22,8 @@ import pyarrow.compute as pc
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _SECOND_US: Final = 1_000_000
+_C_ARRAY_BYTES: Final = 80
+"""Size of Arrow's C struct ArrowArray on 64 bits."""
 
 
 def rows_of(data: bytes) -> tuple[pa.Schema, list[tuple[str | None, ...]]]:
@@ -41,12 +44,41 @@ def dumps(rows: Sequence[Sequence[str | None]]) -> bytes:
 def _batch_rows(batch: pa.RecordBatch) -> Iterator[tuple[str | None, ...]]:
     if batch.num_columns == 0:
         return iter([()] * batch.num_rows)
-    return zip(*(texts(column) for column in batch.columns), strict=True)
+    kinds = batch.schema.types
+    columns = _with_months_as_numbers(batch).columns
+    return zip(*(texts(c, k) for c, k in zip(columns, kinds, strict=True)), strict=True)
 
 
-def texts(array: pa.Array) -> list[str | None]:
-    """Return a column's values as text."""
-    kind = array.type
+def _with_months_as_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with int32 for year-month intervals, whose bytes are the same.
+
+    pyarrow has the type, but no class for arrays of it; only through Arrow's C interface can they
+    be given another one.
+    """
+    plain = pa.schema([field.with_type(_months_as_numbers(field.type)) for field in batch.schema])
+    if plain == batch.schema:
+        return batch
+    exported = (ctypes.c_byte * _C_ARRAY_BYTES)()
+    batch._export_to_c(ctypes.addressof(exported))
+    return pa.RecordBatch._import_from_c(ctypes.addressof(exported), plain)
+
+
+def _months_as_numbers(kind: pa.DataType) -> pa.DataType:
+    if kind.id == pa.lib.Type_INTERVAL_MONTHS:
+        return pa.int32()
+    if pa.types.is_map(kind):
+        return pa.map_(_months_as_numbers(kind.key_type), _months_as_numbers(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_months_as_numbers(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_months_as_numbers(field.type)) for field in kind])
+    return kind
+
+
+def texts(array: pa.Array, kind: pa.DataType) -> list[str | None]:
+    """Return a column's values as text; ``kind`` is its type as the result's schema names it."""
+    if kind.id == pa.lib.Type_INTERVAL_MONTHS:
+        return list(_values(array, kind))
     types = pa.types
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return list(array.to_pylist())
@@ -57,12 +89,11 @@ def texts(array: pa.Array) -> list[str | None]:
         return [None if value is None else _float(value) for value in written]
     if types.is_null(kind):
         return [None] * len(array)
-    return [None if value is None else value for value in map(_text, _values(array))]
+    return [_text(value) for value in _values(array, kind)]
 
 
-def _values(array: pa.Array) -> list[Any]:
-    """Return Python values; types that pyarrow can't turn into such become plain ones before."""
-    kind = array.type
+def _values(array: pa.Array, kind: pa.DataType) -> list[Any]:
+    """Return Python values; where pyarrow's would lose something, text."""
     if pa.types.is_timestamp(kind):
         micros = pc.cast(array, pa.timestamp("us", kind.tz), safe=False).view(pa.int64())
         zone = "Z" if kind.tz else ""
@@ -71,24 +102,21 @@ def _values(array: pa.Array) -> list[Any]:
         micros = pc.cast(array, pa.duration("us"), safe=False).view(pa.int64()).to_pylist()
         return [None if v is None else _day_time(v) for v in micros]
     if kind.id == pa.lib.Type_INTERVAL_MONTHS:
-        months = pa.Array.from_buffers(
-            pa.int32(), len(array), array.buffers()[:2], offset=array.offset
-        )
-        return [None if v is None else _year_month(v) for v in months.to_pylist()]
+        return [None if v is None else _year_month(v) for v in array.to_pylist()]
     if pa.types.is_map(kind):
-        return _maps(array)
+        return _maps(array, kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _lists(array)
+        return _lists(array, kind)
     if pa.types.is_struct(kind):
-        return _structs(array)
+        return _structs(array, kind)
     if pa.types.is_float32(kind):
         written = pc.cast(array, pa.string()).to_pylist()
         return [None if value is None else float(value) for value in written]
     return list(array.to_pylist())
 
 
-def _lists(array: pa.ListArray) -> list[Any]:
-    items = _values(array.flatten())
+def _lists(array: pa.ListArray, kind: pa.DataType) -> list[Any]:
+    items = _values(array.flatten(), kind.value_type)
     lengths = pc.list_value_length(array).to_pylist()
     result: list[Any] = []
     position = 0
@@ -98,9 +126,10 @@ def _lists(array: pa.ListArray) -> list[Any]:
     return result
 
 
-def _maps(array: pa.MapArray) -> list[Any]:
+def _maps(array: pa.MapArray, kind: pa.DataType) -> list[Any]:
     offsets = array.offsets.to_pylist()
-    keys, items = _values(array.keys), _values(array.items)
+    keys = _values(array.keys, kind.key_type)
+    items = _values(array.items, kind.item_type)
     # `keys` and `items` are whole where the array is a slice: both start at its first offset.
     first = offsets[0] if len(keys) != (offsets[-1] if offsets else 0) else 0
     result: list[Any] = []
@@ -115,9 +144,10 @@ def _key(value: Any) -> str:
     return _text(value) or ""
 
 
-def _structs(array: pa.StructArray) -> list[Any]:
-    fields = [_values(column) for column in array.flatten()]
-    names = [field.name for field in array.type]
+def _structs(array: pa.StructArray, kind: pa.DataType) -> list[Any]:
+    parts = zip(array.flatten(), kind, strict=True)
+    fields = [_values(column, field.type) for column, field in parts]
+    names = [field.name for field in kind]
     valid = array.is_valid().to_pylist()
     return [
         {name: column[i] for name, column in zip(names, fields, strict=True)} if there else None

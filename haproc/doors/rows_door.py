@@ -74,6 +74,8 @@ class RowsDoor:
                 f"send {ARROW_STREAM}",
             )
         given = _query(request)
+        request_id = fields.identifier(given, "request_id") or uuid.uuid4().hex
+        timeout_s = _timeout(given) or self._config.timeouts.statement_s
         bytes_max = self._config.limits.operation_bytes_max
         body = await read_body(request, bytes_max)
         catalog, schema = given.get("catalog"), given.get("schema")
@@ -86,14 +88,14 @@ class RowsDoor:
         parts = {"table": table, "catalog": catalog, "schema": schema, "rows": digest}
         user = request[USER]
         return RowsRequest(
-            id=fields.identifier(given, "request_id") or uuid.uuid4().hex,
+            id=request_id,
             table=table,
             rows=await asyncio.to_thread(_checked, body, columns, bytes_max),
             fingerprint=fingerprint_of(user, parts),
             user=user,
             catalog=catalog,
             schema=schema,
-            timeout_s=_timeout(given) or self._config.timeouts.statement_s,
+            timeout_s=timeout_s,
         )
 
     async def _append(self, asked: RowsRequest) -> web.Response:

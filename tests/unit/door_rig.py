@@ -280,6 +280,8 @@ async def door(
         app = client_app(config, "a", service, status, metrics)
     listener = Listener(app, Address("127.0.0.1", 0), shutdown_s=1.0)
     await listener.open()
-    async with aiohttp.ClientSession() as http:
-        yield Rig(service, status, metrics, app, listener, http, config, peers)
-    await listener.aclose()
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield Rig(service, status, metrics, app, listener, http, config, peers)
+    finally:
+        await listener.aclose()

@@ -198,7 +198,8 @@ async def test_cancel_query_cancels_it_and_write_goes_on(tmp_path: Path) -> None
 
 
 async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> None:
-    for headers in ({}, ARROW):
+    forms: tuple[dict[str, str], ...] = ({}, ARROW)
+    for headers in forms:
         async with door(tmp_path) as rig:
             hold = asyncio.Event()
             rig.service.table["SLOW"] = Canned(ONE.chunks, hold=hold)
@@ -207,7 +208,7 @@ async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> 
                 rig.service.started.clear()
                 body = {"statement": name, "request_id": name}
                 task = asyncio.create_task(
-                    rig.http.post(rig.url + STATEMENTS, json=body, headers=headers)  # type: ignore[arg-type]
+                    rig.http.post(rig.url + STATEMENTS, json=body, headers=headers)
                 )
                 await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
                 task.cancel()

@@ -1,0 +1,332 @@
+"""Who gets in, and what hostile or broken requests are answered: always JSON, never a bare 500."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from door_rig import ARROW, STATEMENTS, Canned, Rig, door
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from haproc.config.model import Limits, User
+from haproc.doors.context import Credentials
+from haproc.doors.statement_request import FIELDS, read_statement
+from haproc.doors.status import Readiness
+from haproc.route.model import RequestError
+
+PATHS = ["/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"]
+USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
+ERROR_FIELDS = {
+    "error_code",
+    "message",
+    "error_class",
+    "sqlstate",
+    "kind",
+    "outcome",
+    "hint",
+    "cluster",
+    "log_offset",
+}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer ", "Bearer wrong", "Basic ann-token", "ann-token", "Bearer ann"],
+)
+async def test_access_without_a_users_token_answered_401(
+    tmp_path: Path, header: str | None
+) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        headers = {} if header is None else {"Authorization": header}
+        for path in [*PATHS, f"{STATEMENTS}/x", "/no/such/path"]:
+            async with rig.http.get(rig.url + path, headers=headers) as response:
+                assert response.status == 401
+                assert response.headers["WWW-Authenticate"] == "Bearer"
+                assert (await response.json()).keys() == ERROR_FIELDS
+
+
+async def test_access_with_a_users_token(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        for token in ("Bearer bob-token", "bearer  bob-token"):
+            async with rig.http.get(
+                rig.url + "/healthz", headers={"Authorization": token}
+            ) as response:
+                assert response.status == 200
+
+
+def test_credentials_name_the_tokens_owner() -> None:
+    credentials = Credentials((("ann", b"ann-token"), ("bob", b"bob-token")))
+    assert credentials.user_of({"Authorization": "Bearer bob-token"}) == "bob"
+    with pytest.raises(RequestError):
+        credentials.user_of({"Authorization": "Bearer \udcff"})
+
+
+async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS, operator=True) as rig:
+        for path in PATHS:
+            async with rig.http.get(rig.url + path) as response:
+                assert response.status == 200
+        body = {"offset": 1, "operation_id": "x", "timeout_s": 1}
+        for token, status in (("ann-token", 401), ("ring-secret", 200)):
+            headers = {"Authorization": f"Bearer {token}"}
+            for path in ("/ha/v1/status", "/ha/v1/outcomes/3"):
+                async with rig.http.get(rig.url + path, headers=headers) as response:
+                    assert response.status == status
+            async with rig.http.post(
+                rig.url + "/ha/v1/apply", json=body, headers=headers
+            ) as response:
+                assert response.status == status
+        async with rig.http.post(rig.url + STATEMENTS, json={}) as response:
+            assert response.status == 404
+
+
+async def test_readyz_follows_the_state(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        assert await rig.get("/readyz") == {"state": "READY", "reason": ""}
+        rig.status.ready = Readiness(False, "DOWN", "refused")
+        assert await rig.get("/readyz", 503) == {"state": "DOWN", "reason": "refused"}
+
+
+async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        await rig.post(statement="SELECT 1")
+        rig.metrics.position(118, 120)
+        rig.metrics.state("DOWN")
+        rig.metrics.applied("ok", 5)
+        rig.metrics.peer("b", True)
+        rig.metrics.recovery(1, 2, 3.5)
+        rig.metrics.sessions(4)
+        async with rig.http.get(rig.url + "/metrics") as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            text = await response.text()
+        for line in (
+            'haproc_requests_total{operation_class="query",outcome="ok"} 1.0',
+            "haproc_lag_records 2.0",
+            'haproc_state{state="DOWN"} 1.0',
+            'haproc_state{state="READY"} 0.0',
+            'haproc_operations_applied_total{outcome="ok"} 5.0',
+            'haproc_peer_alive{peer="b"} 1.0',
+            "haproc_sessions 4.0",
+            "haproc_results_kept 1.0",
+        ):
+            assert line in text, line
+
+
+async def test_session_opened_and_closed(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        url = f"{rig.url}/api/ha/sessions/s1"
+        async with rig.http.put(url, json={"statements": ["USE sales"]}) as response:
+            assert await response.json() == {
+                "catalog": "spark_catalog",
+                "schema": "default",
+                "time_zone": "UTC",
+                "cluster": "a",
+            }
+        assert rig.service.sessions == {"s1": ("anonymous", ("USE sales",))}
+        async with rig.http.delete(url) as response:
+            assert (response.status, await response.json()) == (200, {})
+        assert rig.service.sessions == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("s1", {"statements": "USE x"}, "statements must be a list"),
+        ("s1", {"statements": [1]}, "statements[0] must be a string"),
+        ("s1", {"statement": []}, "unknown field 'statement'"),
+        ("a b", {}, "the session's id"),
+        ("x" * 129, {}, "the session's id"),
+    ],
+)
+async def test_session_wrong_body_refused(
+    tmp_path: Path, path: str, body: dict[str, Any], told: str
+) -> None:
+    async with (
+        door(tmp_path) as rig,
+        rig.http.put(f"{rig.url}/api/ha/sessions/{path}", json=body) as response,
+    ):
+        assert response.status == 400
+        assert told in (await response.json())["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("statment", "x", "did you mean statement"),
+        ("statement", None, "missing or empty"),
+        ("statement", "  ", "missing or empty"),
+        ("statement", 5, "statement must be a string, not a number"),
+        ("statement", "\ud800", "surrogate"),
+        ("wait_timeout", "1s", "wait_timeout must be"),
+        ("wait_timeout", "51s", "wait_timeout must be"),
+        ("wait_timeout", 5, "wait_timeout must be a string"),
+        ("on_wait_timeout", "STOP", "known values: CONTINUE, CANCEL"),
+        ("row_limit", 0, "row_limit must be at least 1"),
+        ("row_limit", True, "row_limit must be a whole number, not a boolean"),
+        ("byte_limit", 1.5, "byte_limit must be a whole number"),
+        ("byte_limit", 2**63, "2^63"),
+        ("format", "CSV", "known values: JSON_ARRAY, ARROW_STREAM"),
+        ("disposition", "inline", "known values: INLINE"),
+        ("request_id", "", "request_id must be 1 to 128"),
+        ("request_id", "x" * 129, "request_id must be 1 to 128"),
+        ("request_id", "a\n", "request_id must be 1 to 128"),
+        ("session_id", "a/b", "session_id must be"),
+        ("consistency", "strong", "known values: any"),
+        ("operation_class", "session", "known values: query, asynchronous"),
+        ("fanout", "both", "known values: serial, parallel"),
+        ("timeout_s", 0, "timeout_s must be above 0"),
+        ("timeout_s", "5", "timeout_s must be a number"),
+        ("timeout_s", 1e9, "at most 86400"),
+        ("catalog", "", "catalog must not be empty"),
+        ("warehouse_id", 7, "warehouse_id must be a string"),
+        ("parameters", {"a": 1}, "parameters"),
+        ("parameters", [{"name": "x", "value": 1}], "parameter"),
+        ("parameter_rows", [], "at least one list"),
+        ("parameter_rows", "x", "at least one list"),
+    ],
+)
+async def test_statement_wrong_field_named(
+    tmp_path: Path, field: str, value: Any, told: str
+) -> None:
+    async with door(tmp_path) as rig:
+        answer = await rig.post(400, **{"statement": "SELECT :x", field: value})
+        assert answer.keys() == ERROR_FIELDS
+        assert told in f"{answer['message']} {answer['hint']}"
+        assert not rig.service.requests
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "status"),
+    [
+        (b"", "application/json", 400),
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b'{"statement": NaN}', "application/json", 400),
+        (b'{"statement": "\xff"}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"row_limit": ' + b"9" * 10_000 + b"}", "application/json", 400),
+        (b"{}", "text/plain", 415),
+        (b"x" * (3 << 20), "application/json", 413),
+    ],
+)
+async def test_statement_malformed_body_answered_as_json(
+    tmp_path: Path, data: bytes, content_type: str, status: int
+) -> None:
+    async with door(tmp_path, limits=Limits(operation_bytes_max=1 << 20)) as rig:
+
+        async def parts() -> Any:
+            yield data
+
+        for body in (data if len(data) < 1 << 20 else parts(), parts()):
+            async with rig.http.post(
+                rig.url + STATEMENTS, data=body, headers={"Content-Type": content_type}
+            ) as response:
+                assert response.status == status
+                assert (await response.json()).keys() == ERROR_FIELDS
+
+
+async def test_unknown_path_and_method_answered_as_json(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        assert (await rig.get("/nothing", 404))["error_class"] == "HAPROC_NOT_FOUND"
+        assert (await rig.get(STATEMENTS, 405))["error_class"] == "HAPROC_METHOD_NOT_ALLOWED"
+
+
+async def test_slow_body_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("haproc.doors.context.BODY_READ_S", 0.1)
+    async with door(tmp_path) as rig:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
+        writer.write(
+            f"POST {STATEMENTS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            "Content-Length: 100\r\n\r\n{".encode()
+        )
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        assert b" 408 " in head.splitlines()[0]
+        writer.close()
+
+
+async def test_unforeseen_error_logged_with_the_reference_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with door(tmp_path) as rig:
+        rig.service.table["BUG"] = Canned(error=KeyError("secret detail"))
+        with caplog.at_level(logging.ERROR):
+            answer = await rig.post(503, statement="BUG")
+        reference = answer["message"].rsplit(" ", 1)[-1]
+        assert any(reference in record.getMessage() for record in caplog.records)
+        assert "secret detail" not in json.dumps(answer)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+_BODIES = st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=6), _JSON, max_size=6).map(
+    lambda body: json.dumps({"statement": "SELECT 1", **body}).encode()
+)
+
+
+@given(st.binary(max_size=100) | _BODIES)
+def test_read_statement_any_body_is_a_request_or_refused(body: bytes) -> None:
+    try:
+        asked = read_statement(body, user="u", made_id="made", timeout_default_s=1.0)
+    except RequestError as error:
+        assert error.kind == "refused" and error.message
+    else:
+        assert asked.request.statement.strip() and asked.request.timeout_s > 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data())
+def test_door_any_request_answered_with_json(tmp_path: Path, data: st.DataObject) -> None:
+    requests = data.draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD"]),
+                st.sampled_from(
+                    [
+                        STATEMENTS,
+                        f"{STATEMENTS}/%00",
+                        f"{STATEMENTS}/x/result/chunks/-1",
+                        f"{STATEMENTS}/x/result/chunks/%F0%9F%98%80",
+                        "/api/ha/tables/%2e%2e/rows",
+                        "/api/ha/sessions/%0d%0a",
+                        "/api/ha/results/x/9999999999999",
+                        "/readyz?x=%ff",
+                    ]
+                ),
+                st.binary(max_size=50) | _BODIES,
+                st.sampled_from(["application/json", "text/plain", "", "a/b/c;;=", "*/*"]),
+            ),
+            max_size=4,
+        )
+    )
+
+    async def run() -> None:
+        async with door(tmp_path) as rig:
+            for method, path, body, content_type in requests:
+                await ask(rig, method, path, body, content_type)
+
+    asyncio.run(run())
+
+
+async def ask(rig: Rig, method: str, path: str, body: bytes, content_type: str) -> None:
+    headers = {"Content-Type": content_type}
+    async with rig.http.request(method, rig.url + path, data=body, headers=headers) as response:
+        answer = await response.read()
+        assert response.status < 500 or response.status == 503, answer
+        if method != "HEAD":
+            json.loads(answer)
+
+
+async def test_accept_header_with_stream_among_others_streams(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        headers = {"Accept": f"{ARROW['Accept']}, application/json;q=0.5"}
+        body = {"statement": "SELECT 1"}
+        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
+            assert response.content_type == ARROW["Accept"]

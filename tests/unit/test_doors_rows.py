@@ -1,0 +1,234 @@
+"""The rows door: what fits a table, what is refused, and what reaches the service."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from door_rig import ONE, WAIT_S, Canned, Rig, door, stream_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.classify.model import OperationClass
+from haproc.config.model import Limits
+from haproc.doors.apps import BOARD
+from haproc.doors.rows import RowsError, fits, plain, read
+from haproc.engine.interface import Column
+
+ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
+
+
+def fit(kind: pa.DataType, type_text: str) -> bool:
+    return not fits(pa.schema({"c": kind}), [Column("c", type_text)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_text", "fine"),
+    [
+        (pa.int8(), "tinyint", True),
+        (pa.int32(), "bigint", True),
+        (pa.int64(), "int", False),
+        (pa.uint8(), "tinyint", False),
+        (pa.uint8(), "smallint", True),
+        (pa.uint32(), "bigint", True),
+        (pa.uint64(), "bigint", False),
+        (pa.int32(), "double", True),
+        (pa.int64(), "double", False),
+        (pa.int32(), "float", False),
+        (pa.int32(), "decimal(10,0)", True),
+        (pa.int32(), "decimal(10,2)", False),
+        (pa.int64(), "decimal(21,2)", True),
+        (pa.int32(), "string", False),
+        (pa.float32(), "double", True),
+        (pa.float64(), "float", False),
+        (pa.float64(), "decimal(38,10)", False),
+        (pa.decimal128(10, 2), "decimal(12,4)", True),
+        (pa.decimal128(10, 2), "decimal(10,1)", False),
+        (pa.decimal128(10, 2), "decimal(11,4)", False),
+        (pa.string(), "string", True),
+        (pa.large_string(), "varchar(10)", True),
+        (pa.dictionary(pa.int8(), pa.string()), "string", True),
+        (pa.string(), "int", False),
+        (pa.binary(), "binary", True),
+        (pa.binary(), "string", False),
+        (pa.bool_(), "boolean", True),
+        (pa.bool_(), "int", False),
+        (pa.date32(), "date", True),
+        (pa.date64(), "date", True),
+        (pa.date32(), "timestamp", False),
+        (pa.timestamp("us", "UTC"), "timestamp", True),
+        (pa.timestamp("ns", "UTC"), "timestamp", True),
+        (pa.timestamp("us"), "timestamp", False),
+        (pa.timestamp("us"), "timestamp_ntz", True),
+        (pa.timestamp("us", "UTC"), "timestamp_ntz", False),
+        (pa.duration("us"), "interval day to second", True),
+        (pa.duration("us"), "interval day", False),
+        (pa.null(), "int", True),
+        (pa.list_(pa.int8()), "array<int>", True),
+        (pa.list_(pa.int64()), "array<int>", False),
+        (pa.map_(pa.string(), pa.int8()), "map<string,int>", True),
+        (pa.map_(pa.string(), pa.int64()), "map<string,int>", False),
+        (pa.struct({"B": pa.int8(), "a": pa.string()}), "struct<a:string,b:int>", True),
+        (pa.struct({"a": pa.int8()}), "struct<a:string>", False),
+        (pa.struct({"a": pa.int8()}), "struct<a:int,b:int>", False),
+        (pa.string(), "variant", False),
+        (pa.string(), "no such type", False),
+    ],
+)
+def test_fits_type_without_loss_only(kind: pa.DataType, type_text: str, fine: bool) -> None:
+    assert fit(kind, type_text) is fine
+
+
+def test_fits_columns_by_name() -> None:
+    columns = [Column("Id", "int", nullable=False), Column("name", "string")]
+    assert fits(pa.schema({"NAME": pa.string(), "id": pa.int32()}), columns) == []
+    assert fits(pa.schema({"id": pa.int32()}), columns) == []
+    found = fits(
+        pa.schema([("name", pa.string()), ("x", pa.int8()), ("Name", pa.string())]), columns
+    )
+    assert found == [
+        "the table has no column x",
+        "column Name comes twice",
+        "column Id is missing and must not be null",
+    ]
+    assert fits(pa.schema({"id": pa.null()}), columns) == ["column Id must not be null"]
+
+
+_VALUES: list[tuple[pa.DataType, list[Any], pa.DataType]] = [
+    (pa.uint8(), [255], pa.int16()),
+    (pa.uint32(), [2**32 - 1], pa.int64()),
+    (pa.dictionary(pa.int8(), pa.string()), ["a", None, "a"], pa.string()),
+    (pa.large_string(), ["x"], pa.string()),
+    (pa.string_view(), ["x"], pa.string()),
+    (
+        pa.timestamp("ns", "UTC"),
+        [dt.datetime(2026, 1, 1, tzinfo=dt.UTC)],
+        pa.timestamp("us", "UTC"),
+    ),
+    (pa.list_(pa.large_binary()), [[b"x", None]], pa.list_(pa.binary())),
+    (pa.struct({"a": pa.uint16()}), [{"a": 65535}], pa.struct({"a": pa.int32()})),
+    (pa.date64(), [dt.date(2026, 1, 1)], pa.date32()),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "wanted"), _VALUES)
+def test_plain_keeps_values_in_types_spark_reads(
+    kind: pa.DataType, values: list[Any], wanted: pa.DataType
+) -> None:
+    table = pa.table({"c": pa.array(values, kind)})
+    written = pa.ipc.open_stream(plain(table, [Column("c", "x")])).read_all()
+    assert written.schema.field("c").type == wanted
+    assert written["c"].to_pylist() == values
+
+
+def test_plain_null_or_loss_refused() -> None:
+    with pytest.raises(RowsError, match="column c must not be null"):
+        plain(pa.table({"c": [1, None]}), [Column("C", "bigint", nullable=False)])
+    nanos = pa.table({"c": pa.array([1], pa.timestamp("ns"))})
+    with pytest.raises(RowsError, match="would lose"):
+        plain(nanos, [Column("c", "timestamp_ntz")])
+
+
+def test_read_compressed_rows_counted_unpacked() -> None:
+    table = pa.table({"s": ["x" * 1_000_000]})
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    data = sink.getvalue().to_pybytes()
+    assert read(data, 2_000_000).num_rows == 1
+    with pytest.raises(RowsError, match="unpacked"):
+        read(data, 500_000)
+
+
+@given(st.binary(max_size=300), st.integers(0, 500))
+def test_read_damaged_stream_refused_or_read(noise: bytes, at: int) -> None:
+    data = stream_of(pa.table({"n": [1, 2, 3], "s": ["a", None, "c"]}))
+    for damaged in (noise, data[:at], data[:at] + noise + data[at + len(noise) :]):
+        try:
+            read(damaged, 1 << 20)
+        except RowsError as error:
+            assert error.problems
+
+
+def rows_url(rig: Rig, query: str = "", table: str = "main.db.t") -> str:
+    return f"{rig.url}/api/ha/tables/{table}/rows{query}"
+
+
+async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        data = stream_of(pa.table({"n": pa.array([1, 2], pa.int32())}))
+        query = "?request_id=r1&timeout_s=2.5&catalog=c&schema=s"
+        async with rig.http.post(rows_url(rig, query), data=data, headers=ROWS) as response:
+            assert response.status == 200
+            assert await response.json() == {
+                "statement_id": "r1",
+                "status": {"state": "SUCCEEDED"},
+                "ha": {
+                    "cluster": "a",
+                    "class": "asynchronous",
+                    "log_offset": 8,
+                    "outcomes": {"a": "applied", "b": "queued"},
+                    "affected_rows": 2,
+                },
+            }
+        request = rig.service.rows[0]
+        assert (request.table, request.catalog, request.schema) == ("main.db.t", "c", "s")
+        assert request.timeout_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "data", "status", "told"),
+    [
+        ("", {"Content-Type": "text/csv"}, b"1,2", 415, "text/csv"),
+        ("", ROWS, b"", 400, "not an Arrow IPC stream"),
+        ("", ROWS, b"nonsense that is no stream", 400, "not an Arrow IPC stream"),
+        ("", ROWS, stream_of(pa.table({"x": [1]})), 400, "no column x"),
+        ("?tiemout_s=1", ROWS, b"", 400, "unknown field 'tiemout_s'"),
+        ("?timeout_s=soon", ROWS, b"", 400, "timeout_s must be a number"),
+        ("?timeout_s=nan", ROWS, b"", 400, "timeout_s must be above 0"),
+        ("?request_id=a%20b", ROWS, b"", 400, "request_id must be"),
+        ("?request_id=a&request_id=b", ROWS, b"", 400, "comes twice"),
+        ("?catalog=", ROWS, b"", 400, "catalog is empty"),
+        ("", ROWS, b"x" * 100_001, 413, "100000 bytes"),
+    ],
+)
+async def test_rows_refused(
+    tmp_path: Path, query: str, headers: dict[str, str], data: bytes, status: int, told: str
+) -> None:
+    async with door(tmp_path, limits=Limits(operation_bytes_max=100_000)) as rig:
+        async with rig.http.post(rows_url(rig, query), data=data, headers=headers) as response:
+            answer = await response.json()
+            assert (response.status, answer["kind"]) == (status, "refused")
+            assert told in answer["message"]
+        assert not rig.service.rows
+
+
+async def _status(post: Any, data: bytes) -> int:
+    async with post(data=data) as response:
+        return int(response.status)
+
+
+async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        hold = asyncio.Event()
+        rig.service.table["t"] = Canned(ONE.chunks, OperationClass.ASYNCHRONOUS, hold=hold)
+        data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+        url = rows_url(rig, "?request_id=r1", "t")
+        post = partial(rig.http.post, url, headers=ROWS)
+        task = asyncio.create_task(_status(post, data))
+        await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        again = asyncio.create_task(_status(post, data))
+        other = stream_of(pa.table({"n": pa.array([2], pa.int32())}))
+        assert await _status(post, other) == 409
+        hold.set()
+        assert await again == 200
+        assert rig.service.finished == ["r1"]
+        assert await rig.app[BOARD].gate.wait_idle(WAIT_S)
