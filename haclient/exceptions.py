@@ -133,6 +133,8 @@ _BY_SQLSTATE_CLASS: dict[str, type[DatabaseError]] = {
     "58": OperationalError,
     "XX": InternalError,
 }
+# HAProc's own classes have no SQLSTATE.
+_BY_ERROR_CLASS: dict[str, type[DatabaseError]] = {"HAPROC_CANCELED": OperationalError}
 _BY_STATUS: dict[int, type[DatabaseError]] = {
     401: OperationalError,
     404: OperationalError,
@@ -146,7 +148,8 @@ def error_from(failure: Failure, request_id: str = "") -> DatabaseError:
     """Return the exception to raise for this failure."""
     if failure.kind is FailureKind.AVAILABILITY:
         return OperationalError(failure.message, failure, request_id)
-    chosen = _BY_SQLSTATE_CLASS.get(failure.sqlstate[:2])
+    chosen = _BY_ERROR_CLASS.get(failure.error_class)
+    chosen = chosen or _BY_SQLSTATE_CLASS.get(failure.sqlstate[:2])
     if chosen is None and failure.status is not None:
         chosen = _BY_STATUS.get(failure.status)
     if chosen is None:

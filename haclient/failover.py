@@ -43,9 +43,9 @@ class Policy:
     probe_timeout_s: float = 0.4
     probes_missed: int = 2
     """Unanswered probes in a row that make a server hung: with the above, after 1.3 s."""
-    probes_refused: int = 20
-    """Refused probes in a row that make it so: a draining server's door is closed while it
-    still finishes what it has under way."""
+    probes_refused: int = 4
+    """Refused probes in a row that make it so, after 2.5 s: a draining server's door is closed
+    while it still finishes what it has under way."""
 
 
 class AttemptEnd(StrEnum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -72,9 +73,9 @@ class Server:
         app.router.add_post("/api/ha/tables/{table}/rows", self._rows)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        self.port = self._listener.getsockname()[1]
+        await web.SockSite(self._runner, self._listener).start()
 
     def stop(self) -> None:
         """Close the door and every connection, as the kernel does for a killed process."""
@@ -84,13 +85,12 @@ class Server:
     async def _stop(self) -> None:
         runner, self._runner = self._runner, None
         assert runner is not None
-        for site in list(runner.sites):
-            await site.stop()
-        for _ in range(3):  # a connection may still be on its way from the listener
-            for connection in list(runner.server.connections if runner.server else ()):
-                if connection.transport is not None:
-                    connection.transport.abort()
-            await asyncio.sleep(0.005)
+        # asyncio leaks a connection that it has accepted while its listener is being closed.
+        self._loop.remove_reader(self._listener.fileno())
+        await asyncio.sleep(0.01)
+        for connection in list(runner.server.connections if runner.server else ()):
+            if connection.transport is not None:
+                connection.transport.abort()
         await runner.cleanup()
         await asyncio.sleep(0)
 
@@ -129,7 +129,7 @@ class Server:
                 return self.error(400, "refused", "HAPROC_SESSION_REQUIRED")
             self.sessions[session].append(text)
             return self.answer(None, {"class": "session"})
-        if text.startswith("WRONG"):
+        if "WRONG" in text:
             return self.error(422, "application", "TABLE_OR_VIEW_NOT_FOUND", "42P01")
         if text.startswith("INSERT"):
             rows = len(body.get("parameter_rows") or [1])
@@ -203,7 +203,7 @@ async def until_cancelled(server: Server, request: web.Request, body: Any) -> we
     """Answer only once the statement has been cancelled."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(server.waiting.wait(), WAIT_S)
-    return server.error(422, "application", "OPERATION_CANCELED", "57014")
+    return server.error(400, "refused", "HAPROC_CANCELED")
 
 
 def slow(seconds: float) -> Behaviour:

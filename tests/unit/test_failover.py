@@ -142,8 +142,8 @@ def test_failback_first_failing_a_request_in_between_starts_over() -> None:
         ([Pulse.SILENT], False),
         ([Pulse.SILENT, Pulse.SILENT], True),
         ([Pulse.SILENT, Pulse.ALIVE, Pulse.SILENT], False),
-        ([Pulse.REFUSED] * 19, False),
-        ([Pulse.REFUSED] * 20, True),
+        ([Pulse.REFUSED] * 3, False),
+        ([Pulse.REFUSED] * 4, True),
         ([Pulse.SILENT, Pulse.REFUSED, Pulse.SILENT], False),
     ],
 )

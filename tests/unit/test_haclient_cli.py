@@ -1,0 +1,155 @@
+"""`haclient sql`: forms of input and output, exit codes, what goes to standard error."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from haclient_server import Server, answering, failing
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from haclient import cli
+
+TABLE = pa.table(
+    {
+        "name": ["a\nb", None],
+        "price": pa.array([Decimal("1.50"), Decimal("20.00")], pa.decimal128(10, 2)),
+        "day": [dt.date(2026, 1, 2), None],
+        "tags": [["x"], []],
+    }
+)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    made = Server("a")
+    monkeypatch.setenv("HACLIENT_SERVERS", made.url)
+    yield made
+    made.close()
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_sql_as_table_aligns_and_reports_on_stderr(server: Server, capsys: Capture) -> None:
+    server.script.append(answering(TABLE))
+    assert cli.main(["sql", "SELECT 1"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        " name | price | day        | tags",
+        "------+-------+------------+-------",
+        r" a\nb |  1.50 | 2026-01-02 | " + '["x"]',
+        " NULL | 20.00 | NULL       | []",
+    ]
+    assert err.startswith("cluster a · 2 rows · ")
+
+
+def test_sql_as_csv_and_json_is_machine_readable(server: Server, capsys: Capture) -> None:
+    server.script.extend([answering(TABLE)] * 3)
+    assert cli.main(["sql", "--format", "csv", "--quiet", "SELECT 1"]) == 0
+    assert capsys.readouterr() == (
+        'name,price,day,tags\n"a\nb",1.50,2026-01-02,"[""x""]"\n,20.00,,[]\n',
+        "",
+    )
+    assert cli.main(["sql", "--json", "SELECT 1"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["rows"][0] == ["a\nb", "1.50", "2026-01-02", ["x"]]
+    assert said["ha"]["cluster"] == "a"
+    assert cli.main(["sql", "--format", "jsonl", "SELECT 1"]) == 0
+    first = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert first["price"] == "1.50"
+
+
+def test_sql_table_longer_than_the_limit_says_so(server: Server, capsys: Capture) -> None:
+    server.script.append(answering(pa.table({"n": range(10)})))
+    assert cli.main(["sql", "--rows", "3", "SELECT 1"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 5
+    assert "the first 3 rows" in err
+
+
+def test_sql_file_runs_its_statements_up_to_the_first_failure(
+    server: Server, tmp_path: Path, capsys: Capture
+) -> None:
+    file = tmp_path / "statements.sql"
+    file.write_text("USE x; -- ; no\nWRONG; SELECT 1")
+    assert cli.main(["sql", "--file", str(file)]) == cli.EXIT_REJECTED
+    assert server.seen[-1]["statement"] == "-- ; no\nWRONG"
+    assert cli.main(["sql", "--file", str(file), "--keep-going"]) == cli.EXIT_REJECTED
+    assert server.seen[-1]["statement"] == "SELECT 1"
+    capsys.readouterr()
+
+
+def test_sql_from_stdin_and_token_from_file(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 1;"))
+    assert cli.main(["sql", "--token-file", str(tmp_path / "token")]) == 0
+    assert server.headers[0]["Authorization"] == "Bearer secret"
+    capsys.readouterr()
+
+
+def test_sql_error_shows_everything_there_is_to_know(server: Server, capsys: Capture) -> None:
+    server.script.extend([failing(422, "application", "GONE", "42P01", hint="look")] * 2)
+    assert cli.main(["sql", "SELECT 1", "--request-id", "r1"]) == cli.EXIT_REJECTED
+    assert capsys.readouterr().err == (
+        "error: said by a\n"
+        "  class GONE · SQLSTATE 42P01 · kind application · outcome REJECTED · request r1\n"
+        "  hint: look\n"
+    )
+    cli.main(["sql", "SELECT 1", "--json"])
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["error_class"], error["outcome"]) == ("GONE", "REJECTED")
+
+
+def test_sql_failover_is_shown(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    other = Server("b")
+    try:
+        server.script.append(failing(503, "availability", "HAPROC_NOT_READY"))
+        assert cli.main(["sql", "--server", f"{server.url},{other.url}", "SELECT 1"]) == 0
+        err = capsys.readouterr().err.splitlines()
+        assert err[0] == f"failover: {server.url} → {other.url} (said by a)"
+        assert err[1].startswith("cluster b")
+    finally:
+        other.close()
+
+
+def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) -> None:
+    server.script.append(failing(503, "availability", "X", outcome="UNKNOWN"))
+    assert cli.main(["sql", "--wait", "0", "INSERT"]) == cli.EXIT_UNKNOWN
+    server.stop()
+    assert cli.main(["sql", "--wait", "0", "INSERT"]) == cli.EXIT_UNAVAILABLE
+    assert cli.main(["sql", "--server", "ftp://a", "INSERT"]) == cli.EXIT_USAGE
+    assert cli.main(["sql", "--file", "/nowhere", "--wait", "0"]) == cli.EXIT_USAGE
+    assert cli.main(["sql", "--request-id", "x", "SELECT 1; SELECT 2"]) == cli.EXIT_USAGE
+    capsys.readouterr()
+
+
+def test_prompt_runs_statements_over_several_lines_and_keeps_history(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text("SELECT\r1; WRONG;\rquit\r")
+        assert cli.main(["sql"]) == 0
+    assert [body["statement"] for body in server.seen] == ["SELECT\n1", "WRONG"]
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1].strip() == "1"
+    assert "TABLE_OR_VIEW_NOT_FOUND" in err
+    history = tmp_path / "haclient" / "history"
+    assert "+1; WRONG;" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
