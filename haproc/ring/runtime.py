@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -272,3 +273,23 @@ def _check(folder: Path, sizes: dict[str, int], coordinates: Sequence[Coordinate
             damaged = name
         if damaged is not None:
             raise RuntimeMissingError(f"{name} arrived damaged; run the same command again")
+
+
+def main() -> int:
+    """Find or fetch all that a local Spark needs, and say what was found."""
+
+    def show(step: str) -> None:
+        print(f"  {step}", file=sys.stderr, flush=True)
+
+    try:
+        print(f"  Java: {java()}", file=sys.stderr)
+        print(f"  Spark: {spark_home()}", file=sys.stderr)
+        print(f"  Delta: {delta_jars(show)[0].parent}", file=sys.stderr)
+    except RuntimeMissingError as error:
+        print(f"set-up failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

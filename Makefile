@@ -1,0 +1,52 @@
+# Every target does all the set-up that it needs; a second run starts at once.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# Stands for: the environment holds what pyproject.toml and requirements.lock ask for.
+READY := $(VENV)/.ready
+SEEDS ?= 2000
+FIRST ?= 0
+export PYTHON
+
+.PHONY: help setup demo test check ring bench simulate lock clean
+
+help: ## Show the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+
+$(READY): pyproject.toml requirements.lock scripts/setup
+	@scripts/setup
+	@touch $@
+
+setup: $(READY) ## Install everything into .venv, fetch the jars
+
+demo: $(READY) ## A ring of three clusters survives the loss of one, with real data
+	@$(PY) scripts/demo.py
+
+test: $(READY) ## All tests
+	@$(PY) -m pytest
+
+check: $(READY) ## Formatting, lint, types
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+
+ring: $(READY) ## Start a local ring (haproc ring status, haproc ring down)
+	@$(VENV)/bin/haproc ring up
+
+bench: $(READY) ## All benchmarks, with results in bench/results
+	@for each in $(notdir $(basename $(wildcard bench/bench_*.py))); do \
+		$(PY) -m bench.$$each || exit 1; \
+	done
+
+simulate: $(READY) ## A ring on a virtual clock: make simulate SEEDS=n FIRST=seed
+	@$(PY) -m tests.simulation $(SEEDS) $(FIRST)
+
+lock: $(READY) ## Resolve pyproject.toml anew into requirements.lock
+	@env -u PIP_FIND_LINKS $(PY) -m piptools compile --upgrade --quiet --generate-hashes \
+		--allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
+		--extra dev --output-file requirements.lock pyproject.toml
+
+clean: ## Remove the environment and all caches of this checkout
+	@if [ -x $(VENV)/bin/haproc ] && [ -d .ring ]; then $(VENV)/bin/haproc ring down; fi
+	@rm -rf $(VENV) .ring .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,117 @@
+"""The engine against PySpark's own client: the same statements on the same server, in turn.
+
+Each pair of statements runs side by side in time, so that a busy machine slows both alike; compare
+the ratios, not the times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from pyspark.sql.connect.session import SparkSession
+
+from bench.report import Row, report
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
+from haproc.ring.spark import LocalSpark, free_port
+
+SELECTS = 60
+INSERTS = 15
+_TIMEOUT_S = 60.0
+
+
+def main() -> None:
+    """Start a server, measure, and report."""
+    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder, asyncio.Runner() as runner:
+        spark = LocalSpark("bench", Path(folder), free_port(), "bench", progress=print)
+        runner.run(spark.start())
+        try:
+            measure(runner, spark)
+        finally:
+            runner.run(spark.stop())
+
+
+def measure(runner: asyncio.Runner, spark: LocalSpark) -> None:
+    """Measure on a running server."""
+    pyspark = (
+        SparkSession.builder.remote(
+            f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
+        )
+    ).create()
+    address = EngineAddress("127.0.0.1", spark.port, spark.token)
+    engine = runner.run(_engine(address))
+    for name in ("by_engine", "by_pyspark"):
+        pyspark.sql(f"CREATE TABLE {name} (id BIGINT) USING delta").collect()
+    versions = iter(range(1, 10 * INSERTS))
+    selects = in_turn(
+        lambda: runner.run(_select(engine)), lambda: pyspark.sql("SELECT 1").collect(), SELECTS
+    )
+    inserts = in_turn(
+        lambda: runner.run(_insert(engine, next(versions))),
+        lambda: pyspark.sql("INSERT INTO by_pyspark VALUES (1)").collect(),
+        INSERTS,
+    )
+    probes = in_turn(
+        lambda: runner.run(engine.probe(timeout_s=_TIMEOUT_S)),
+        lambda: pyspark.range(2).count(),
+        SELECTS // 2,
+    )
+    runner.run(engine.aclose())
+    pyspark.stop()
+    report(
+        "engine",
+        [
+            _row("SELECT 1, p50", selects, "the same through PySpark"),
+            _row("one-row INSERT with a mark, p50", inserts, "one without, through PySpark"),
+            _row("health probe, p50", probes, "range(2).count() through PySpark"),
+        ],
+    )
+
+
+def in_turn(
+    first: Callable[[], object], second: Callable[[], object], times: int
+) -> tuple[float, float]:
+    """Run two calls alternately and return the median time of each in seconds."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for number in range(times + 3):
+        for call, times_s in zip((first, second), taken, strict=True):
+            began = time.perf_counter()
+            call()
+            if number >= 3:  # the first ones warm up
+                times_s.append(time.perf_counter() - began)
+    return statistics.median(taken[0]), statistics.median(taken[1])
+
+
+def _row(name: str, medians: tuple[float, float], compared_with: str) -> Row:
+    return Row(name, "ms", medians[0] * 1000, compared_with, medians[1] * 1000)
+
+
+async def _engine(address: EngineAddress) -> SparkConnectEngine:
+    return SparkConnectEngine(address, ring="bench", cluster="bench")
+
+
+async def _select(engine: SparkConnectEngine) -> None:
+    result = await engine.session("bench").query("SELECT 1", timeout_s=_TIMEOUT_S)
+    async with contextlib.aclosing(result) as chunks:
+        async for _ in chunks:
+            pass
+
+
+async def _insert(engine: SparkConnectEngine, version: int) -> None:
+    await engine.lane(0).apply(
+        SqlWrite("INSERT INTO by_engine VALUES (1)"),
+        Settings(),
+        Mark("bench", version),
+        timeout_s=_TIMEOUT_S,
+    )
+
+
+if __name__ == "__main__":
+    main()
