@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -39,9 +39,19 @@ All decimals of a column have its scale, so their common type holds them all."""
 _MICROS = frozenset({"TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
 
 
+class NamedColumn(Protocol):
+    """A column of a query, as an engine tells it: its name and Spark's text of its type."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type_text(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class QueryColumn:
-    """A column of the query: its name and Spark's text of its type."""
+    """A `NamedColumn`."""
 
     name: str
     type_text: str
@@ -56,7 +66,7 @@ class Limits:
     """Of the statement's text."""
 
 
-def fetch_query(query: str, columns: Sequence[QueryColumn]) -> str:
+def fetch_query(query: str, columns: Sequence[NamedColumn]) -> str:
     """Return the query to run for its rows: the query itself, or one that Arrow can carry."""
     kinds = [_kind(column) for column in columns]
     if not any(_travels_as_text(kind) for kind in kinds):
@@ -69,7 +79,7 @@ def fetch_query(query: str, columns: Sequence[QueryColumn]) -> str:
 def materialised(
     source: Source,
     rows: pa.Table,
-    columns: Sequence[QueryColumn],
+    columns: Sequence[NamedColumn],
     limits: Limits | None = None,
 ) -> str:
     """Return the statement with its query replaced by the rows that the query gave.
@@ -80,7 +90,7 @@ def materialised(
     return source.head + query_of_rows(rows, columns, limits or Limits())
 
 
-def query_of_rows(rows: pa.Table, columns: Sequence[QueryColumn], limits: Limits) -> str:
+def query_of_rows(rows: pa.Table, columns: Sequence[NamedColumn], limits: Limits) -> str:
     """Return a query that gives exactly these rows, with these columns' names and types."""
     check_size(rows, limits)
     if not columns or rows.num_columns != len(columns):
@@ -122,7 +132,7 @@ def _too_large(what: str, limit: str) -> RefusedError:
     )
 
 
-def _kind(column: QueryColumn) -> SqlType:
+def _kind(column: NamedColumn) -> SqlType:
     try:
         kind = parse_type(column.type_text)
     except TypeTextError as error:
@@ -154,7 +164,7 @@ def _fetched(name: str, kind: SqlType) -> str:
     return f"CAST({name} AS STRING) AS {name}" if _is_year_month(kind) else name
 
 
-def _written(column: pa.ChunkedArray, kind: SqlType, of: QueryColumn) -> list[str]:
+def _written(column: pa.ChunkedArray, kind: SqlType, of: NamedColumn) -> list[str]:
     """Return one literal for each row; NULLs stay untyped, the CAST around types the column."""
     try:
         convert = _converter(kind, column.type)
