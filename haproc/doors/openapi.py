@@ -1,20 +1,243 @@
-"""The OpenAPI document of both listeners."""
+"""The OpenAPI document of both listeners, written by hand; the tests compare it with the routes.
+
+`OPERATIONS` has one line for each route; the rest is the same for all.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+import re
+from dataclasses import dataclass
+from typing import Any, Final
 
 from haproc import __version__
+from haproc.doors.context import ARROW_STREAM
+from haproc.doors.fields import ID_PATTERN
+from haproc.doors.openapi_schemas import SCHEMAS, ref
+
+CLIENT: Final = "client door"
+OPERATOR: Final = "operator door"
+
+_ERRORS: Final = {
+    "400": "The request is refused as it stands.",
+    "401": "Valid credentials are missing.",
+    "404": "There is no such statement, chunk, link or session here.",
+    "405": "The path has no such method.",
+    "408": "The request's body did not come in time.",
+    "409": "The request id was used for another request.",
+    "413": "The request, or an inline result, is too large.",
+    "415": "The body's content type is not the one this path takes.",
+    "422": "The statement is wrong (kind application).",
+    "429": "Too many requests are under way.",
+    "503": "This HAProc cannot answer now (kind availability).",
+}
+_COMMON: Final = ("401", "503")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One route: what it takes and answers with (names of schemas, or a media type)."""
+
+    method: str
+    path: str
+    summary: str
+    answer: str
+    errors: tuple[str, ...] = ()
+    body: str | None = None
+    stream: bool = False
+    query: tuple[str, ...] = ()
+    doors: tuple[str, ...] = (CLIENT,)
+    also: tuple[tuple[str, str], ...] = ()
+
+
+_BOTH: Final = (CLIENT, OPERATOR)
+_PEERS: Final = (OPERATOR,)
+_STATEMENT: Final = "/api/2.0/sql/statements/{statement_id}"
+_BODY_ERRORS: Final = ("400", "408", "413", "415")
+
+OPERATIONS: Final = (
+    Operation(
+        "post",
+        "/api/2.0/sql/statements",
+        "Run a statement; with Accept: application/vnd.apache.arrow.stream, stream its result",
+        "Statement",
+        (*_BODY_ERRORS, "404", "409", "422", "429"),
+        "StatementRequest",
+        stream=True,
+    ),
+    Operation(
+        "get",
+        _STATEMENT,
+        "A statement's state and result",
+        "Statement",
+        ("400", "404", "413", "429"),
+    ),
+    Operation(
+        "get",
+        _STATEMENT + "/result/chunks/{chunk_index}",
+        "One chunk of a result",
+        "Result",
+        ("400", "404", "413", "422", "429"),
+    ),
+    Operation(
+        "post",
+        _STATEMENT + "/cancel",
+        "Cancel a query; a write that was accepted goes on",
+        "Nothing",
+        ("404",),
+    ),
+    Operation(
+        "get",
+        "/api/ha/results/{secret}/{chunk_index}",
+        "A chunk's bytes, by the link that an answer gave",
+        "data_array",
+        ("404",),
+        stream=True,
+    ),
+    Operation(
+        "post",
+        "/api/ha/tables/{table}/rows",
+        "Append the rows of an Arrow stream to a table, as one operation",
+        "Appended",
+        (*_BODY_ERRORS, "409", "422", "429"),
+        ARROW_STREAM,
+        query=("request_id", "timeout_s", "catalog", "schema"),
+    ),
+    Operation(
+        "put",
+        "/api/ha/sessions/{session_id}",
+        "Create a session, or start it anew, and run its journal",
+        "Session",
+        (*_BODY_ERRORS, "422", "429"),
+        "Journal",
+    ),
+    Operation("delete", "/api/ha/sessions/{session_id}", "Close a session", "Nothing", ("400",)),
+    Operation("get", "/healthz", "Whether the process runs", "Health", doors=_BOTH),
+    Operation(
+        "get",
+        "/readyz",
+        "Whether the cluster serves",
+        "Readiness",
+        doors=_BOTH,
+        also=(("503", "Readiness"),),
+    ),
+    Operation(
+        "get", "/clusterStatus", "This HAProc's view of the ring", "ClusterStatus", doors=_BOTH
+    ),
+    Operation("get", "/metrics", "Prometheus text", "text/plain", doors=_BOTH),
+    Operation("get", "/openapi.json", "This document", "document", doors=_BOTH),
+    Operation(
+        "post",
+        "/ha/v1/apply",
+        "Run a synchronous operation now, asked by a peer",
+        "PeerAnswer",
+        _BODY_ERRORS,
+        "ApplyRequest",
+        doors=_PEERS,
+    ),
+    Operation(
+        "get",
+        "/ha/v1/outcomes/{offset}",
+        "What became of an operation here, asked by a peer",
+        "PeerAnswer",
+        ("400",),
+        doors=_PEERS,
+    ),
+    Operation(
+        "get", "/ha/v1/status", "State, cursor and lag, asked by a peer", "PeerAnswer", doors=_PEERS
+    ),
+)
+
+_PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "statement_id": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
+    "session_id": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
+    "chunk_index": {"type": "integer", "minimum": 0},
+    "offset": {"type": "integer", "minimum": 0},
+    "secret": {"type": "string"},
+    "table": {"type": "string", "description": "[catalog.][schema.]name"},
+    "timeout_s": {"type": "number"},
+}
+_INLINE: Final[dict[str, dict[str, Any]]] = {
+    "data_array": {
+        "type": "array",
+        "items": {"type": "array", "items": {"type": ["string", "null"]}},
+    },
+    "document": {"type": "object"},
+}
 
 
 def document() -> dict[str, Any]:
     """Return the document as data."""
-    return {"openapi": "3.1.0", "info": {"title": "HAProc", "version": __version__}, "paths": {}}
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "HAProc",
+            "version": __version__,
+            "description": "The client door takes statements and is open only while the cluster "
+            "serves; the operator door is always open.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "tags": [{"name": CLIENT}, {"name": OPERATOR}],
+        "security": [{"token": []}, {}],
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
 
 
 @functools.cache
 def document_json() -> bytes:
     """Return the document as JSON."""
-    return json.dumps(document()).encode()
+    return json.dumps(document(), ensure_ascii=False).encode()
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "tags": list(operation.doors),
+        "operationId": _operation_id(operation),
+        "responses": _responses(operation),
+    }
+    parameters = [_parameter(name, "path") for name in re.findall(r"{(\w+)}", operation.path)]
+    parameters += [_parameter(name, "query") for name in operation.query]
+    if parameters:
+        described["parameters"] = parameters
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _content(operation.body)}
+    return described
+
+
+def _operation_id(operation: Operation) -> str:
+    words = re.findall(r"[A-Za-z]+", operation.path.replace("/api/2.0/", "/"))
+    return "_".join([operation.method, *words])
+
+
+def _parameter(name: str, where: str) -> dict[str, Any]:
+    schema = _PATH_SCHEMAS.get(name, {"type": "string"})
+    return {"name": name, "in": where, "required": where == "path", "schema": schema}
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    content = _content(operation.answer)
+    if operation.stream:
+        content.update(_content(ARROW_STREAM))
+    responses: dict[str, Any] = {"200": {"description": operation.summary, "content": content}}
+    also = dict(operation.also)
+    for status in sorted({*operation.errors, *_COMMON}):
+        name = also.get(status, "Error")
+        responses[status] = {"description": _ERRORS[status], "content": _content(name)}
+    return responses
+
+
+def _content(name: str) -> dict[str, Any]:
+    if name == ARROW_STREAM:
+        return {name: {"schema": {"type": "string", "contentMediaType": ARROW_STREAM}}}
+    if name == "text/plain":
+        return {name: {"schema": {"type": "string"}}}
+    return {"application/json": {"schema": _INLINE.get(name) or ref(name)}}

@@ -1,0 +1,210 @@
+"""The schemas of the OpenAPI document, written by hand; the tests hold answers against them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from haproc.classify.model import OperationClass
+from haproc.doors.fields import ID_PATTERN
+from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
+from haproc.route.model import Consistency, FailureKind, Fanout, Outcome
+
+Schema = dict[str, Any]
+
+TEXT: Final[Schema] = {"type": "string"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+NUMBER: Final[Schema] = {"type": "number"}
+IDENTIFIER: Final[Schema] = {"type": "string", "pattern": f"^{ID_PATTERN}$"}
+OFFSET: Final[Schema] = {"type": ["integer", "null"], "description": "Place in the log."}
+
+
+def ref(name: str) -> Schema:
+    """Return a reference to a schema of this document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def described(schema: Schema, text: str) -> Schema:
+    """Return the schema with a description."""
+    return {**schema, "description": text}
+
+
+def choice(*values: str, default: str | None = None) -> Schema:
+    """Return a string of a few values."""
+    schema: Schema = {"type": "string", "enum": list(values)}
+    return schema if default is None else {**schema, "default": default}
+
+
+def listed(items: Schema) -> Schema:
+    """Return a list of items."""
+    return {"type": "array", "items": items}
+
+
+def record(required: str, optional: Schema | None = None, **fields: Schema) -> Schema:
+    """Return an object of exactly these fields; ``required`` names them, or is ``*`` for all."""
+    names = list(fields) if required == "*" else required.split()
+    return {
+        "type": "object",
+        "properties": {**fields, **(optional or {})},
+        "required": names,
+        "additionalProperties": False,
+    }
+
+
+def nullable(schema: Schema) -> Schema:
+    """Return a schema that null fits too: null counts as absent in requests."""
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+_PARAMETER = record(
+    "value",
+    name=described(nullable(TEXT), "For :name markers; absent for ?."),
+    value={"description": "A string or null; JSON for ARRAY, MAP and STRUCT."},
+    type=described(nullable(TEXT), "A Spark type; STRING unless given."),
+)
+_CHUNK_FIELDS: Final[Schema] = {
+    "chunk_index": COUNT,
+    "row_offset": COUNT,
+    "row_count": COUNT,
+    "byte_count": described(COUNT, "Size of data_array's JSON text or of the Arrow stream."),
+}
+_STATE = choice("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "CLOSED")
+_PEER = record("alive", alive={"type": "boolean"}, state=TEXT, cursor=OFFSET, lag=OFFSET)
+_PEER["additionalProperties"] = True
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "StatementRequest": record(
+        "statement",
+        statement=described(TEXT, "One SQL statement."),
+        parameters=nullable(listed(ref("Parameter"))),
+        parameter_rows=described(
+            nullable(listed(listed(ref("Parameter")))),
+            "One INSERT … VALUES with one row template; a row for each list.",
+        ),
+        catalog=nullable(TEXT),
+        schema=nullable(TEXT),
+        wait_timeout={"type": "string", "pattern": "^[0-9]{1,2}s$", "default": "10s"},
+        on_wait_timeout=choice(*OnWaitTimeout, default="CONTINUE"),
+        row_limit={"type": ["integer", "null"], "minimum": 1},
+        byte_limit={"type": ["integer", "null"], "minimum": 1},
+        format=choice(*Format, default="JSON_ARRAY"),
+        disposition=choice(*Disposition, default="INLINE"),
+        warehouse_id=described(nullable(TEXT), "Ignored."),
+        request_id=described(IDENTIFIER, "Idempotency key; becomes the statement_id."),
+        session_id=described(IDENTIFIER, "The session the statement runs in."),
+        consistency=choice(*Consistency, default="any"),
+        operation_class=choice(*(c for c in OperationClass if c is not OperationClass.SESSION)),
+        fanout=choice(*Fanout),
+        timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
+    ),
+    "Parameter": _PARAMETER,
+    "Statement": record(
+        "statement_id status",
+        statement_id=TEXT,
+        status=record("state", state=_STATE, error=ref("Error")),
+        manifest=ref("Manifest"),
+        result=ref("Result"),
+        ha=ref("Ha"),
+    ),
+    "Manifest": record(
+        "*",
+        format=choice(*Format),
+        schema=record("*", column_count=COUNT, columns=listed(ref("Column"))),
+        total_chunk_count=COUNT,
+        total_row_count=COUNT,
+        total_byte_count=COUNT,
+        truncated={"type": "boolean"},
+        chunks=listed(record("*", **_CHUNK_FIELDS)),
+    ),
+    "Column": record(
+        "name type_name type_text position nullable",
+        name=TEXT,
+        type_name=TEXT,
+        type_text=TEXT,
+        type_precision=COUNT,
+        type_scale={"type": "integer"},
+        type_interval_type=TEXT,
+        position=COUNT,
+        nullable={"type": "boolean"},
+    ),
+    "Result": {
+        "oneOf": [
+            record(
+                "chunk_index row_offset row_count",
+                **_CHUNK_FIELDS,
+                data_array=listed(listed({"type": ["string", "null"]})),
+                attachment=described(TEXT, "An Arrow stream in base64."),
+                next_chunk_index=COUNT,
+                next_chunk_internal_link=TEXT,
+            ),
+            record("external_links", external_links=listed(ref("Link"))),
+        ]
+    },
+    "Link": record(
+        "chunk_index row_offset row_count byte_count external_link expiration",
+        **_CHUNK_FIELDS,
+        external_link={"type": "string", "format": "uri"},
+        expiration={"type": "string", "format": "date-time"},
+        next_chunk_index=COUNT,
+    ),
+    "Ha": {
+        **record(
+            "*",
+            cluster=TEXT,
+            log_offset=OFFSET,
+            outcomes={"type": "object", "additionalProperties": TEXT},
+            affected_rows={"type": ["integer", "null"]},
+            **{"class": choice(*OperationClass)},
+        )
+    },
+    "Error": record(
+        "*",
+        error_code=TEXT,
+        message=TEXT,
+        error_class=described(TEXT, "Spark's, or HAProc's own (HAPROC_…)."),
+        sqlstate=TEXT,
+        kind=choice(*FailureKind),
+        outcome=choice(*Outcome),
+        hint=described(TEXT, "What to do."),
+        cluster=TEXT,
+        log_offset=OFFSET,
+    ),
+    "Appended": record(
+        "*", statement_id=TEXT, status=record("*", state={"const": "SUCCEEDED"}), ha=ref("Ha")
+    ),
+    "Journal": record("", statements=described(listed(TEXT), "Run in order.")),
+    "Session": record("*", catalog=TEXT, schema=TEXT, time_zone=TEXT, cluster=TEXT),
+    "Nothing": record(""),
+    "Health": record("*", status={"const": "ok"}),
+    "Readiness": record("*", state=TEXT, reason=TEXT),
+    "ClusterStatus": {
+        **record(
+            "*",
+            ring=TEXT,
+            cluster=TEXT,
+            state=TEXT,
+            reason=TEXT,
+            incarnation=TEXT,
+            since={"type": "string", "format": "date-time"},
+            log_end=OFFSET,
+            cursor=OFFSET,
+            lag=OFFSET,
+            recovery=record(
+                "*",
+                applied=COUNT,
+                remaining=COUNT,
+                rate_per_s=NUMBER,
+                seconds_left={"type": ["number", "null"]},
+            ),
+            peers={"type": "object", "additionalProperties": _PEER},
+            clusters=listed(record("*", name=TEXT, url=TEXT)),
+        ),
+        "additionalProperties": True,
+    },
+    "ApplyRequest": record(
+        "*",
+        offset=COUNT,
+        operation_id=TEXT,
+        timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
+    ),
+    "PeerAnswer": {"type": "object", "description": "Between HAProcs of one version."},
+}

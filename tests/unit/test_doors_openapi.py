@@ -1,0 +1,169 @@
+"""The OpenAPI document names every route, and the answers are as it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aiohttp import web
+from door_rig import STATEMENTS, Canned, CannedPeers, Rig, chunks_of, door, stream_of
+from jsonschema import Draft202012Validator
+
+from haproc.config.model import Limits, User
+from haproc.doors.openapi import CLIENT, OPERATOR, document
+from haproc.route.model import FailureKind, RequestError
+
+DOCUMENT = document()
+
+
+def check(method: str, path: str, status: int, answer: Any) -> None:
+    """Hold a JSON answer against the document."""
+    described = DOCUMENT["paths"][path][method]["responses"]
+    assert str(status) in described, f"{method} {path} answers {status}, which is not described"
+    schema = described[str(status)]["content"]["application/json"]["schema"]
+    whole = {**schema, "components": DOCUMENT["components"]}
+    Draft202012Validator(whole).validate(answer)
+
+
+def routes(app: web.Application) -> set[tuple[str, str]]:
+    return {
+        (route.method.lower(), route.resource.canonical)
+        for route in app.router.routes()
+        if route.resource is not None
+    }
+
+
+async def test_openapi_has_every_route_of_both_doors_and_no_other(tmp_path: Path) -> None:
+    for name, operator in ((CLIENT, False), (OPERATOR, True)):
+        async with door(tmp_path, operator=operator) as rig:
+            served = routes(rig.app)
+        written = {
+            (method, path)
+            for path, methods in DOCUMENT["paths"].items()
+            for method, operation in methods.items()
+            if name in operation["tags"]
+        }
+        assert served == written
+
+
+def test_openapi_schemas_are_valid_and_all_used() -> None:
+    text = json.dumps(DOCUMENT)
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        Draft202012Validator.check_schema(schema)
+        assert f'schemas/{name}"' in text
+    ids = [
+        operation["operationId"]
+        for path in DOCUMENT["paths"].values()
+        for operation in path.values()
+    ]
+    assert len(ids) == len(set(ids))
+
+
+def test_openapi_request_fields_are_those_the_door_reads() -> None:
+    from haproc.doors.statement_request import FIELDS
+
+    assert set(DOCUMENT["components"]["schemas"]["StatementRequest"]["properties"]) == set(FIELDS)
+
+
+def test_api_page_names_every_path_and_error_class() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    for path in DOCUMENT["paths"]:
+        last = re.sub(r"{\w+}", "", path).rstrip("/").split("/")[-1]
+        assert last in page, path
+    from haproc.doors import errors
+
+    for name, value in vars(errors).items():
+        if isinstance(value, str) and value.startswith("HAPROC_"):
+            assert value in page, name
+
+
+@pytest.mark.parametrize("format", ["JSON_ARRAY", "ARROW_STREAM"])
+@pytest.mark.parametrize("disposition", ["INLINE", "EXTERNAL_LINKS"])
+async def test_answers_of_statements_are_as_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, disposition: str
+) -> None:
+    monkeypatch.setattr("haproc.doors.collect.CHUNK_BYTES", 1)
+    async with door(tmp_path) as rig:
+        table = pa.table({"n": [1, None], "d": pa.array([None, 1], pa.decimal128(5, 2))})
+        rig.service.table["T"] = Canned(chunks_of(table, table))
+        body = {"format": format, "disposition": disposition, "request_id": "r"}
+        answer = await rig.post(statement="T", **body)
+        check("post", STATEMENTS, 200, answer)
+        one = STATEMENTS + "/{statement_id}"
+        check("get", one, 200, await rig.get(f"{STATEMENTS}/r"))
+        chunk = await rig.get(f"{STATEMENTS}/r/result/chunks/0")
+        check("get", one + "/result/chunks/{chunk_index}", 200, chunk)
+        async with rig.http.post(f"{rig.url}{STATEMENTS}/r/cancel") as response:
+            check("post", one + "/cancel", 200, await response.json())
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RequestError(FailureKind.APPLICATION, "x", error_class="X"), 200),
+        (RequestError(FailureKind.AVAILABILITY, "x", error_class="X", offset=3), 503),
+        (RequestError(FailureKind.REFUSED, "x", error_class="X"), 400),
+        (RequestError(FailureKind.REFUSED, "x", error_class="HAPROC_SESSION_UNKNOWN"), 404),
+        (RequestError(FailureKind.REFUSED, "x", error_class="HAPROC_REQUEST_ID_REUSED"), 409),
+    ],
+)
+async def test_answers_of_failures_are_as_described(
+    tmp_path: Path, error: RequestError, status: int
+) -> None:
+    async with door(tmp_path) as rig:
+        rig.service.table["T"] = Canned(error=error)
+        check("post", STATEMENTS, status, await rig.post(status, statement="T"))
+
+
+async def test_answers_of_limits_and_access_are_as_described(tmp_path: Path) -> None:
+    async with door(tmp_path, limits=Limits(statements_max=1, inline_bytes_max=1)) as rig:
+        check("post", STATEMENTS, 413, await rig.post(413, statement="SELECT 1"))
+        with rig.app[_board()].gate:
+            check("post", STATEMENTS, 429, await rig.post(429, statement="SELECT 1"))
+    async with door(tmp_path, users=(User("ann", "ann-token"),)) as rig:
+        for method, path in routes(rig.app):
+            url = rig.url + re.sub(r"{\w+}", "1", path)
+            async with rig.http.request(method, url) as response:
+                check(method, path, response.status, await response.json())
+                assert response.status == 401
+
+
+def _board() -> Any:
+    from haproc.doors.apps import BOARD
+
+    return BOARD
+
+
+async def test_answers_of_the_other_doors_are_as_described(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        for path in ("/healthz", "/readyz", "/clusterStatus", "/openapi.json"):
+            check("get", path, 200, await rig.get(path))
+        url = "/api/ha/sessions/{session_id}"
+        async with rig.http.put(rig.url + "/api/ha/sessions/s", json={}) as response:
+            check("put", url, response.status, await response.json())
+        async with rig.http.delete(rig.url + "/api/ha/sessions/s") as response:
+            check("delete", url, response.status, await response.json())
+        await _check_rows(rig)
+    async with door(tmp_path, operator=True) as rig:
+        headers = {"Authorization": "Bearer ring-secret"}
+        body = {"offset": 1, "operation_id": "x", "timeout_s": 1}
+        async with rig.http.post(rig.url + "/ha/v1/apply", json=body, headers=headers) as response:
+            check("post", "/ha/v1/apply", response.status, await response.json())
+        assert isinstance(rig.peers, CannedPeers) and rig.peers.asked == [(1, "x", 1.0)]
+        async with rig.http.get(rig.url + "/ha/v1/outcomes/x", headers=headers) as response:
+            check("get", "/ha/v1/outcomes/{offset}", response.status, await response.json())
+            assert response.status == 400
+
+
+async def _check_rows(rig: Rig) -> None:
+    url = rig.url + "/api/ha/tables/t/rows"
+    headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    for column in ("n", "x"):
+        data = stream_of(pa.table({column: pa.array([1], pa.int32())}))
+        async with rig.http.post(url, data=data, headers=headers) as response:
+            check("post", "/api/ha/tables/{table}/rows", response.status, await response.json())
+            assert response.status == (200 if column == "n" else 400)

@@ -1,0 +1,111 @@
+"""Asking a peer over HTTP: what it answers, and the ways in which it cannot be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from door_rig import Rig, door, make_config
+
+from haproc.config.model import Address, Config
+from haproc.membership.http_peers import HttpPeers
+from haproc.membership.peers import Peers, PeerUnavailableError
+
+
+def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Config:
+    config = make_config(tmp_path)
+    b = dataclasses.replace(config.clusters[1], peer=Address("127.0.0.1", port))
+    return dataclasses.replace(config, clusters=(config.clusters[0], b), secret=secret)
+
+
+@contextlib.asynccontextmanager
+async def asking(config: Config) -> AsyncIterator[HttpPeers]:
+    peers = HttpPeers(config, "a")
+    try:
+        yield peers
+    finally:
+        await peers.aclose()
+
+
+async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path, operator=True) as rig,
+        asking(config_with(tmp_path, rig.listener.port)) as peers,
+    ):
+        as_protocol: Peers = peers
+        assert peers.names == ("b",)
+        applied = await as_protocol.apply_now("b", 7, "op-1", 2.5)
+        assert applied == {"outcome": "applied", "offset": 7}
+        assert rig.peers.asked == [(7, "op-1", 2.5)]
+        assert (await as_protocol.outcome("b", 8, 1.0))["offset"] == 8
+        assert (await as_protocol.status("b", 1.0))["state"] == "READY"
+
+
+async def test_peers_wrong_secret_is_unavailable(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path, operator=True) as rig,
+        asking(config_with(tmp_path, rig.listener.port, "another-secret")) as peers,
+    ):
+        with pytest.raises(PeerUnavailableError, match="answered 401: valid credentials"):
+            await peers.status("b", 1.0)
+
+
+async def test_peers_refused_connection_is_unavailable(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        async with asking(config_with(tmp_path, port)) as peers:
+            with pytest.raises(PeerUnavailableError, match=f"peer b at http://127.0.0.1:{port}"):
+                await peers.status("b", 5.0)
+
+
+async def test_peers_silent_peer_is_unavailable_in_time(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        rig.peers.hold = asyncio.Event()
+        async with asking(config_with(tmp_path, rig.listener.port)) as peers:
+            async with asyncio.timeout(10):
+                with pytest.raises(PeerUnavailableError, match="no answer in time"):
+                    await peers.apply_now("b", 1, "x", 0.05)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", b"junk", b""]
+)
+async def test_peers_nonsense_answer_is_unavailable(tmp_path: Path, answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, asking(config_with(tmp_path, server.sockets[0].getsockname()[1])) as peers:
+        with pytest.raises(PeerUnavailableError):
+            await peers.status("b", 5.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"offset": -1, "operation_id": "x", "timeout_s": 1},
+        {"offset": True, "operation_id": "x", "timeout_s": 1},
+        {"offset": 1, "operation_id": 5, "timeout_s": 1},
+        {"offset": 1, "operation_id": "x"},
+        {"offset": 1, "operation_id": "x", "timeout_s": 1, "more": 1},
+    ],
+)
+async def test_peers_wrong_apply_body_refused(tmp_path: Path, body: dict[str, object]) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        assert await _apply(rig, body) == 400
+        assert rig.peers.asked == []
+
+
+async def _apply(rig: Rig, body: dict[str, object]) -> int:
+    headers = {"Authorization": "Bearer ring-secret"}
+    async with rig.http.post(rig.url + "/ha/v1/apply", json=body, headers=headers) as response:
+        return response.status
