@@ -44,7 +44,7 @@ simulate: $(READY) ## A ring on a virtual clock: make simulate SEEDS=n FIRST=see
 lock: $(READY) ## Resolve pyproject.toml anew into requirements.lock
 	@env -u PIP_FIND_LINKS $(PY) -m piptools compile --upgrade --quiet --generate-hashes \
 		--allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-		--extra dev --output-file requirements.lock pyproject.toml
+		--all-extras --output-file requirements.lock pyproject.toml
 
 clean: ## Remove the environment and all caches of this checkout
 	@if [ -x $(VENV)/bin/haproc ] && [ -d .ring ]; then $(VENV)/bin/haproc ring down; fi
