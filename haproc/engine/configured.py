@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable
 
 from haproc.engine import confs
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Mark, Settings
 from haproc.engine.remote import RemoteSession, sql_plan
 
@@ -49,9 +50,11 @@ class ConfiguredSession:
             return
         self._in_force = confs.unknown_after(self._in_force, change)
         self._used = None
-        for result in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(result, BaseException):
-                raise result
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            # If any call is still in doubt, that is what the caller must know.
+            raise next((error for error in errors if _in_doubt(error)), errors[0])
         self._in_force = confs.InForce(want)
         self._used = use
 
@@ -62,3 +65,7 @@ class ConfiguredSession:
         ) as responses:
             async for _ in responses:
                 pass
+
+
+def _in_doubt(error: BaseException) -> bool:
+    return not isinstance(error, EngineError) or error.kind is ErrorKind.AVAILABILITY

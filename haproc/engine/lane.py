@@ -1,10 +1,12 @@
 """A lane: the applier's own Spark session, in which one replicated statement runs at a time.
 
-Delta's marks are session settings, and a statement reads them when it commits. So a lane never
-changes its settings while a statement may still run in it: after a broken connection, a deadline or
-a cancellation, and on first use (an earlier HAProc may have left one behind), it first interrupts
-whatever runs there and waits until nothing does. Its session id is derived from the ring's and the
-cluster's name, which is what lets it find what an earlier incarnation left.
+Delta's marks are session settings, and a statement reads them when it commits. So no statement may
+ever meet another one's settings, or it would commit under the other's mark and the other be skipped
+for good. A lane changes its settings only when the server has answered everything before. After a
+broken connection, a deadline or a cancellation, and on first use (an earlier HAProc may have left
+something under way), it stops what runs in its session and moves on to a new one, which late
+requests for the old one can't reach. The ids are derived from the ring's and the cluster's name and
+a generation, which is what lets a lane find what an earlier incarnation left.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from haproc.engine.configured import ConfiguredSession
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
 from haproc.engine.remote import RemoteSession, append_plan, sql_plan
-from haproc.engine.status import session_lost
 
 _ATTEMPTS_MAX = 4
 """Chosen: a restarted server costs one attempt, each spent session id another."""
@@ -41,7 +42,7 @@ class SparkLane:
         self._session = ConfiguredSession(remote, control_timeout_s)
         self._applied_bytes_max = applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
-        self._may_still_run = True
+        self._in_doubt = True
         self._epoch_known = remote.epoch
 
     async def apply(
@@ -73,40 +74,37 @@ class SparkLane:
     ) -> Applied:
         plan = _plan(write)
         for attempt in range(1, _ATTEMPTS_MAX + 1):
+            if self._in_doubt:
+                await self._remote.move_on()
+            epoch = self._remote.epoch
+            if epoch != self._epoch_known:
+                self._session.forget(session_is_new=True)
+                self._epoch_known = epoch
+            self._in_doubt = True
             try:
-                if self._may_still_run:
-                    await self._remote.interrupt_and_wait()
-                    self._may_still_run = False
-                epoch = self._remote.epoch
-                if epoch != self._epoch_known:
-                    self._session.forget(session_is_new=True)
-                    self._epoch_known = epoch
                 await self._session.ensure(settings, mark)
-                return await self._run(plan, timeout_s, epoch)
+                applied = await self._run(plan, timeout_s, epoch)
             except EngineError as error:
-                lost = self._remote.renew(error, self._epoch_known)
+                lost = self._remote.renew(error, epoch)
+                self._in_doubt = error.kind is ErrorKind.AVAILABILITY and not lost
                 if attempt == _ATTEMPTS_MAX or not lost:
                     raise
+            else:
+                self._in_doubt = False
+                return applied
         raise AssertionError("the last attempt returns or raises")
 
     async def _run(self, plan: Any, timeout_s: float, epoch: int) -> Applied:
         chunks: list[bytes] = []
         size = 0
-        self._may_still_run = True
-        try:
-            async with contextlib.aclosing(
-                self._remote.execute(plan, str(uuid.uuid4()), timeout_s, epoch=epoch)
-            ) as responses:
-                async for response in responses:
-                    if response.HasField("arrow_batch"):
-                        size += len(response.arrow_batch.data)
-                        if size <= self._applied_bytes_max:
-                            chunks.append(response.arrow_batch.data)
-        except EngineError as error:
-            answered = error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
-            self._may_still_run = not answered
-            raise
-        self._may_still_run = False
+        async with contextlib.aclosing(
+            self._remote.execute(plan, str(uuid.uuid4()), timeout_s, epoch=epoch)
+        ) as responses:
+            async for response in responses:
+                if response.HasField("arrow_batch"):
+                    size += len(response.arrow_batch.data)
+                    if size <= self._applied_bytes_max:
+                        chunks.append(response.arrow_batch.data)
         return Applied(tuple(chunks), arrow.affected_rows(chunks))
 
 

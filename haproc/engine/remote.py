@@ -29,6 +29,13 @@ _POLL_INTERVAL_S = 0.05
 _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING, _STATUS.OPERATION_STATE_TERMINATING})
+_ENDED = frozenset(
+    {
+        _STATUS.OPERATION_STATE_SUCCEEDED,
+        _STATUS.OPERATION_STATE_FAILED,
+        _STATUS.OPERATION_STATE_CANCELLED,
+    }
+)
 
 
 class RemoteSession:
@@ -51,12 +58,20 @@ class RemoteSession:
         if not session_lost(error.error_class):
             return False
         if epoch == self.epoch:
-            self.epoch += 1
-            self._observed = ""
             if session_id_spent(error.error_class):
-                self._generation += 1
-                self.id = str(self._name(self._generation))
+                self._next_id()
+            else:
+                self._new_epoch()
         return True
+
+    def _next_id(self) -> None:
+        self._generation += 1
+        self.id = str(self._name(self._generation))
+        self._new_epoch()
+
+    def _new_epoch(self) -> None:
+        self.epoch += 1
+        self._observed = ""
 
     async def execute(
         self, plan: Any, operation_id: str, timeout_s: float, *, epoch: int | None = None
@@ -121,22 +136,60 @@ class RemoteSession:
             request.operation_id = operation_id
         await self._unary("Interrupt", request, self._channel.limits.control_timeout_s)
 
-    def interrupt_soon(self, operation_id: str) -> None:
-        """Ask the server to stop an operation, without waiting (it may be frozen).
+    def stop_soon(self, operation_id: str) -> None:
+        """See to it that an operation ends, without waiting (the server may be frozen).
 
         A statement whose caller went away runs on by itself: Spark does not stop it.
         """
-        self._channel.in_background(self._interrupt_quietly(operation_id))
+        self._channel.in_background(self._stop(operation_id))
 
-    async def _interrupt_quietly(self, operation_id: str) -> None:
+    async def _stop(self, operation_id: str) -> None:
+        """Interrupt an operation until the server says that it ended.
+
+        On a busy server the interrupt can arrive before the statement has begun.
+        """
+        end = time.monotonic() + self._channel.limits.interrupt_wait_s
+        pause_s = _POLL_INTERVAL_S
         with contextlib.suppress(EngineError):
-            await self.interrupt(operation_id)
+            while time.monotonic() < end:
+                await self.interrupt(operation_id)
+                if operation_id in await self._operations(_ENDED):
+                    return
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, 1.0)
 
-    async def interrupt_and_wait(self) -> None:
-        """Stop everything in this session and return once nothing runs any more."""
+    async def move_on(self) -> None:
+        """Leave this session for good, with all that runs in it or may still arrive there.
+
+        A request under way (its answer was not waited for) can reach the server after the next
+        ones. Once a session is closed, the server refuses what comes late for it. So whoever can't
+        tell what is under way moves on to the next id: what is left behind ends or fails, and
+        never meets the settings of what comes after.
+        """
+        if await self.interrupt_and_wait():
+            request = self._request(_base.ReleaseSessionRequest, observed=False)
+            await self._unary("ReleaseSession", request, self._channel.limits.control_timeout_s)
+            self._next_id()
+
+    async def interrupt_and_wait(self) -> bool:
+        """Stop what runs in this session, also if an earlier incarnation of HAProc began it.
+
+        Returns once nothing runs any more; False if the server has no such session.
+        """
         wait_s = self._channel.limits.interrupt_wait_s
         end = time.monotonic() + wait_s
-        while await self._interrupted_but_active():
+        while True:
+            epoch = self.epoch
+            try:
+                await self.interrupt()
+                if not await self._operations(_ACTIVE):
+                    return True
+            except EngineError as error:
+                if not self.renew(error, epoch):
+                    raise
+                if not session_id_spent(error.error_class):
+                    return False
+                continue  # an earlier incarnation moved on to the next id: look there
             if time.monotonic() >= end:
                 raise EngineError(
                     ErrorKind.AVAILABILITY,
@@ -146,18 +199,6 @@ class RemoteSession:
                 )
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _interrupted_but_active(self) -> bool:
-        epoch = self.epoch
-        try:
-            await self.interrupt()
-            return await self._active()
-        except EngineError as error:
-            if not self.renew(error, epoch):
-                raise
-            # No such session, so nothing runs in it; but if its id was spent, an earlier
-            # incarnation may have moved on to the next id.
-            return session_id_spent(error.error_class)
-
     async def release(self) -> None:
         """Drop the session on the server; errors are ignored."""
         request = self._request(_base.ReleaseSessionRequest, observed=False)
@@ -166,11 +207,17 @@ class RemoteSession:
                 "ReleaseSession", request, self._channel.limits.control_timeout_s
             )
 
-    async def _active(self) -> bool:
+    async def operations_active(self) -> frozenset[str]:
+        """Return the ids of the operations that run in this session."""
+        return await self._operations(_ACTIVE)
+
+    async def _operations(self, states: frozenset[int]) -> frozenset[str]:
         request = self._request(_base.GetStatusRequest)
         request.operation_status.SetInParent()
         response = await self._unary("GetStatus", request, self._channel.limits.control_timeout_s)
-        return any(status.state in _ACTIVE for status in response.operation_statuses)
+        return frozenset(
+            status.operation_id for status in response.operation_statuses if status.state in states
+        )
 
     async def _config(self, operation: Any) -> Any:
         request = self._request(_base.ConfigRequest, operation=operation)

@@ -339,22 +339,22 @@ async def test_lane_conf_that_is_refused_leaves_nothing_behind(
 
 
 async def _wait_until_active(engine: SparkConnectEngine, key: str) -> None:
-    await _wait_for(engine.session(key)._remote._active, True)
+    await _wait_for(engine.session(key)._remote.operations_active, True)
 
 
 async def _wait_until_idle(engine: SparkConnectEngine, key: str) -> None:
-    await _wait_for(engine.session(key)._remote._active, False)
+    await _wait_for(engine.session(key)._remote.operations_active, False)
 
 
 async def _wait_until_lane_active(engine: SparkConnectEngine, index: int) -> None:
-    await _wait_for(engine.lane(index)._remote._active, True)
+    await _wait_for(engine.lane(index)._remote.operations_active, True)
 
 
 async def _wait_for(active: object, wanted: bool) -> None:
     async with asyncio.timeout(20):
         while True:
             try:
-                if await active() == wanted:  # type: ignore[operator]
+                if bool(await active()) == wanted:  # type: ignore[operator]
                     return
             except EngineError as error:
                 assert error.error_class.startswith("INVALID_HANDLE")
