@@ -84,13 +84,13 @@ class Answers:
     async def _inline(self, execution: Execution, index: int) -> bytes:
         assert execution.delivery is not None
         chunks = execution.kept.chunks
-        data = await self._board.store.read(execution.kept, index)
         head = chunks[index].describe(index)
         if index + 1 < len(chunks):
             head["next_chunk_index"] = index + 1
             head["next_chunk_internal_link"] = (
                 f"{STATEMENTS_PATH}/{execution.id}/result/chunks/{index + 1}"
             )
+        data = await self._board.store.read(execution.kept, index)
         self._board.delivered(execution, index)
         if execution.delivery.format is Format.JSON_ARRAY:
             return _dumps(head)[:-1] + b',"data_array":' + data + b"}"

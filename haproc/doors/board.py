@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -305,6 +306,8 @@ class Board:
 
     def _keep(self, execution: Execution, now_s: float) -> None:
         kept_s = self._limits.results_kept_s
+        # The text may be 64 MiB long; from here on the fingerprint stands for it.
+        execution.request = dataclasses.replace(execution.request, statement="")
         execution.expires_s = now_s + kept_s
         execution.expires_at = datetime.now(UTC) + timedelta(seconds=kept_s)
         execution.undelivered = set(range(len(execution.kept.chunks)))

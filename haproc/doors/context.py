@@ -78,7 +78,7 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
     content = request.content
-    if content.is_eof() and length is not None:
+    if content.is_eof() and content.total_bytes <= bytes_max:
         return await content.read()
     parts: list[bytes] = []
     size = 0

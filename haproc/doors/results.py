@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import uuid
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from dmq import Json
+from haproc.doors.errors import STATEMENT_UNKNOWN, refused
 from haproc.engine.interface import Column
+
+_LOG = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX: Final = 64 << 20
 """Kept in memory by all results together; chosen, not measured."""
@@ -84,13 +88,24 @@ class ResultStore:
         self.bytes_used += size
         kept.bytes += size
         if self._memory_bytes + size > self._memory_bytes_max:
-            kept.file = kept.file or self._folder / uuid.uuid4().hex
-            chunk.file_offset = await asyncio.to_thread(_append, kept.file, data)
-            chunk.data = None
-        else:
+            await self._spill(kept, chunk, data)
+        if chunk.data is not None:
             self._memory_bytes += size
             kept.memory_bytes += size
         kept.chunks.append(chunk)
+
+    async def _spill(self, kept: Kept, chunk: KeptChunk, data: bytes) -> None:
+        """Write the chunk to the result's file; where that fails it stays in memory."""
+        kept.file = kept.file or self._folder / uuid.uuid4().hex
+        write = asyncio.ensure_future(asyncio.to_thread(_append, kept.file, data))
+        try:
+            chunk.file_offset = await asyncio.shield(write)
+            chunk.data = None
+        except OSError as error:
+            _LOG.warning("a result stays in memory: %s cannot be written: %s", kept.file, error)
+        except asyncio.CancelledError:
+            await asyncio.wait({write})  # else the file would come back after it was deleted
+            raise
 
     def charge(self, kept: Kept, size: int) -> None:
         """Count bytes that a result takes beside its data."""
@@ -103,7 +118,10 @@ class ResultStore:
         if chunk.data is not None:
             return chunk.data
         assert kept.file is not None
-        return await asyncio.to_thread(_read, kept.file, chunk.file_offset, chunk.byte_count)
+        try:
+            return await asyncio.to_thread(_read, kept.file, chunk.file_offset, chunk.byte_count)
+        except FileNotFoundError as error:
+            raise refused(STATEMENT_UNKNOWN, "the result has expired meanwhile") from error
 
     def drop(self, kept: Kept) -> None:
         """Forget a result."""

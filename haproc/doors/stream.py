@@ -18,6 +18,7 @@ from typing import Final
 
 from aiohttp import web
 
+from dmq import Json
 from haproc.doors.board import Board
 from haproc.doors.context import ARROW_STREAM
 from haproc.doors.cut import Cutter
@@ -32,6 +33,8 @@ from haproc.route.model import Answer, RequestError
 
 _LOG = logging.getLogger(__name__)
 
+_OUTCOMES_CHARACTERS_MAX: Final = 1000
+"""Six bytes each at most, as JSON in ASCII."""
 STALL_S: Final = 60.0
 """A client that takes nothing for so long is cut off: it holds the cluster's result back."""
 
@@ -132,5 +135,15 @@ class Streams:
 
 
 def _head(answer: Answer) -> web.StreamResponse:
-    report = json.dumps(ha_block(answer.report, answer.affected_rows), separators=(",", ":"))
+    report = json.dumps(
+        _short(ha_block(answer.report, answer.affected_rows)), separators=(",", ":")
+    )
     return web.StreamResponse(headers={"Content-Type": ARROW_STREAM, "HAProc-Report": report})
+
+
+def _short(report: dict[str, Json]) -> dict[str, Json]:
+    """Cut the outcomes' texts so that the header stays under what HTTP clients take (8 KiB)."""
+    outcomes = report["outcomes"]
+    assert isinstance(outcomes, dict)
+    share = _OUTCOMES_CHARACTERS_MAX // max(1, len(outcomes))
+    return {**report, "outcomes": {name: str(text)[:share] for name, text in outcomes.items()}}

@@ -76,6 +76,7 @@ class Canned:
     affected_rows: int | None = None
     error: Exception | None = None
     hold: asyncio.Event | None = None
+    outcomes: Mapping[str, str] = field(default_factory=lambda: {"a": "applied"})
 
 
 ONE = Canned(chunks_of(pa.table({"n": pa.array([1], pa.int32())})), columns=(Column("n", "int"),))
@@ -119,7 +120,7 @@ class CannedService:
         self.streams.append(stream)
         self.finished.append(request.id)
         offset = None if canned.operation_class is OperationClass.QUERY else 7
-        report = HaReport("a", canned.operation_class, offset, {"a": "applied"} if offset else {})
+        report = HaReport("a", canned.operation_class, offset, canned.outcomes if offset else {})
         return Answer(report, stream, canned.columns, canned.affected_rows)
 
     async def append_rows(self, request: RowsRequest) -> Answer:

@@ -238,3 +238,13 @@ def test_cutter_gives_a_prefix_within_the_limits(
 def test_stream_runs_under_aiohttp_of_this_version() -> None:
     """Breaking off relies on the transport being reachable from the request."""
     assert hasattr(web.BaseRequest, "transport")
+
+
+async def test_stream_report_header_stays_short(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        outcomes = {f"cluster-{i}": "failed: ü\n" * 1000 for i in range(10)}
+        rig.service.table["W"] = Canned(ONE.chunks, OperationClass.SYNCHRONOUS, outcomes=outcomes)
+        async with stream(rig, statement="W") as answer:
+            header = answer.headers["HAProc-Report"]
+            assert len(header) < 8000 and "\n" not in header
+            assert json.loads(header)["outcomes"].keys() == outcomes.keys()

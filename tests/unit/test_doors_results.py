@@ -1,0 +1,63 @@
+"""The store of kept results: counted, spilled, read back, dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from haproc.doors.results import Kept, ResultStore
+from haproc.route.model import RequestError
+
+
+def files(folder: Path) -> list[Path]:
+    return list(folder.glob("*"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.lists(st.binary(max_size=40), max_size=5), min_size=1, max_size=4),
+    st.integers(0, 100),
+)
+async def test_store_gives_back_what_was_added(
+    tmp_path: Path, results: list[list[bytes]], memory_bytes_max: int
+) -> None:
+    store = ResultStore(tmp_path / "kept", 1 << 20, memory_bytes_max)
+    kept = [Kept() for _ in results]
+    for one, chunks in zip(kept, results, strict=True):
+        for chunk in chunks:
+            await store.add(one, chunk, 2)
+    assert store.bytes_used == sum(len(chunk) for chunks in results for chunk in chunks)
+    for one, chunks in zip(kept, results, strict=True):
+        assert [await store.read(one, i) for i in range(len(chunks))] == chunks
+        assert [chunk.row_offset for chunk in one.chunks] == [2 * i for i in range(len(chunks))]
+        store.drop(one)
+    assert store.bytes_used == 0
+    assert files(tmp_path / "kept") == []
+
+
+async def test_store_dropping_twice_is_harmless(tmp_path: Path) -> None:
+    store, kept = ResultStore(tmp_path, 100), Kept()
+    await store.add(kept, b"123", 1)
+    store.charge(kept, 10)
+    assert store.bytes_used == 13
+    store.drop(kept)
+    store.drop(kept)
+    assert store.bytes_used == 0
+
+
+async def test_store_disk_that_cannot_be_written_keeps_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store, kept = ResultStore(tmp_path / "file", 100, 0), Kept()
+    await store.add(kept, b"123", 1)
+    assert await store.read(kept, 0) == b"123"
+
+
+async def test_store_file_gone_is_an_unknown_statement(tmp_path: Path) -> None:
+    store, kept = ResultStore(tmp_path / "kept", 100, 0), Kept()
+    await store.add(kept, b"123", 1)
+    store.clean()
+    with pytest.raises(RequestError, match="expired"):
+        await store.read(kept, 0)
