@@ -91,7 +91,7 @@ async def test_pin_clock_literals_have_the_type_of_their_function(
 ) -> None:
     session = engine.session("types")
     await session.configure(BERLIN)
-    columns = [f"typeof({expression})" for expression in CLOCK]
+    columns = [f"typeof({expression}) AS c{at}" for at, expression in enumerate(CLOCK)]
     result = pinned(f"INSERT INTO t SELECT {', '.join(columns)}")
     assert len(result.replacements) == len(CLOCK)
     before = await rows(session, f"SELECT {', '.join(columns)}")
@@ -149,7 +149,10 @@ async def test_pin_changes_with_the_clock_give_equal_tables(
 
 MATERIALISED = [
     ("INSERT INTO {t} ", "SELECT id AS a, uuid() AS b, rand() AS c FROM range(20)"),
-    ("INSERT INTO {t} ", "SELECT id, randstr(4), sum(rand()) FROM range(20) GROUP BY id LIMIT 5"),
+    (
+        "INSERT INTO {t} ",
+        "SELECT id, randstr(4), sum(CAST(id AS DOUBLE)) FROM range(20) GROUP BY id LIMIT 5",
+    ),
     ("INSERT INTO {t} (c, a, b) ", "SELECT rand(3), 1L, 'it''s \\n \\\\ ☃' FROM range(3)"),
     ("INSERT INTO {t} BY NAME ", "SELECT uuid() AS b, 7L AS a, CAST('NaN' AS DOUBLE) AS c"),
     ("WITH w AS (SELECT 5L AS x) INSERT INTO {t} ", "SELECT x, uuid(), NULL FROM w"),
@@ -205,7 +208,11 @@ async def test_materialised_query_keeps_every_type_and_value(engine: SparkConnec
     assert [(c.name, c.type_text) for c in await session.columns(sql)] == [
         (c.name, c.type_text) for c in columns
     ]
-    text = ", ".join(f"CAST({c.name} AS STRING)" for c in columns if c.name != "u")
+    text = ", ".join(
+        f"hex({c.name})" if c.name == "x" else f"CAST({c.name} AS STRING)"
+        for c in columns
+        if c.name != "u"
+    )
     before = await rows(session, f"SELECT {text} FROM ({EVERY_TYPE})")
     assert await rows(session, f"SELECT {text} FROM ({sql})") == before
 
@@ -215,14 +222,10 @@ async def test_materialised_table_as_select_keeps_names_and_types(
 ) -> None:
     types = []
     for name in ("a", "b"):
-        result = pinned(
-            f"CREATE TABLE {schema}.{name} USING delta AS {EVERY_TYPE.replace('ym,', 'ym_,')}"
-        )
-        assert result.source is not None
-        # Delta stores no intervals.
-        query = "SELECT id, c, ts, st, m, rand() AS r FROM (" + EVERY_TYPE + ")"
-        result = pinned(result.source.head + query)
+        # Delta stores no intervals and no names with spaces.
+        query = f"SELECT id, c, ts, m, l, rand() AS r FROM ({EVERY_TYPE})"
+        result = pinned(f"CREATE TABLE {schema}.{name} USING delta AS {query}")
         await apply(engine, await replicate_rows(engine, result), settings=BERLIN)
         types.append(await engine.session("types").columns(f"SELECT * FROM {schema}.{name}"))
     assert types[0] == types[1]
-    assert [c.name for c in types[0]] == ["id", "c", "ts", "st", "m", "r"]
+    assert [c.name for c in types[0]] == ["id", "c", "ts", "m", "l", "r"]
