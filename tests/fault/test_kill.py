@@ -1,0 +1,149 @@
+"""Real processes are killed and frozen at the worst moments: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import uuid
+
+import pytest
+
+import haclient
+from tests.rig import Rig, Writer
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.mark.parametrize("step", ["append.before", "append.after", "apply.after", "cursor.after"])
+def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step: str) -> None:
+    table = rig.table()
+    rig.restart("a", fault=f"{step}:1:kill")
+    with rig.cursor("abc") as cursor:
+        cursor.execute(f"INSERT INTO {table} VALUES (1, 'x')")
+        answered_by = cursor.ha["cluster"]
+        cursor.execute(f"INSERT INTO {table} VALUES (2, 'y')")
+    rig.gone("a")
+    # After cursor.after the answer may have left before the process died.
+    assert answered_by == "b" or step == "cursor.after"
+    rig.start("a")
+    assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "y")]
+
+
+@pytest.mark.parametrize(
+    "step", ["intent.after", "apply.after", "fanout.before", "fanout.after", "decision.after"]
+)
+def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str) -> None:
+    name = f"d{uuid.uuid4().hex[:8]}"
+    rig.restart("a", fault=f"{step}:1:kill")
+    with rig.cursor("abc") as cursor:
+        cursor.execute(f"CREATE TABLE {name} (id INT) USING delta")
+        cursor.execute(f"INSERT INTO {name} VALUES (1)")
+    rig.gone("a")
+    rig.start("a")
+    assert rig.everywhere(f"SELECT * FROM {name}") == [(1,)]
+
+
+def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> None:
+    table = rig.table()
+    rig.ring.kill("b", "haproc")
+    with rig.cursor("ac") as cursor:
+        for number in range(12):
+            cursor.execute(f"INSERT INTO {table} VALUES ({number}, 'x')")
+        # Dies once its first statement on the table, and then once its batch, is committed.
+        for fault in ("apply.after:1:kill", "apply.after:2:kill", "intent.after:1:kill"):
+            rig.start("b", fault=fault, ready=False)
+            rig.gone("b")
+            cursor.execute(f"INSERT INTO {table} VALUES (100, 'late')")
+            cursor.execute(f"INSERT INTO {table} VALUES (100, 'late')")
+    rig.start("b")
+    assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(18, 13)]
+    rig.check_equal()
+
+
+def test_spark_killed_mid_statement_is_replaced_and_recovers(rig: Rig) -> None:
+    table = rig.table("id BIGINT")
+    errors: list[Exception] = []
+
+    def write() -> None:
+        try:
+            rig.run(f"INSERT INTO {table} SELECT id FROM range(3000000)", timeout_s=200)
+        except haclient.Error as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    end = rig.status("a")["log_end"]
+    writer.start()
+    rig.wait(lambda: rig.status("b")["log_end"] > end, 30)
+    rig.ring.kill("a", "spark")
+    writer.join(240)
+    assert errors == []
+    rig.up()
+    assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [
+        (3_000_000, 3_000_000)
+    ]
+
+
+def test_haproc_frozen_makes_the_client_fail_over(rig: Rig) -> None:
+    table = rig.table()
+    with rig.cursor("abc") as cursor:
+        cursor.execute("SELECT 1")
+        assert cursor.ha["cluster"] == "a"
+        rig.ring.signal("a", "haproc", signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            cursor.execute("SELECT 1")
+            assert cursor.ha["cluster"] == "b"
+            assert time.monotonic() - began < 20
+            cursor.execute(f"INSERT INTO {table} VALUES (1, 'x')")
+        finally:
+            rig.ring.signal("a", "haproc", signal.SIGCONT)
+    assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
+
+
+def test_same_request_id_on_every_haproc_is_applied_once(rig: Rig) -> None:
+    table = rig.table()
+    body = {"statement": f"INSERT INTO {table} VALUES (1, 'x')", "request_id": uuid.uuid4().hex}
+    answers = [rig.post(name, "/api/2.0/sql/statements", body)[1] for name in "abc"]
+    assert [answer["status"]["state"] for answer in answers] == ["SUCCEEDED"] * 3
+    assert len({answer["ha"]["log_offset"] for answer in answers}) == 1
+    rig.restart("b")
+    again = rig.post("b", "/api/2.0/sql/statements", body)[1]
+    assert again["ha"]["log_offset"] == answers[0]["ha"]["log_offset"]
+    other = body | {"statement": f"INSERT INTO {table} VALUES (2, 'y')"}
+    assert rig.post("c", "/api/2.0/sql/statements", other)[0] == 409
+    assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
+
+
+def test_ddl_error_leaves_no_cluster_changed(rig: Rig) -> None:
+    table = rig.table()
+    before = rig.everywhere("SHOW TABLES")
+    with rig.cursor("abc") as cursor, pytest.raises(haclient.ProgrammingError) as caught:
+        cursor.execute(f"CREATE TABLE {table} (other INT) USING delta")
+    assert caught.value.outcome is haclient.Outcome.REJECTED
+    assert rig.everywhere("SHOW TABLES") == before
+    assert rig.everywhere(f"DESCRIBE {table}")[0][0] == "id"
+    assert {rig.status(name)["state"] for name in "abc"} == {"READY"}
+
+
+def test_writers_through_kills_of_everything_lose_nothing(rig: Rig) -> None:
+    table = rig.table()
+    writers = [Writer(rig, table, order, first) for order, first in (("abc", 0), ("bca", 10_000))]
+    for writer in writers:
+        writer.start()
+    writers[0].wait_for(2)
+    rig.ring.kill("a", "haproc")
+    writers[0].wait_for(2)
+    rig.ring.kill("b", "spark")
+    writers[1].wait_for(2)
+    rig.up()
+    rig.ring.kill("c", "haproc")
+    rig.ring.kill("c", "spark")
+    writers[0].wait_for(2)
+    for writer in writers:
+        writer.stop()
+    rig.up()
+    acknowledged = sorted(number for writer in writers for number in writer.acknowledged)
+    found = [row[0] for row in rig.everywhere(f"SELECT id FROM {table} ORDER BY id")]
+    assert found == acknowledged
+    rig.check_equal()

@@ -1,0 +1,194 @@
+"""A real ring for tests: its processes, clients of it, and what its clusters hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import haclient
+from haproc.faults import VARIABLE
+from haproc.ring.compare import contents, differences
+from haproc.ring.local import LocalRing
+
+SETTLED_S = 240.0
+SETTINGS = {
+    "timeouts": {
+        "probe_interval_s": 0.5,
+        "takeover_s": 1.5,
+        "peer_s": 1.5,
+        "retry_max_s": 1.0,
+        "drain_s": 10,
+    }
+}
+
+
+class Rig:
+    """One ring of three on this machine; every call waits with a deadline."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ring = LocalRing.open_or_create(folder, memory="1g", cores=2, settings=SETTINGS)
+        self._tables = 0
+
+    def up(self) -> None:
+        """Start whatever does not run, thaw whatever is frozen, and wait until all serve."""
+        asyncio.run(self.ring.up())
+
+    def down(self) -> None:
+        asyncio.run(self.ring.down())
+
+    # -- its processes ---------------------------------------------------------------------
+
+    def restart(self, name: str, fault: str = "") -> None:
+        """Start a cluster's HAProc again, with a fault if one is given, and let it recover."""
+        self.ring.kill(name, "haproc")
+        self.wait(lambda: self.ring.pids(name)["haproc"] is None, 10)
+        self.start(name, fault)
+
+    def start(self, name: str, fault: str = "", ready: bool = True) -> None:
+        """Start a cluster's HAProc if it does not run."""
+        environment = {VARIABLE: fault} if fault else None
+        asyncio.run(self.ring.start_haproc(name, ready=ready, environment=environment))
+
+    def gone(self, name: str, timeout_s: float = 60) -> None:
+        """Wait until a cluster's HAProc has ended."""
+        self.wait(lambda: self.ring.pids(name)["haproc"] is None, timeout_s)
+
+    @staticmethod
+    def wait(condition: Callable[[], bool], timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.02)
+
+    # -- talking to it ---------------------------------------------------------------------
+
+    def url(self, name: str) -> str:
+        return self.ring.config.cluster(name).listen.url
+
+    def connect(self, order: str = "abc", **options: Any) -> haclient.Connection:
+        """Return a client whose list has the clusters in this order."""
+        return haclient.connect([self.url(name) for name in order], **options)
+
+    @contextmanager
+    def cursor(self, order: str = "abc", **options: Any) -> Iterator[haclient.Cursor]:
+        with self.connect(order, **options) as connection, connection.cursor() as cursor:
+            yield cursor
+
+    def run(self, sql: str, order: str = "abc", **options: Any) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
+        with self.cursor(order) as cursor:
+            cursor.execute(sql, **options)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def post(self, name: str, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        """Send plain JSON over HTTP and return the status and the answer."""
+        request = urllib.request.Request(
+            self.url(name) + path,
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", **headers},
+        )
+        return self._answer(request)
+
+    def get(self, name: str, path: str) -> tuple[int, Any]:
+        return self._answer(urllib.request.Request(self.url(name) + path))
+
+    def status(self, name: str) -> dict[str, Any]:
+        """Return a HAProc's own view, from its operator door."""
+        url = self.ring.config.cluster(name).peer.url + "/clusterStatus"
+        try:
+            _, body = self._answer(urllib.request.Request(url))
+        except OSError:
+            return {"state": "-"}
+        return dict(body)
+
+    @staticmethod
+    def _answer(request: urllib.request.Request) -> tuple[int, Any]:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def table(self, columns: str = "id INT, name STRING") -> str:
+        """Create an empty table on all clusters and return its name."""
+        self._tables += 1
+        name = f"t{self._tables}_{time.time_ns() % 1_000_000_000}"
+        self.run(f"CREATE TABLE {name} ({columns}) USING delta")
+        return name
+
+    # -- what it holds ---------------------------------------------------------------------
+
+    def settled(self, timeout_s: float = SETTLED_S) -> None:
+        """Wait until every HAProc is READY and has applied the whole log."""
+
+        def all_done() -> bool:
+            statuses = [self.status(name) for name in self.ring.names]
+            ends = {status.get("log_end") for status in statuses}
+            return all(s["state"] == "READY" and s["lag"] == 0 for s in statuses) and len(ends) == 1
+
+        end = time.monotonic() + timeout_s
+        while not all_done():
+            shown = {n: self.status(n) for n in self.ring.names}
+            assert time.monotonic() < end, f"the ring did not settle: {shown}"
+            time.sleep(0.1)
+
+    def check_equal(self) -> None:
+        """Every table is the same on all clusters."""
+        self.settled()
+        assert differences(asyncio.run(contents(self.ring.config))) == []
+
+    def everywhere(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return a query's rows, which every cluster must give alike."""
+        self.settled()
+        answers = {name: self.run(sql, order=name) for name in self.ring.names}
+        first = answers[self.ring.names[0]]
+        assert all(rows == first for rows in answers.values()), answers
+        return first
+
+
+class Writer(threading.Thread):
+    """Inserts ids one after another through one client until it is stopped."""
+
+    def __init__(self, rig: Rig, table: str, order: str = "abc", first: int = 0) -> None:
+        super().__init__(daemon=True)
+        self._rig = rig
+        self._table = table
+        self._order = order
+        self._stopped = threading.Event()
+        self.next = first
+        self.acknowledged: list[int] = []
+        self.failed: list[tuple[int, Exception]] = []
+        self.gaps_s: list[float] = []
+
+    def run(self) -> None:
+        with self._rig.cursor(self._order, timeout_s=120) as cursor:
+            while not self._stopped.is_set():
+                began, number = time.monotonic(), self.next
+                self.next += 1
+                try:
+                    cursor.execute(f"INSERT INTO {self._table} VALUES (?, 'w')", [number])
+                except haclient.Error as error:
+                    self.failed.append((number, error))
+                else:
+                    self.acknowledged.append(number)
+                self.gaps_s.append(time.monotonic() - began)
+
+    def wait_for(self, count: int, timeout_s: float = 120) -> None:
+        """Wait until so many more writes were acknowledged."""
+        target = len(self.acknowledged) + count
+        Rig.wait(lambda: len(self.acknowledged) >= target or bool(self.failed), timeout_s)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(150)
+        assert not self.is_alive()
+        assert self.failed == []
