@@ -114,7 +114,7 @@ def check_json(request: web.BaseRequest) -> None:
 
 def json_response(body: Any, status: int = 200) -> web.Response:
     """Return a JSON answer."""
-    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return raw_json(data.encode("utf-8", "replace"), status)
 
 

@@ -193,7 +193,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 applied=COUNT,
                 remaining=COUNT,
                 rate_per_s=NUMBER,
-                seconds_left={"type": ["number", "null"]},
+                seconds_left=NUMBER,
             ),
             peers={"type": "object", "additionalProperties": _PEER},
             clusters=listed(record("*", name=TEXT, url=TEXT)),

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from door_rig import ARROW, STATEMENTS, Canned, Rig, door
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from haproc.doors.context import Credentials
 from haproc.doors.statement_request import FIELDS, read_statement
 from haproc.doors.status import Readiness
 from haproc.route.model import RequestError
+from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, door
 
 PATHS = ["/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"]
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))

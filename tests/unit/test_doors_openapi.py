@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from aiohttp import web
-from door_rig import STATEMENTS, Canned, CannedPeers, Rig, chunks_of, door, stream_of
 from jsonschema import Draft202012Validator
 
 from haproc.config.model import Limits, User
 from haproc.doors.openapi import CLIENT, OPERATOR, document
 from haproc.route.model import FailureKind, RequestError
+from tests.unit.door_rig import STATEMENTS, Canned, CannedPeers, Rig, chunks_of, door, stream_of
 
 DOCUMENT = document()
 

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from door_rig import Rig, door, make_config
 
 from haproc.config.model import Address, Config
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peers import Peers, PeerUnavailableError
+from tests.unit.door_rig import Rig, door, make_config
 
 
 def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Config:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from door_rig import ONE, WAIT_S, Canned, Rig, door, stream_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from haproc.config.model import Limits
 from haproc.doors.apps import BOARD
 from haproc.doors.rows import RowsError, fits, plain, read
 from haproc.engine.interface import Column
+from tests.unit.door_rig import ONE, WAIT_S, Canned, Rig, door, stream_of
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 

@@ -10,7 +10,14 @@ from typing import Any
 import aiohttp
 import pyarrow as pa
 import pytest
-from door_rig import (
+
+from haproc.classify.model import OperationClass, RefusedError
+from haproc.config.model import Limits, User
+from haproc.doors.apps import BOARD
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Column
+from haproc.route.model import FailureKind, Outcome, RequestError
+from tests.unit.door_rig import (
     ARROW,
     ONE,
     STATEMENTS,
@@ -20,13 +27,6 @@ from door_rig import (
     chunks_of,
     door,
 )
-
-from haproc.classify.model import OperationClass, RefusedError
-from haproc.config.model import Limits, User
-from haproc.doors.apps import BOARD
-from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column
-from haproc.route.model import FailureKind, Outcome, RequestError
 
 NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) for i in range(3)]
 
@@ -526,11 +526,10 @@ async def test_door_closed_while_running_answer_still_comes(tmp_path: Path) -> N
 
 def test_rig_is_a_service() -> None:
     """The double keeps to the interface that the doors call."""
-    from door_rig import CannedPeers, CannedService, CannedStatus
-
     from haproc.doors.peers import PeerService
     from haproc.doors.status import StatusSource
     from haproc.route.interface import Service
+    from tests.unit.door_rig import CannedPeers, CannedService, CannedStatus
 
     service: Service = CannedService()
     status: StatusSource = CannedStatus()

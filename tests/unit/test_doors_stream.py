@@ -12,7 +12,6 @@ import aiohttp
 import pyarrow as pa
 import pytest
 from aiohttp import web
-from door_rig import ARROW, ONE, STATEMENTS, WAIT_S, Canned, Rig, chunks_of, door
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from haproc.doors.cut import Cutter
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.frames import FrameError, continuation, joined, opening
 from haproc.engine.interface import Chunk
+from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, Canned, Rig, chunks_of, door
 
 NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) for i in range(3)]
 BIG = [pa.table({"s": ["x" * (1 << 20)]}) for _ in range(64)]
