@@ -163,7 +163,6 @@ class Schedule:
             (table,) = task.op.writes
             if task.offset <= offsets_applied.get(table, -1):
                 found.append(task.offset)
-                self._old_batches.pop(task.offset, None)
                 self._drop(task)
         return found
 
@@ -171,6 +170,12 @@ class Schedule:
         del self._tasks[task.offset]
         self._bytes -= task.op.size_bytes
         self._done.add(task.offset)
+        self._forget_intent(task.offset)
+
+    def _forget_intent(self, first: int) -> None:
+        self._old_batches.pop(first, None)
+        if self._old_alone == first:
+            self._old_alone = None
 
     # -- what is to be done ----------------------------------------------------------------
 
@@ -179,7 +184,8 @@ class Schedule:
         units: list[Unit] = []
         busy = _Busy()
         tasks = list(self._tasks.values())
-        farthest = self.low + SPAN_MAX
+        # From the first that is not released: the stored progress may not say more than that.
+        farthest = (tasks[0].offset if tasks else self._read_to) + SPAN_MAX
         for position, task in enumerate(tasks):
             if len(units) == lanes_free or task.offset >= farthest:
                 break
@@ -254,9 +260,7 @@ class Schedule:
         for offset in unit.offsets:
             self._tasks[offset].state = _State.COMPLETE
             self._done.add(offset)
-        self._old_batches.pop(unit.offsets[0], None)
-        if self._old_alone == unit.offsets[0]:
-            self._old_alone = None
+        self._forget_intent(unit.offsets[0])
 
     def release(self, unit: Unit) -> None:
         """Let what conflicts with the unit start: progress that holds it is durable."""
@@ -323,11 +327,16 @@ class Schedule:
         alone = [u.offsets[0] for u in units if u.intent is Intent.ALONE]
         return Progress(
             low=low,
-            done=frozenset(self._done),
+            done=frozenset(offset for offset in self._done if self._worth_storing(offset, low)),
             batches=tuple(sorted(batches.items())),
             alone=alone[0] if alone else self._old_alone,
             diverged_at=self._diverged_at,
         )
+
+    def _worth_storing(self, offset: int, low: int) -> bool:
+        # A rejected operation may be any distance ahead, where nothing else is done; the log says
+        # again that it is rejected, and the note beside the cursor has no room for all of them.
+        return offset < low + SPAN_MAX or self._verdicts.get(offset) is not Verdict.REJECT
 
     def undecided(self) -> tuple[int, Operation] | None:
         """Return the synchronous operation that everything waits for, if there is one."""

@@ -1,0 +1,74 @@
+"""Operations for tests, made as short as they can be said."""
+
+from __future__ import annotations
+
+from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.engine.interface import Settings, SqlWrite
+from haproc.replicate.operation import Operation
+
+ASYNCHRONOUS = OperationClass.ASYNCHRONOUS
+
+
+def insert(op_id: str, table: str, *, rows: int = 1, signature: str = "i") -> Operation:
+    """``INSERT INTO table VALUES …``: may be combined with its neighbours."""
+    head = f"INSERT INTO {table} VALUES "
+    sql = head + ", ".join([f"('{op_id}')"] * rows)
+    return Operation(
+        op_id,
+        ASYNCHRONOUS,
+        Kind.INSERT,
+        "a",
+        op_id,
+        SqlWrite(sql),
+        writes=frozenset({table}),
+        insert=InsertShape(len(head), rows, signature),
+    )
+
+
+def update(op_id: str, table: str, *, reads: str = "") -> Operation:
+    """``UPDATE table``: runs as a statement of its own. ``reads`` names a table per character."""
+    return Operation(
+        op_id,
+        ASYNCHRONOUS,
+        Kind.UPDATE,
+        "a",
+        op_id,
+        SqlWrite(f"UPDATE {table} SET x = 1"),
+        reads=frozenset(reads),
+        writes=frozenset({table}),
+    )
+
+
+def copy(op_id: str, source: str, target: str) -> Operation:
+    """``INSERT INTO target SELECT … FROM source``."""
+    return Operation(
+        op_id,
+        ASYNCHRONOUS,
+        Kind.INSERT,
+        "a",
+        op_id,
+        SqlWrite(f"INSERT INTO {target} SELECT * FROM {source}"),
+        reads=frozenset({source}),
+        writes=frozenset({target}),
+    )
+
+
+def unknown_tables(op_id: str) -> Operation:
+    """An asynchronous operation that may touch anything."""
+    write = SqlWrite("MERGE …")
+    return Operation(
+        op_id, ASYNCHRONOUS, Kind.MERGE, "a", op_id, write, tables_known=False, settings=Settings()
+    )
+
+
+def ddl(op_id: str, origin: str) -> Operation:
+    """A synchronous operation that a cluster originated."""
+    return Operation(
+        op_id,
+        OperationClass.SYNCHRONOUS,
+        Kind.CREATE_TABLE,
+        origin,
+        op_id,
+        SqlWrite(f"CREATE TABLE {op_id} (x INT)"),
+        writes=frozenset({op_id}),
+    )

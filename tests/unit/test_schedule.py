@@ -1,0 +1,397 @@
+"""What a cluster applies next: readable examples; the rules at random are in test_schedule_model.
+
+Docs: docs/design.md, "Applying". Operations are named by one letter for the table they touch and
+an optional prefix: ``i`` insert, ``u`` update, ``>`` copy from one table into another, ``!``
+unknown tables, ``D`` DDL of this cluster, ``d`` DDL of another cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import pytest
+from tests.unit.operations import copy, ddl, insert, unknown_tables, update
+
+from haproc.replicate.coalesce import BatchLimits
+from haproc.replicate.operation import Operation, Verdict
+from haproc.replicate.progress import SPAN_MAX, Progress
+from haproc.replicate.schedule import Intent, Schedule, Unit
+
+ME, LANES = "a", 8
+
+
+def operation(text: str, number: int) -> Operation:
+    """Return the operation that a word stands for."""
+    op_id = f"op{number}"
+    match text:
+        case "!":
+            return unknown_tables(op_id)
+        case "D":
+            return ddl(op_id, ME)
+        case "d":
+            return ddl(op_id, "b")
+        case _ if text[0] == "i":
+            return insert(op_id, text[1])
+        case _ if text[0] == "u":
+            return update(op_id, text[1])
+    source, _, target = text.partition(">")
+    return copy(op_id, source, target)
+
+
+def schedule_of(
+    words: str,
+    progress: Progress = Progress(),
+    *,
+    doubtful_below: int = 0,
+    limits: BatchLimits = BatchLimits(),
+) -> Schedule:
+    """Return a schedule that has read these operations, offset by offset."""
+    schedule = Schedule(ME, progress, doubtful_below, limits)
+    for offset, word in enumerate(words.split()):
+        if offset >= progress.low:
+            schedule.add(offset, operation(word, offset))
+    return schedule
+
+
+def offsets(units: Sequence[Unit]) -> list[tuple[int, ...]]:
+    return [unit.offsets for unit in units]
+
+
+def finish(schedule: Schedule, *units: Unit) -> None:
+    for unit in units:
+        schedule.complete(unit)
+        schedule.release(unit)
+
+
+def rounds(schedule: Schedule) -> list[list[tuple[int, ...]]]:
+    """Take all that may start, finish it, and again, until nothing may start."""
+    taken = iter(lambda: schedule.take(LANES), [])
+    result = []
+    for units in takewhile(bool, taken):
+        result.append(offsets(units))
+        finish(schedule, *units)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        # independent tables side by side, one table in order
+        ("ux uy uz", [[(0,), (1,), (2,)]]),
+        ("ux ux", [[(0,)], [(1,)]]),
+        # a reader waits for the writer before it, a writer for the reader before it
+        ("ux x>y", [[(0,)], [(1,)]]),
+        ("x>y ux", [[(0,)], [(1,)]]),
+        # two readers of one table run side by side; so does what has nothing to do with them
+        ("x>y x>z uw", [[(0,), (1,), (2,)]]),
+        # order is kept through a third: z waits for y, though it has nothing to do with x
+        ("ux x>y y>z", [[(0,)], [(1,)], [(2,)]]),
+        # inserts into one table become one statement, across others' operations
+        ("ix ix ix", [[(0, 1, 2)]]),
+        ("ix iy ix iy", [[(0, 2), (1, 3)]]),
+        # ... but not across anything that touches the table
+        ("ix ux ix ix", [[(0,)], [(1,)], [(2, 3)]]),
+        ("ix x>y ix", [[(0,)], [(1,)], [(2,)]]),
+        # exclusive operations have nothing beside, before or behind them
+        ("ux ! uy", [[(0,)], [(1,)], [(2,)]]),
+        ("! !", [[(0,)], [(1,)]]),
+        ("ix ! ix", [[(0,)], [(1,)], [(2,)]]),
+        ("ux D uy", [[(0,)], [(1,)], [(2,)]]),
+        # another cluster's DDL waits for its fate, and all behind it
+        ("ux d uy", [[(0,)]]),
+    ],
+)
+def test_take_operations_start_as_their_tables_allow(
+    words: str, expected: list[list[tuple[int, ...]]]
+) -> None:
+    assert rounds(schedule_of(words)) == expected
+
+
+def test_take_lanes_free_bound_the_units() -> None:
+    schedule = schedule_of("ux uy uz")
+    assert schedule.take(0) == []
+    assert offsets(schedule.take(2)) == [(0,), (1,)]
+    assert offsets(schedule.take(2)) == [(2,)]
+
+
+def test_take_while_running_starts_only_what_does_not_conflict() -> None:
+    schedule = schedule_of("ux ux uy")
+    assert offsets(schedule.take(LANES)) == [(0,), (2,)]
+    assert schedule.take(LANES) == []
+
+
+def test_complete_unit_not_released_still_holds_what_conflicts() -> None:
+    schedule = schedule_of("ux ux D")
+    (first,) = schedule.take(LANES)
+    schedule.complete(first)
+    assert schedule.low == 1
+    assert schedule.take(LANES) == []
+    schedule.release(first)
+    assert offsets(schedule.take(LANES)) == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("words", "intents"),
+    [
+        ("ux", [Intent.NONE]),
+        ("ix", [Intent.NONE]),
+        ("ix ix", [Intent.BATCH]),
+        ("D", [Intent.ALONE]),
+        ("!", [Intent.ALONE]),
+    ],
+)
+def test_take_intent_says_what_must_be_durable(words: str, intents: list[Intent]) -> None:
+    assert [unit.intent for unit in schedule_of(words).take(LANES)] == intents
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (BatchLimits(operations_max=2), [[(0, 1)], [(2, 3)], [(4,)]]),
+        (BatchLimits(rows_max=3), [[(0, 1, 2)], [(3, 4)]]),
+        (BatchLimits(bytes_max=70), [[(0, 1)], [(2, 3)], [(4,)]]),
+        # what is over a limit all by itself still runs, alone
+        (BatchLimits(bytes_max=1), [[(0,)], [(1,)], [(2,)], [(3,)], [(4,)]]),
+    ],
+)
+def test_take_batch_stays_within_its_limits(
+    limits: BatchLimits, expected: list[list[tuple[int, ...]]]
+) -> None:
+    assert rounds(schedule_of("ix ix ix ix ix", limits=limits)) == expected
+
+
+def test_unit_of_a_batch_has_its_last_offset_as_version_and_one_statement() -> None:
+    (unit,) = schedule_of("ix iy ix").take(1)
+    assert unit.version == 2
+    assert unit.write() == type(unit.operations[0].write)("INSERT INTO x VALUES ('op0')\n, ('op2')")
+
+
+# -- synchronous operations --------------------------------------------------------------------
+
+
+def test_decide_commit_lets_the_operation_and_what_waits_behind_it_run() -> None:
+    schedule = schedule_of("d uy")
+    assert schedule.undecided() == (0, operation("d", 0))
+    assert schedule.decide(0, Verdict.COMMIT) is False
+    assert schedule.undecided() is None
+    assert rounds(schedule) == [[(0,)], [(1,)]]
+
+
+def test_decide_reject_drops_the_operation_and_frees_what_waits_behind_it() -> None:
+    schedule = schedule_of("d uy")
+    assert schedule.decide(0, Verdict.REJECT) is True
+    assert schedule.low == 1
+    assert rounds(schedule) == [[(1,)]]
+
+
+def test_decide_second_decision_changes_nothing() -> None:
+    schedule = schedule_of("d")
+    schedule.decide(0, Verdict.COMMIT)
+    assert schedule.decide(0, Verdict.REJECT) is False
+    assert rounds(schedule) == [[(0,)]]
+
+
+def test_decide_reject_read_ahead_of_the_operation_keeps_it_from_entering() -> None:
+    schedule = Schedule(ME, Progress(), 0, BatchLimits())
+    schedule.decide(0, Verdict.REJECT)
+    assert schedule.add(0, operation("d", 0)) is False
+    assert (schedule.low, schedule.pending, schedule.pending_bytes) == (1, 0, 0)
+
+
+def test_decide_reject_of_a_running_operation_lets_it_end() -> None:
+    schedule = schedule_of("D uy")
+    (unit,) = schedule.take(LANES)
+    assert schedule.decide(0, Verdict.REJECT) is False
+    finish(schedule, unit)
+    assert rounds(schedule) == [[(1,)]]
+
+
+def test_permit_lets_the_operation_run_before_its_decision_but_not_out_of_turn() -> None:
+    schedule = schedule_of("ux d")
+    schedule.permit(1)
+    assert rounds(schedule) == [[(0,)], [(1,)]]
+
+
+def test_undecided_behind_unfinished_operations_is_not_yet_waited_for() -> None:
+    schedule = schedule_of("ux d")
+    assert schedule.undecided() is None
+    finish(schedule, *schedule.take(LANES))
+    assert schedule.undecided() == (1, operation("d", 1))
+
+
+def test_undecided_own_operation_is_never_waited_for() -> None:
+    assert schedule_of("D").undecided() is None
+
+
+# -- progress and restarts ---------------------------------------------------------------------
+
+
+def test_progress_low_stays_at_the_first_unfinished_operation() -> None:
+    schedule = schedule_of("ux uy uz")
+    x, y, _ = schedule.take(LANES)
+    finish(schedule, y)
+    assert schedule.progress == Progress(low=0, done=frozenset({1}))
+    finish(schedule, x)
+    assert schedule.progress == Progress(low=2)
+
+
+def test_progress_records_without_an_operation_are_passed() -> None:
+    schedule = schedule_of("ux")
+    schedule.passed(1)
+    assert schedule.low == 0
+    finish(schedule, *schedule.take(LANES))
+    assert schedule.progress == Progress(low=2)
+
+
+def test_progress_names_the_intents_of_what_runs() -> None:
+    batch = schedule_of("ix ix iy")
+    batch.take(LANES)
+    assert batch.progress.batches == ((0, 1),)
+    alone = schedule_of("D")
+    alone.take(LANES)
+    assert alone.progress.alone == 0
+
+
+def test_restart_batch_whose_intent_was_stored_is_the_same_batch() -> None:
+    before = schedule_of("ix ix")
+    before.take(LANES)
+    after = schedule_of("ix ix ix ix", before.progress, doubtful_below=4)
+    (unit,) = after.take(LANES)
+    assert (unit.offsets, unit.in_doubt, unit.intent) == ((0, 1), True, Intent.BATCH)
+    finish(after, unit)
+    assert rounds(after) == [[(2, 3)]]
+
+
+def test_restart_batch_waits_until_its_last_operation_has_been_read() -> None:
+    progress = Progress(low=0, batches=((0, 2),))
+    schedule = Schedule(ME, progress, 3, BatchLimits())
+    for offset in (0, 1):
+        schedule.add(offset, operation("ix", offset))
+        assert schedule.take(LANES) == []
+    schedule.add(2, operation("ix", 2))
+    assert offsets(schedule.take(LANES)) == [(0, 1, 2)]
+
+
+def test_restart_first_operation_on_each_doubtful_table_runs_alone() -> None:
+    schedule = schedule_of("ix ix ix iy iy", doubtful_below=5)
+    assert rounds(schedule) == [[(0,), (3,)], [(1, 2), (4,)]]
+
+
+def test_restart_operations_from_after_it_are_not_in_doubt() -> None:
+    assert rounds(schedule_of("ix ix", doubtful_below=0)) == [[(0, 1)]]
+
+
+def test_restart_alone_intent_puts_only_that_operation_in_doubt() -> None:
+    schedule = schedule_of("D D", Progress(alone=0), doubtful_below=2)
+    (first,) = schedule.take(LANES)
+    finish(schedule, first)
+    (second,) = schedule.take(LANES)
+    assert (first.in_doubt, second.in_doubt) == (True, False)
+    assert schedule.progress.alone == 1
+
+
+def test_restart_operations_done_before_do_not_enter() -> None:
+    progress = Progress(low=1, done=frozenset({2}))
+    schedule = Schedule(ME, progress, 4, BatchLimits())
+    entered = [schedule.add(offset, operation("ux", offset)) for offset in (1, 2, 3)]
+    assert entered == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("applied", "restored"),
+    [
+        ({}, []),
+        ({"x": 2}, [0, 2]),
+        ({"x": 1, "y": 9}, [0, 1, 3]),
+        ({"z": 9}, []),
+    ],
+)
+def test_restore_takes_what_the_tables_say_for_done(
+    applied: dict[str, int], restored: list[int]
+) -> None:
+    schedule = schedule_of("ix iy ix iy D", doubtful_below=5)
+    assert schedule.doubtful_tables() == {"x", "y"}
+    assert schedule.restore(applied) == restored
+    assert schedule.progress.done == frozenset(o for o in restored if o >= schedule.low)
+
+
+def test_restore_batch_found_applied_is_not_run_again() -> None:
+    progress = Progress(batches=((0, 2),))
+    schedule = schedule_of("ix iy ix", progress, doubtful_below=3)
+    assert schedule.restore({"x": 2}) == [0, 2]
+    assert schedule.progress == Progress(low=1, done=frozenset({2}))
+    assert rounds(schedule) == [[(1,)]]
+
+
+def test_restore_exclusive_operations_are_never_taken_for_done() -> None:
+    schedule = schedule_of("D", doubtful_below=1)
+    assert schedule.restore({"op0": 9}) == []
+
+
+def test_drop_of_an_operation_in_doubt_forgets_its_intent() -> None:
+    # The origin died after its reject was in the log and before its progress said so.
+    schedule = schedule_of("D", Progress(alone=0), doubtful_below=1)
+    schedule.decide(0, Verdict.REJECT)
+    assert schedule.progress == Progress(low=1)
+
+
+def test_split_operations_run_one_by_one_without_an_intent() -> None:
+    schedule = schedule_of("ix ix ux")
+    (unit,) = schedule.take(LANES)
+    schedule.split(unit)
+    assert schedule.progress == Progress()
+    assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
+
+
+def test_mark_diverged_first_offset_stays() -> None:
+    schedule = schedule_of("ux")
+    schedule.mark_diverged(7)
+    schedule.mark_diverged(8)
+    assert schedule.progress.diverged_at == 7
+
+
+# -- bounds ------------------------------------------------------------------------------------
+
+
+def test_take_nothing_starts_farther_than_the_span_from_what_is_stored() -> None:
+    schedule = schedule_of("ux uy")
+    schedule.add(SPAN_MAX - 1, operation("uz", SPAN_MAX - 1))
+    schedule.add(SPAN_MAX, operation("uw", SPAN_MAX))
+    x, y, _ = schedule.take(LANES)
+    assert schedule.take(LANES) == []
+    schedule.complete(x)
+    # Done, but the stored progress does not say so: the span begins at x still.
+    assert schedule.take(LANES) == []
+    schedule.release(x)
+    assert offsets(schedule.take(LANES)) == [(SPAN_MAX,)]
+    finish(schedule, y)
+
+
+def test_take_batch_ends_before_the_span_does() -> None:
+    schedule = schedule_of("ux iy")
+    schedule.take(1)
+    schedule.add(SPAN_MAX - 1, operation("iy", SPAN_MAX - 1))
+    schedule.add(SPAN_MAX, operation("iy", SPAN_MAX))
+    assert offsets(schedule.take(LANES)) == [(1, SPAN_MAX - 1)]
+
+
+def test_progress_rejections_beyond_the_span_are_left_to_the_log() -> None:
+    # An operation that keeps failing holds `low` while many DDLs behind it are rejected. Those
+    # can be read from the log again, and would not fit beside the cursor.
+    schedule = schedule_of("ux")
+    far = range(1, 20 * SPAN_MAX, SPAN_MAX // 3)
+    for offset in far:
+        schedule.add(offset, operation("d", offset))
+        schedule.decide(offset, Verdict.REJECT)
+    assert schedule.progress.done == {offset for offset in far if offset < SPAN_MAX}
+    finish(schedule, *schedule.take(LANES))
+    assert schedule.low == far[-1] + 1
+
+
+def test_pending_counts_what_is_not_released() -> None:
+    schedule = schedule_of("ix ix")
+    size = 2 * len("INSERT INTO x VALUES ('op0')")
+    assert (schedule.pending, schedule.pending_bytes, schedule.read_to) == (2, size, 2)
+    finish(schedule, *schedule.take(LANES))
+    assert (schedule.pending, schedule.pending_bytes) == (0, 0)

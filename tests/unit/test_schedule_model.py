@@ -1,0 +1,505 @@
+"""The schedule at random, against a model that knows only the rules, through crashes and restarts.
+
+The model stands for the log, one cluster with Delta's marks, and the cursor that was stored last.
+Statements of a dead incarnation may still commit (`late_commit`). The rules it holds the schedule
+to are those of docs/design.md, "Applying" and "Exactly once":
+
+- what an operation conflicts with and precedes it is durably done before it starts; this one rule
+  is: never side by side, in log order on each table, nothing past an exclusive operation;
+- nothing takes effect twice, and in the end everything has taken effect once;
+- a batch whose intent was stored is formed again with exactly the same operations;
+- after a restart the first statement on each table is a single operation or the stored batch;
+- `low` never goes back, and all progress survives the way through the cursor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from dmq import Cursor
+from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from haproc.replicate import schedule as schedule_module
+from haproc.replicate.coalesce import BatchLimits
+from haproc.replicate.operation import Operation, Verdict
+from haproc.replicate.progress import Progress, from_cursor, to_cursor
+from haproc.replicate.schedule import Intent, Schedule, Unit
+from tests.unit.operations import copy, ddl, insert, unknown_tables, update
+
+ME, PEER = "a", "b"
+TABLES = st.sampled_from("xyz")
+LIMITS = BatchLimits(operations_max=4)
+KINDS = (
+    *["insert"] * 5,
+    "insert of another form",
+    *["update"] * 2,
+    "copy",
+    "unknown",
+    "mine",
+    *["theirs"] * 2,
+    "something else",
+)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision in the log."""
+
+    offset: int
+    verdict: Verdict
+
+
+@dataclass(eq=False)
+class Running:
+    """A statement of the current incarnation and how far it has come."""
+
+    unit: Unit
+    sent: bool = False
+    committed: bool = False
+    complete: bool = False
+    stored: bool = False
+
+
+@dataclass
+class Cluster:
+    """Tables with marks; counts how often each operation took effect."""
+
+    marks: dict[str, int] = field(default_factory=dict)
+    effects: Counter[int] = field(default_factory=Counter)
+
+    def run(self, unit: Unit) -> None:
+        op = unit.operations[0]
+        if alone(op):
+            if self.effects[unit.version]:
+                assert unit.in_doubt, (
+                    "a statement without a mark ran again, and nobody was in doubt"
+                )
+                return
+        else:
+            table = min(op.writes)
+            if self.marks.get(table, -1) >= unit.version:
+                return
+            self.marks[table] = unit.version
+        for offset in unit.offsets:
+            self.effects[offset] += 1
+            assert self.effects[offset] == 1, f"{offset} took effect twice"
+
+
+def alone(op: Operation) -> bool:
+    """Whether an operation runs with nothing beside it."""
+    return op.synchronous or not op.tables_known
+
+
+def conflict(one: Operation, other: Operation) -> bool:
+    """Whether two operations must not run side by side, said the long way."""
+    if alone(one) or alone(other):
+        return True
+    touched = one.reads | one.writes, other.reads | other.writes
+    return bool(one.writes & touched[1] or other.writes & touched[0])
+
+
+class Life(RuleBasedStateMachine):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[Operation | Decided | None] = []
+        self.fates: dict[int, Verdict] = {}  # of the synchronous operations, as the log has them
+        self.must_commit: set[int] = set()  # the origin ran them with success
+        self.cluster = Cluster()
+        self.late: list[Unit] = []
+        self.cursor = Cursor()
+        self.begin()
+
+    def begin(self) -> None:
+        self.schedule = Schedule(ME, from_cursor(self.cursor), len(self.log), LIMITS)
+        self.running: list[Running] = []
+        self.seen_fates: dict[int, Verdict] = {}
+        self.permitted: set[int] = set()
+        self.dropped: set[int] = set()  # not for this incarnation to run: rejected, or restored
+        self.low_last = 0
+        self.doubtful_below = len(self.log)
+        self.begun_tables: set[str] = set()
+        self.stored_batches = dict(self.durable.batches)
+
+    @property
+    def durable(self) -> Progress:
+        return from_cursor(self.cursor)
+
+    def store(self) -> None:
+        progress = self.schedule.progress
+        cursor = to_cursor(progress)
+        assert from_cursor(cursor) == progress
+        assert len(cursor.note) <= CURSOR_NOTE_BYTES_MAX
+        assert progress.low >= self.cursor.offset, "the stored low watermark went back"
+        assert all(first >= progress.low for first, _ in progress.batches)
+        assert progress.alone is None or progress.alone >= progress.low
+        self.cursor = cursor
+        for running in self.running:
+            running.stored = running.complete
+
+    # -- the log ---------------------------------------------------------------------------
+
+    @rule(kind=st.sampled_from(KINDS), table=TABLES, other=TABLES, count=st.integers(1, 3))
+    def log_some(self, kind: str, table: str, other: str, count: int) -> None:
+        for _ in range(count):
+            self.log_one(kind, table, other)
+
+    def log_one(self, kind: str, table: str, other: str) -> None:
+        op_id = f"op{len(self.log)}"
+        match kind:
+            case "insert":
+                self.log.append(insert(op_id, table))
+            case "insert of another form":
+                self.log.append(insert(op_id, table, signature="j"))
+            case "update":
+                self.log.append(update(op_id, table, reads=other))
+            case "copy":
+                self.log.append(copy(op_id, other, table))
+            case "unknown":
+                self.log.append(unknown_tables(op_id))
+            case "mine":
+                self.must_commit.add(len(self.log))
+                self.log.append(ddl(op_id, ME))
+            case "theirs":
+                self.log.append(ddl(op_id, PEER))
+            case _:
+                self.log.append(None)
+
+    @precondition(lambda self: self.undecided())
+    @rule(data=st.data(), verdict=st.sampled_from(Verdict))
+    def log_decision(self, data: st.DataObject, verdict: Verdict) -> None:
+        self.decide(data.draw(st.sampled_from(self.undecided())), verdict)
+
+    def undecided(self) -> list[int]:
+        return [
+            offset
+            for offset, op in enumerate(self.log)
+            if isinstance(op, Operation) and op.synchronous and offset not in self.fates
+        ]
+
+    def decide(self, offset: int, verdict: Verdict) -> None:
+        self.fates[offset] = Verdict.COMMIT if offset in self.must_commit else verdict
+        self.log.append(Decided(offset, self.fates[offset]))
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @precondition(lambda self: self.schedule.read_to < len(self.log))
+    @rule(count=st.integers(1, 12))
+    def read(self, count: int) -> None:
+        position = self.schedule.read_to
+        for offset in range(position, min(position + count, len(self.log))):
+            match self.log[offset]:
+                case Operation() as op:
+                    self.schedule.add(offset, op)
+                case Decided() as decided:
+                    self.schedule.passed(offset)
+                    self.hear(decided)
+                case None:
+                    self.schedule.passed(offset)
+
+    @precondition(lambda self: self.schedule.read_to < len(self.log))
+    @rule()
+    def look_ahead_for_decisions(self) -> None:
+        for entry in self.log[self.schedule.read_to :]:
+            if isinstance(entry, Decided):
+                self.hear(entry)
+
+    def hear(self, decided: Decided) -> None:
+        self.seen_fates.setdefault(decided.offset, decided.verdict)
+        runs = any(decided.offset in running.unit.offsets for running in self.running)
+        if decided.verdict is Verdict.REJECT and not runs:
+            self.dropped.add(decided.offset)
+        self.schedule.decide(decided.offset, decided.verdict)
+
+    @precondition(lambda self: self.undecided())
+    @rule(data=st.data())
+    def permit(self, data: st.DataObject) -> None:
+        offset = data.draw(st.sampled_from(self.undecided()))
+        self.must_commit.add(offset)
+        self.permitted.add(offset)
+        self.schedule.permit(offset)
+
+    # -- running ---------------------------------------------------------------------------
+
+    @rule(lanes_free=st.integers(1, 4))
+    def take(self, lanes_free: int) -> None:
+        units = self.schedule.take(lanes_free)
+        assert len(units) <= lanes_free
+        for unit in units:
+            self.check_start(unit)
+            self.running.append(Running(unit))
+
+    def check_start(self, unit: Unit) -> None:
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            assert self.log[offset] is op
+            assert offset not in self.dropped, f"{offset} was not to run"
+            self.check_fate(offset, op)
+            for earlier, entry in enumerate(self.log[:offset]):
+                if (
+                    isinstance(entry, Operation)
+                    and earlier not in unit.offsets
+                    and conflict(entry, op)
+                ):
+                    assert self.settled(earlier), f"{offset} starts, {earlier} is not settled"
+        self.check_batch(unit)
+        self.begun_tables |= unit.operations[0].writes
+
+    def check_fate(self, offset: int, op: Operation) -> None:
+        if op.synchronous and op.origin != ME:
+            committed = self.seen_fates.get(offset) is Verdict.COMMIT
+            assert committed or offset in self.permitted, f"{offset} starts undecided"
+
+    def settled(self, offset: int) -> bool:
+        durable = self.durable
+        return offset < durable.low or offset in durable.done or offset in self.dropped
+
+    def check_batch(self, unit: Unit) -> None:
+        first, last = unit.offsets[0], unit.offsets[-1]
+        op = unit.operations[0]
+        assert len(unit.offsets) == 1 or not alone(op)
+        for batch_first, batch_last in self.stored_batches.items():
+            if batch_first in unit.offsets or batch_last in unit.offsets:
+                assert (first, last) == (batch_first, batch_last), "a batch was formed anew"
+                on_table = [
+                    offset
+                    for offset, entry in enumerate(self.log[: last + 1])
+                    if offset >= first and isinstance(entry, Operation) and entry.writes & op.writes
+                ]
+                assert list(unit.offsets) == on_table
+                return
+        new_table = not op.writes <= self.begun_tables
+        if first < self.doubtful_below and new_table and not alone(op):
+            assert len(unit.offsets) == 1, "the first statement in doubt on a table is combined"
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), steps=st.integers(1, 8))
+    def go_on(self, data: st.DataObject, steps: int) -> None:
+        """Statements get on, each at its own pace."""
+        for _ in range(steps):
+            if self.running:
+                self.step(data.draw(st.sampled_from(self.running)))
+
+    def step(self, running: Running) -> None:
+        if not running.sent:
+            if running.unit.intent is not Intent.NONE:
+                self.store()
+            running.sent = True
+        elif not running.committed:
+            self.cluster.run(running.unit)
+            running.committed = True
+        elif not running.complete:
+            self.schedule.complete(running.unit)
+            running.complete = True
+            self.stored_batches.pop(running.unit.offsets[0], None)
+        elif not running.stored:
+            self.store()
+        else:
+            self.schedule.release(running.unit)
+            self.running.remove(running)
+
+    @rule()
+    def store_progress(self) -> None:
+        self.store()
+
+    def splittable(self) -> list[Running]:
+        return [
+            running
+            for running in self.running
+            if running.sent
+            and not running.committed
+            and len(running.unit.offsets) > 1
+            and self.cluster.marks.get(min(running.unit.operations[0].writes), -1)
+            < running.unit.version
+        ]
+
+    @precondition(lambda self: self.splittable())
+    @rule(data=st.data())
+    def split(self, data: st.DataObject) -> None:
+        """The combined statement meets an application error: none of it takes effect, ever."""
+        running = data.draw(st.sampled_from(self.splittable()))
+        self.running.remove(running)
+        self.schedule.split(running.unit)
+        self.stored_batches.pop(running.unit.offsets[0], None)
+        self.late = [unit for unit in self.late if unit.offsets != running.unit.offsets]
+        self.store()
+
+    # -- crashes ---------------------------------------------------------------------------
+
+    @precondition(lambda self: self.schedule.pending)
+    @rule(
+        read_first=st.integers(0, 30),
+        tables=st.frozensets(TABLES),
+        alone_commits=st.booleans(),
+    )
+    def crash_and_restart(
+        self, read_first: int, tables: frozenset[str], alone_commits: bool
+    ) -> None:
+        for running in self.running:
+            if running.sent and not running.committed:
+                if not alone(running.unit.operations[0]):
+                    self.late.append(running.unit)
+                elif alone_commits:
+                    self.cluster.run(running.unit)
+        self.begin()
+        self.read(read_first)
+        if tables:
+            known = {t: mark for t, mark in self.cluster.marks.items() if t in tables}
+            self.dropped.update(self.schedule.restore(known))
+            self.stored_batches = {
+                first: last
+                for first, last in self.stored_batches.items()
+                if first not in self.dropped
+            }
+            self.store()
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def late_commit(self, data: st.DataObject) -> None:
+        """A statement that a dead incarnation started commits after all."""
+        unit = data.draw(st.sampled_from(self.late))
+        self.late.remove(unit)
+        self.cluster.run(unit)
+
+    # -- always, and in the end ------------------------------------------------------------
+
+    @invariant()
+    def low_never_goes_back(self) -> None:
+        assert self.schedule.low >= self.low_last
+        self.low_last = self.schedule.low
+
+    def teardown(self) -> None:
+        """Nothing breaks any more: everything runs to its end, exactly once."""
+        for offset in self.undecided():
+            self.decide(offset, Verdict.COMMIT)
+        self.read(len(self.log))
+        while self.running or self.schedule.pending:
+            idle = not self.running
+            self.take(4)
+            assert self.running or not idle, "nothing runs and nothing starts"
+            for running in list(self.running):
+                self.step(running)
+        assert (self.schedule.low, self.schedule.pending) == (len(self.log), 0)
+        for offset, op in enumerate(self.log):
+            if isinstance(op, Operation):
+                expected = 0 if self.fates.get(offset) is Verdict.REJECT else 1
+                assert self.cluster.effects[offset] == expected, f"offset {offset}"
+
+
+def test_schedule_through_random_lives_keeps_its_rules() -> None:
+    lives = settings(max_examples=300, stateful_step_count=50, deadline=None)
+    run_state_machine_as_test(Life, settings=lives)  # type: ignore[no-untyped-call]
+
+
+# -- the model finds what it is there to find --------------------------------------------------
+
+
+def tables_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Run everything side by side."""
+    patch.setattr(schedule_module._Busy, "conflicts", lambda self, op: False)
+
+
+def readers_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Let writers pass those that read the table."""
+
+    def conflicts(self: schedule_module._Busy, op: Operation) -> bool:
+        return not (op.writes | op.reads).isdisjoint(self.writes)
+
+    patch.setattr(schedule_module._Busy, "conflicts", conflicts)
+
+
+def exclusive_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Treat DDL like any other operation."""
+    patch.setattr(Operation, "exclusive", property(lambda self: False))
+
+
+def decisions_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    """Run other clusters' synchronous operations undecided."""
+    patch.setattr(Schedule, "_may_run", lambda self, task: True)
+
+
+def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """After a crash, forget the intents."""
+    original = Schedule.__init__
+
+    def forgetful(self: Schedule, *args: object) -> None:
+        original(self, *args)  # type: ignore[arg-type]
+        self._old_batches = {}
+
+    patch.setattr(Schedule, "__init__", forgetful)
+
+
+def doubt_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """After a crash, combine at once."""
+    original = Schedule.__init__
+
+    def forgetful(self: Schedule, *args: object) -> None:
+        original(self, *args)  # type: ignore[arg-type]
+        self._doubtful_below = 0
+
+    patch.setattr(Schedule, "__init__", forgetful)
+
+
+def alone_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """After a crash, run a statement without a mark as if it were new."""
+    original = Schedule.__init__
+
+    def forgetful(self: Schedule, *args: object) -> None:
+        original(self, *args)  # type: ignore[arg-type]
+        self._old_alone = None
+
+    patch.setattr(Schedule, "__init__", forgetful)
+
+
+def completed_is_released(patch: pytest.MonkeyPatch) -> None:
+    """Let what conflicts start before the progress is durable."""
+    original = Schedule.complete
+
+    def hasty(self: Schedule, unit: Unit) -> None:
+        original(self, unit)
+        for offset in unit.offsets:
+            self._bytes -= self._tasks.pop(offset).op.size_bytes
+
+    patch.setattr(Schedule, "complete", hasty)
+    patch.setattr(Schedule, "release", lambda self, unit: None)
+
+
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        tables_ignored,
+        readers_ignored,
+        exclusive_ignored,
+        decisions_not_awaited,
+        batches_forgotten,
+        doubt_forgotten,
+        alone_forgotten,
+        completed_is_released,
+    ],
+)
+def test_rule_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    quick = settings(
+        max_examples=2000,
+        stateful_step_count=50,
+        deadline=None,
+        phases=[Phase.generate],
+        database=None,
+        print_blob=False,
+    )
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Life, settings=quick)  # type: ignore[no-untyped-call]
