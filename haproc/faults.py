@@ -28,6 +28,8 @@ def trace_from(environ: Mapping[str, str]) -> Trace:
     try:
         name, count, action = text.split(":")
         step, left, number = Step(name), int(count), _SIGNALS[action]
+        if left < 1:
+            raise ValueError(count)
     except (ValueError, KeyError) as error:
         steps = ", ".join(step.value for step in Step)
         raise FaultError(

@@ -69,9 +69,8 @@ class Health:
             if self.up.is_set() and (gone or self._missed >= self._missed_max):
                 self.up.clear()
                 self._on_change()
-            # A cluster that refuses connections must not be asked in a busy loop.
-            if self._suspected.is_set():
-                await asyncio.sleep(min(0.05, self._interval_s))
+            # However many suspect it, a cluster that fails must not be asked in a busy loop.
+            await asyncio.sleep(min(0.05, self._interval_s))
             return
         self._missed = 0
         self.error = ""

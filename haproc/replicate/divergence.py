@@ -11,11 +11,11 @@ def is_odd(me: str, outcomes: Mapping[str, str], origin: str) -> bool:
 
     ``outcomes`` holds a comparable word for each cluster whose outcome is known, this one's
     included. The majority is right; between equal numbers the origin is, because its outcome is
-    what the client was told.
+    what the client was told. Where that leaves a tie, none of the tied is odd: never are all.
     """
-    mine = outcomes[me]
     votes = Counter(outcomes.values())
-    strongest = max(count for word, count in votes.items() if word != mine) if len(votes) > 1 else 0
-    if votes[mine] != strongest:
-        return votes[mine] < strongest
-    return origin in outcomes and outcomes[origin] != mine
+    most = max(votes.values())
+    right = {word for word, count in votes.items() if count == most}
+    if outcomes.get(origin) in right:
+        right = {outcomes[origin]}
+    return outcomes[me] not in right

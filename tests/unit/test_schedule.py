@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 import pytest
-from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
+from haproc.engine.interface import SqlWrite
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.operation import Operation, Verdict
 from haproc.replicate.progress import SPAN_MAX, Progress
 from haproc.replicate.schedule import Intent, Schedule, Unit
+from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 ME, LANES = "a", 8
+NOTHING_DONE, NO_LIMITS = Progress(), BatchLimits()
 
 
 def operation(text: str, number: int) -> Operation:
@@ -41,10 +43,10 @@ def operation(text: str, number: int) -> Operation:
 
 def schedule_of(
     words: str,
-    progress: Progress = Progress(),
+    progress: Progress = NOTHING_DONE,
     *,
     doubtful_below: int = 0,
-    limits: BatchLimits = BatchLimits(),
+    limits: BatchLimits = NO_LIMITS,
 ) -> Schedule:
     """Return a schedule that has read these operations, offset by offset."""
     schedule = Schedule(ME, progress, doubtful_below, limits)
@@ -164,7 +166,7 @@ def test_take_batch_stays_within_its_limits(
 def test_unit_of_a_batch_has_its_last_offset_as_version_and_one_statement() -> None:
     (unit,) = schedule_of("ix iy ix").take(1)
     assert unit.version == 2
-    assert unit.write() == type(unit.operations[0].write)("INSERT INTO x VALUES ('op0')\n, ('op2')")
+    assert unit.write() == SqlWrite("INSERT INTO x VALUES ('op0')\n, ('op2')")
 
 
 # -- synchronous operations --------------------------------------------------------------------

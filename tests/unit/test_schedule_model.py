@@ -400,7 +400,7 @@ class Life(RuleBasedStateMachine):
 
 def test_schedule_through_random_lives_keeps_its_rules() -> None:
     lives = settings(max_examples=300, stateful_step_count=50, deadline=None)
-    run_state_machine_as_test(Life, settings=lives)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Life, settings=lives)
 
 
 # -- the model finds what it is there to find --------------------------------------------------
@@ -502,4 +502,4 @@ def test_rule_broken_on_purpose_is_found(
         print_blob=False,
     )
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(Life, settings=quick)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(Life, settings=quick)

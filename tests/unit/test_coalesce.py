@@ -1,0 +1,123 @@
+"""Which operations may run as one statement, and what that statement is."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.replicate.coalesce import batch_key, combine, row_count
+from haproc.replicate.operation import Operation
+from tests.unit.operations import copy, ddl, insert, unknown_tables, update
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def rows(op_id: str, table: pa.Table, target: str = "x") -> Operation:
+    return Operation(
+        op_id,
+        OperationClass.ASYNCHRONOUS,
+        Kind.ROWS,
+        "a",
+        op_id,
+        RowsWrite(target, stream(table)),
+        writes=frozenset({target}),
+    )
+
+
+NUMBERS = pa.table({"n": pa.array([1, 2], pa.int64())})
+PLAIN = insert("op", "x")
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        update("op", "x"),
+        copy("op", "y", "x"),
+        unknown_tables("op"),
+        ddl("op", "a"),
+        replace(PLAIN, operation_class=OperationClass.SYNCHRONOUS),
+        replace(PLAIN, operation_class=OperationClass.SYNCHRONOUS_PARALLEL),
+        replace(PLAIN, insert=None),
+        replace(PLAIN, kind=Kind.INSERT_OVERWRITE),
+        replace(PLAIN, reads=frozenset({"x"})),
+        replace(PLAIN, writes=frozenset({"x", "y"})),
+        replace(PLAIN, tables_known=False),
+    ],
+)
+def test_batch_key_operation_that_must_run_alone_has_none(op: Operation) -> None:
+    assert batch_key(op) is None
+
+
+def test_batch_key_same_form_and_table_is_equal() -> None:
+    assert batch_key(PLAIN) == batch_key(insert("other", "x", rows=5)) is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        insert("op", "y"),
+        insert("op", "x", signature="s"),
+        replace(PLAIN, settings=Settings(time_zone="Europe/Berlin")),
+        replace(PLAIN, settings=Settings(ansi=False)),
+        replace(PLAIN, settings=Settings(schema="other")),
+        replace(
+            PLAIN,
+            write=SqlWrite("INSERT INTO x (b, a) VALUES ('op')"),
+            insert=InsertShape(len("INSERT INTO x (b, a) VALUES "), 1, "i"),
+        ),
+        rows("op", NUMBERS),
+    ],
+)
+def test_batch_key_anything_different_keeps_operations_apart(other: Operation) -> None:
+    assert batch_key(other) is not None
+    assert batch_key(PLAIN) != batch_key(other)
+
+
+@pytest.mark.parametrize(
+    ("other", "equal"),
+    [
+        (pa.table({"n": pa.array([3], pa.int64())}), True),
+        (NUMBERS.replace_schema_metadata({"from": "pandas"}), True),
+        (pa.table({"n": pa.array([3], pa.int32())}), False),
+        (pa.table({"m": pa.array([3], pa.int64())}), False),
+        (NUMBERS.append_column("m", pa.array([1, 2])), False),
+    ],
+)
+def test_batch_key_rows_are_kept_apart_by_their_schema(other: pa.Table, equal: bool) -> None:
+    assert (batch_key(rows("a", NUMBERS)) == batch_key(rows("b", other))) is equal
+
+
+def test_combine_one_operation_is_its_own_write() -> None:
+    assert combine([PLAIN]) is PLAIN.write
+
+
+def test_combine_inserts_keep_order_and_survive_a_closing_comment() -> None:
+    commented = replace(PLAIN, write=SqlWrite("INSERT INTO x VALUES ('op') -- the last one"))
+    assert combine([commented, insert("b", "x", rows=2), insert("c", "x")]) == SqlWrite(
+        "INSERT INTO x VALUES ('op') -- the last one\n, ('b'), ('b')\n, ('c')"
+    )
+
+
+def test_combine_rows_is_one_stream_with_all_rows_in_order() -> None:
+    more = pa.table({"n": pa.array([3, None], pa.int64())})
+    none = NUMBERS.slice(0, 0)
+    combined = combine([rows("a", NUMBERS), rows("b", none), rows("c", more)])
+    assert isinstance(combined, RowsWrite)
+    assert combined.table == "x"
+    with pa.ipc.open_stream(combined.rows) as reader:
+        assert reader.read_all() == pa.concat_tables([NUMBERS, more])
+
+
+def test_row_count_is_what_the_record_tells() -> None:
+    assert row_count(insert("op", "x", rows=7)) == 7
+    assert row_count(rows("op", NUMBERS)) == 1

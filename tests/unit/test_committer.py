@@ -1,0 +1,111 @@
+"""Storing progress: one commit at a time, shared by those who wait, never older than they asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from haproc.replicate.store import Committer
+from tests.simulation.clock import run
+
+COMMIT_S = 1.0
+
+
+class Disk:
+    """Stores the newest value; slow, and notices two commits at once."""
+
+    def __init__(self) -> None:
+        self.newest = 0
+        self.stored: list[int] = []
+        self._busy = False
+
+    async def commit(self) -> None:
+        assert not self._busy
+        self._busy = True
+        value = self.newest
+        await asyncio.sleep(COMMIT_S)
+        self.stored.append(value)
+        self._busy = False
+
+
+def committing(test: Callable[[Disk, Committer], Awaitable[None]]) -> None:
+    """Run a test beside a committer's task, on a virtual clock."""
+
+    async def main() -> None:
+        disk = Disk()
+        committer = Committer(disk.commit)
+        task = asyncio.create_task(committer.run())
+        await test(disk, committer)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(main())
+
+
+def test_call_returns_when_what_was_known_then_is_stored() -> None:
+    async def test(disk: Disk, store: Committer) -> None:
+        disk.newest = 1
+        await store()
+        assert disk.stored == [1]
+
+    committing(test)
+
+
+def test_call_many_at_once_share_one_commit() -> None:
+    async def test(disk: Disk, store: Committer) -> None:
+        disk.newest = 7
+        await asyncio.gather(*(store() for _ in range(50)))
+        assert disk.stored == [7]
+
+    committing(test)
+
+
+def test_call_during_a_commit_waits_for_the_next_one() -> None:
+    async def test(disk: Disk, store: Committer) -> None:
+        disk.newest = 1
+        first = asyncio.create_task(store())
+        await asyncio.sleep(COMMIT_S / 2)
+        disk.newest = 2
+        await store()
+        assert first.done()
+        assert disk.stored == [1, 2]
+
+    committing(test)
+
+
+def test_call_one_who_left_does_not_disturb_the_others() -> None:
+    async def test(disk: Disk, store: Committer) -> None:
+        gone = asyncio.create_task(store())
+        stays = asyncio.create_task(store())
+        await asyncio.sleep(COMMIT_S / 2)
+        gone.cancel()
+        await stays
+        assert disk.stored == [0]
+
+    committing(test)
+
+
+def test_soon_commits_without_anybody_waiting() -> None:
+    async def test(disk: Disk, store: Committer) -> None:
+        disk.newest = 3
+        store.soon()
+        store.soon()
+        await asyncio.sleep(10 * COMMIT_S)
+        assert disk.stored == [3]
+
+    committing(test)
+
+
+def test_run_commit_that_fails_ends_the_task() -> None:
+    async def broken() -> None:
+        raise ValueError("the note is too long")
+
+    async def main() -> None:
+        committer = Committer(broken)
+        committer.soon()
+        with pytest.raises(ValueError, match="too long"):
+            await committer.run()
+
+    run(main())

@@ -1,0 +1,120 @@
+"""When a cluster counts as up, by the probes' answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.membership.health import REFUSED, Health
+from tests.simulation.clock import run
+
+OK = None
+SLOW = EngineError(ErrorKind.AVAILABILITY, "no answer in time", error_class="DEADLINE")
+GONE = EngineError(ErrorKind.AVAILABILITY, "nobody listens", error_class=REFUSED)
+SICK = EngineError(ErrorKind.ENVIRONMENT, "no executors")
+INTERVAL_S = 1.0
+
+
+class Cluster:
+    """Answers probes as it is told; the last answer stays."""
+
+    def __init__(self, answers: Sequence[EngineError | None]) -> None:
+        self._answers = list(answers)
+        self.probed_at: list[float] = []
+
+    async def probe(self, *, timeout_s: float) -> None:
+        self.probed_at.append(asyncio.get_running_loop().time())
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is not None:
+            raise answer
+
+
+class Watched:
+    """A cluster, its health, and every change that was told."""
+
+    def __init__(self, answers: Sequence[EngineError | None]) -> None:
+        self.cluster = Cluster(answers)
+        self.changes: list[bool] = []
+        self.health = Health(
+            self.cluster,
+            interval_s=INTERVAL_S,
+            timeout_s=5.0,
+            missed_max=3,
+            on_change=lambda: self.changes.append(self.health.up.is_set()),
+        )
+
+
+async def watching(watched: Watched, seconds: float) -> None:
+    task = asyncio.create_task(watched.health.run())
+    await asyncio.sleep(seconds)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "changes"),
+    [
+        ([OK, OK, OK], [True]),
+        # never up: nothing to tell
+        ([GONE, SLOW, SICK], []),
+        ([GONE, GONE, OK], [True]),
+        # a refused connection is down at once, a slow or sick cluster only after three in a row
+        ([OK, GONE], [True, False]),
+        ([OK, SLOW, SLOW], [True]),
+        ([OK, SLOW, SLOW, SLOW], [True, False]),
+        ([OK, SICK, SLOW, SICK], [True, False]),
+        ([OK, SLOW, SLOW, OK, SLOW, SLOW], [True]),
+        # one answer brings it back
+        ([OK, GONE, OK], [True, False, True]),
+        ([OK, GONE, GONE, GONE, OK, GONE], [True, False, True, False]),
+    ],
+)
+def test_health_answers_change_it(answers: list[EngineError | None], changes: list[bool]) -> None:
+    watched = Watched(answers)
+    run(watching(watched, (len(answers) - 0.5) * INTERVAL_S))
+    assert len(watched.cluster.probed_at) == len(answers)
+    assert watched.changes == changes
+    assert watched.health.up.is_set() is bool(changes and changes[-1])
+
+
+def test_health_error_says_what_the_last_probe_met() -> None:
+    watched = Watched([GONE])
+    run(watching(watched, 0.5))
+    assert watched.health.error == f"{REFUSED}: nobody listens"
+    well = Watched([OK])
+    run(watching(well, 0.5))
+    assert well.health.error == ""
+
+
+def test_suspect_probes_at_once() -> None:
+    watched = Watched([OK, GONE])
+
+    async def main() -> None:
+        task = asyncio.create_task(watching(watched, 0.5))
+        await asyncio.sleep(0.2)
+        watched.health.suspect("the connection broke")
+        await task
+
+    run(main())
+    assert watched.cluster.probed_at == pytest.approx([0, 0.2])
+    assert watched.changes == [True, False]
+
+
+def test_suspect_by_many_without_end_does_not_probe_in_a_busy_loop() -> None:
+    watched = Watched([OK, GONE])
+
+    async def suspicious() -> None:
+        while True:
+            watched.health.suspect("refused")
+            await asyncio.sleep(0.001)
+
+    async def main() -> None:
+        suspecting = asyncio.create_task(suspicious())
+        await watching(watched, 1.0)
+        suspecting.cancel()
+
+    run(main())
+    assert len(watched.cluster.probed_at) < 100

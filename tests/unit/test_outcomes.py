@@ -1,0 +1,108 @@
+"""The board of outcomes: who asks finds the first attempt's, within the window."""
+
+from __future__ import annotations
+
+import asyncio
+
+from haproc.replicate.operation import Failure
+from haproc.replicate.outcomes import DONE_BEFORE, Board, Outcome, Status
+from tests.simulation.clock import run
+from tests.unit.operations import update
+
+OK = Outcome(Status.APPLIED)
+BAD = Outcome(Status.FAILED, failure=Failure("DIVIDE_BY_ZERO", "22012", "no"))
+
+
+def board_of(*op_ids: str, window_records: int = 100) -> Board:
+    board = Board(window_records)
+    for offset, op_id in enumerate(op_ids):
+        board.admit(offset, update(op_id, "x"))
+    return board
+
+
+def test_find_admitted_operation_by_id_and_by_offset() -> None:
+    board = board_of("a", "b")
+    known = board.find("b")
+    assert known is not None and known is board.at(1)
+    assert (known.offset, known.outcome) == (1, None)
+    assert board.find("c") is board.at(2) is None
+
+
+def test_resolve_later_outcome_corrects_the_earlier() -> None:
+    board = board_of("a")
+    board.resolve(0, DONE_BEFORE)
+    board.resolve(0, BAD)
+    known = board.at(0)
+    assert known is not None and known.outcome is BAD
+
+
+def test_resolve_offset_that_is_not_kept_is_ignored() -> None:
+    board_of("a").resolve(5, OK)
+
+
+def test_admit_moves_the_window_and_forgets_what_is_resolved() -> None:
+    board = board_of("a", "b", "c", window_records=2)
+    for offset in range(3):
+        board.resolve(offset, OK)
+    board.admit(3, update("d", "x"))
+    assert board.find("a") is board.at(0) is None
+    assert board.find("b") is not None
+
+
+def test_admit_keeps_what_is_not_resolved_however_old() -> None:
+    board = board_of("a", "b", window_records=2)
+    board.resolve(1, OK)
+    board.admit(50, update("c", "x"))
+    assert board.find("a") is not None
+    board.resolve(0, OK)
+    board.admit(51, update("d", "x"))
+    assert board.find("a") is board.find("b") is None
+
+
+def test_admit_same_id_beyond_the_window_is_the_one_found() -> None:
+    board = board_of("a", window_records=2)
+    board.admit(9, update("a", "x"))
+    board.resolve(0, OK)
+    board.admit(10, update("b", "x"))
+    known = board.find("a")
+    assert known is not None and known.offset == 9
+
+
+def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
+    async def main() -> None:
+        board = Board(10)
+
+        async def wait() -> Outcome:
+            return await board.outcome(await board.arrival("a"))
+
+        waiting = [asyncio.create_task(wait()) for _ in range(3)]
+        await asyncio.sleep(1)
+        board.admit(0, update("a", "x"))
+        await asyncio.sleep(1)
+        assert not any(task.done() for task in waiting)
+        board.resolve(0, BAD)
+        assert await asyncio.gather(*waiting) == [BAD] * 3
+        assert await wait() is BAD
+
+    run(main())
+
+
+def test_arrival_of_one_who_left_does_not_disturb_the_others() -> None:
+    async def main() -> None:
+        board = Board(10)
+        gone = asyncio.create_task(board.arrival("a"))
+        stays = asyncio.create_task(board.arrival("a"))
+        await asyncio.sleep(1)
+        gone.cancel()
+        await asyncio.sleep(1)
+        board.admit(0, update("a", "x"))
+        assert (await stays).offset == 0
+
+    run(main())
+
+
+def test_failure_same_as_ignores_the_message_only() -> None:
+    one = Failure("A", "42000", "file /one")
+    assert one.same_as(Failure("A", "42000", "file /two"))
+    assert not one.same_as(Failure("B", "42000", "file /one"))
+    assert not one.same_as(Failure("A", "42P01", "file /one"))

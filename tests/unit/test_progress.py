@@ -1,0 +1,119 @@
+"""Progress and the note beside the cursor: there and back, and within what the log stores."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dmq import Cursor, LogCorruptError
+from dmq.entries import check_cursor
+from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from haproc.replicate.progress import SPAN_MAX, Progress, from_cursor, to_cursor
+
+OFFSET_MAX = 2**63 - 1
+
+
+@st.composite
+def progresses(draw: st.DrawFn) -> Progress:
+    low = draw(st.integers(0, 10**12))
+    near = st.integers(low, low + SPAN_MAX - 1)
+    pairs = draw(st.lists(st.tuples(near, near), max_size=4, unique_by=lambda pair: pair[0]))
+    return Progress(
+        low=low,
+        done=draw(st.frozensets(near)),
+        batches=tuple(sorted((min(pair), max(pair)) for pair in pairs)),
+        alone=draw(st.none() | near),
+        diverged_at=draw(st.none() | st.integers(0, low)),
+    )
+
+
+@given(progresses())
+def test_progress_through_a_cursor_is_equal(progress: Progress) -> None:
+    cursor = to_cursor(progress)
+    check_cursor(cursor)
+    assert cursor.offset == progress.low
+    assert from_cursor(cursor) == progress
+
+
+def test_from_cursor_without_a_note_is_just_the_offset() -> None:
+    assert from_cursor(Cursor(7)) == Progress(low=7)
+
+
+def test_from_cursor_kept_note_gives_the_progress() -> None:
+    note = '{"v":1,"d":"c-mtF000L72L","b":[[3,9]],"a":102,"x":17}'
+    progress = Progress(100, frozenset({101, 102}), ((103, 109),), 102, 17)
+    assert from_cursor(Cursor(100, note)) == progress
+
+
+WORST_LOW = OFFSET_MAX - SPAN_MAX
+WORST_BATCHES = tuple(
+    (WORST_LOW + SPAN_MAX - 10 - 2 * n, WORST_LOW + SPAN_MAX - 1 - n) for n in reversed(range(4))
+)
+
+
+def worst(done: frozenset[int]) -> Progress:
+    """Everything else at its longest too."""
+    return Progress(WORST_LOW, done, WORST_BATCHES, alone=OFFSET_MAX, diverged_at=OFFSET_MAX)
+
+
+def alternating() -> frozenset[int]:
+    return frozenset(range(WORST_LOW + 1, WORST_LOW + SPAN_MAX, 2))
+
+
+def scattered(seed: int, share: float) -> frozenset[int]:
+    rng = random.Random(seed)
+    span = range(WORST_LOW + 1, WORST_LOW + SPAN_MAX)
+    return frozenset(offset for offset in span if rng.random() < share)
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        alternating(),
+        frozenset(range(WORST_LOW + 1, WORST_LOW + SPAN_MAX)),
+        frozenset({WORST_LOW + SPAN_MAX - 1}),
+        *(scattered(seed, share) for seed in range(3) for share in (0.1, 0.4, 0.5, 0.6, 0.9)),
+    ],
+    ids=lambda done: f"{len(done)}_done",
+)
+def test_to_cursor_worst_patterns_fit_beside_the_cursor(done: frozenset[int]) -> None:
+    progress = worst(done)
+    cursor = to_cursor(progress)
+    check_cursor(cursor)
+    assert len(cursor.note) <= 2800 < CURSOR_NOTE_BYTES_MAX
+    assert from_cursor(cursor) == progress
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"v":2}',
+        "{}",
+        "[]",
+        "null",
+        "7",
+        "no json",
+        '{"v":1,"d":"~~"}',
+        '{"v":1,"d":"c-quA"}',
+        '{"v":1,"d":7}',
+        '{"v":1,"d":"\\u00e9"}',
+        '{"v":1,"b":[[1]]}',
+        '{"v":1,"b":7}',
+        '{"v":1,"b":[["a","b"]]}',
+    ],
+)
+def test_from_cursor_note_of_another_make_is_refused(note: str) -> None:
+    with pytest.raises(LogCorruptError, match="note"):
+        from_cursor(Cursor(5, note))
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=40))
+def test_from_cursor_any_note_gives_progress_or_the_packages_error(note: str) -> None:
+    try:
+        progress = from_cursor(Cursor(5, note))
+    except LogCorruptError:
+        return
+    assert progress.low == 5

@@ -1,0 +1,89 @@
+"""The state of a HAProc follows from what is known of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.membership.state import PROGRESSING, SERVING, Condition, State, state_of
+
+UP = {"started": True, "cluster_up": True}
+WELL = {**UP, "caught_up": True}
+
+
+@pytest.mark.parametrize(
+    ("known", "state"),
+    [
+        ({}, State.STARTING),
+        ({"cluster_up": True}, State.STARTING),
+        ({"started": True}, State.DOWN),
+        (UP, State.RECOVERING),
+        ({**UP, "log_up": False}, State.RECOVERING),
+        (WELL, State.READY),
+        ({**WELL, "log_up": False}, State.READ_ONLY),
+        ({**WELL, "cluster_up": False}, State.DOWN),
+        ({**WELL, "draining": True}, State.DRAINING),
+        ({**WELL, "stuck_at": 0}, State.STUCK),
+        # a cluster that is away is down, whatever kept failing there
+        ({**WELL, "stuck_at": 0, "cluster_up": False}, State.DOWN),
+        ({**WELL, "diverged_at": 0}, State.DIVERGED),
+        ({"diverged_at": 0}, State.DIVERGED),
+        ({**WELL, "diverged_at": 0, "stuck_at": 0}, State.DIVERGED),
+        ({**WELL, "behind": "trimmed", "diverged_at": 0}, State.TOO_FAR_BEHIND),
+        ({**WELL, "fenced_by": "a2", "behind": "trimmed"}, State.FENCED),
+        ({**WELL, "fenced_by": "a2", "stopped": True}, State.STOPPED),
+        ({"stopped": True}, State.STOPPED),
+    ],
+)
+def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
+    assert state_of(Condition(**known))[0] is state  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ({**WELL, "fenced_by": "a2"}, "incarnation a2 has taken over this cluster; stop this"),
+        ({**WELL, "behind": "offset 3 is gone"}, "offset 3 is gone; rebuild this cluster"),
+        ({**WELL, "diverged_at": 17}, "offset 17 had another outcome here"),
+        ({**WELL, "stuck_at": 17, "cluster_error": "disk full"}, "17 keeps failing here (disk"),
+        ({"started": True, "cluster_error": "refused"}, "refused"),
+        ({**WELL, "log_up": False, "log_error": "the log is away"}, "the log is away"),
+    ],
+)
+def test_state_of_trouble_says_what_and_what_to_do(known: dict[str, object], says: str) -> None:
+    assert says in state_of(Condition(**known))[1]  # type: ignore[arg-type]
+
+
+conditions = st.builds(
+    Condition,
+    started=st.booleans(),
+    cluster_up=st.booleans(),
+    log_up=st.booleans(),
+    caught_up=st.booleans(),
+    draining=st.booleans(),
+    stopped=st.booleans(),
+    fenced_by=st.none() | st.just("a2"),
+    stuck_at=st.none() | st.just(0),
+    diverged_at=st.none() | st.just(0),
+    behind=st.sampled_from(["", "trimmed"]),
+)
+
+
+@given(conditions)
+def test_state_of_serving_needs_a_cluster_that_holds_what_it_should(c: Condition) -> None:
+    state, _ = state_of(c)
+    hurt = c.stopped or c.fenced_by or c.behind or c.diverged_at is not None
+    if state in SERVING:
+        assert c.started and c.cluster_up and c.caught_up and not c.draining and not hurt
+    if hurt:
+        assert state not in SERVING | PROGRESSING
+
+
+@given(conditions)
+def test_state_of_ready_needs_the_log(c: Condition) -> None:
+    assert (state_of(c)[0] is State.READY) <= c.log_up
+
+
+def test_serving_is_progressing() -> None:
+    assert SERVING < PROGRESSING
