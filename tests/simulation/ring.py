@@ -145,6 +145,8 @@ class Life:
         ring = self.node.ring
         await self.check()
         ring.steps[step] = ring.steps.get(step, 0) + 1
+        ring.on_step(self.node, step)
+        await self.check()
         if ring.rng.random() < ring.weather.step_crash_rate:
             ring.note(f"{self.node.name} dies at {step}")
             self.node.kill()
@@ -265,6 +267,8 @@ class Ring:
         self.steps: dict[Step, int] = {}
         self.history: list[str] = []
         self.errors: list[BaseException] = []
+        self.on_step: Callable[[Node, Step], None] = lambda node, step: None
+        """Called whenever a node reaches a step; it may kill or freeze the node there."""
 
     def note(self, what: str) -> None:
         """Remember what happened, for the report of a failed run."""
@@ -284,10 +288,11 @@ class Ring:
     async def settled(self, timeout_s: float = 600) -> None:
         """Wait until every node is READY and has applied the whole log."""
         async with asyncio.timeout(timeout_s):
-            while not all(self._settled(node) for node in self.nodes.values()):  # noqa: ASYNC110
+            while not all(self.settled_node(node) for node in self.nodes.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
 
-    def _settled(self, node: Node) -> bool:
+    def settled_node(self, node: Node) -> bool:
+        """Whether a node is READY and has applied the whole log."""
         if node.replica is None:
             return False
         core = node.replica.core

@@ -13,7 +13,7 @@ import asyncio
 import random
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
@@ -31,6 +31,10 @@ class SimSpark:
         self.up = True
         self.environment_error_rate = 0.0
         self.interrupt_works_rate = 0.5
+        self.refuses: set[str] = set()
+        """Statements that meet an application error here."""
+        self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
+        """Called with the cluster's name and the statement whenever one commits."""
         self._rng = rng
         self._disk = sqlite3.connect(":memory:", isolation_level=None)
         self._life = 0
@@ -124,13 +128,19 @@ class SimSpark:
         return Applied(affected_rows=rows)
 
     def _commit(self, sql: str) -> int:
+        if sql in self.refuses:
+            raise EngineError(
+                ErrorKind.APPLICATION, "refused", error_class="REFUSED_HERE", sqlstate="42501"
+            )
         try:
-            return self._disk.execute(sql).rowcount
+            rows = self._disk.execute(sql).rowcount
         except sqlite3.Error as error:
             state = next((s for text, s in _STATES if text in str(error)), "42000")
             raise EngineError(
                 ErrorKind.APPLICATION, str(error), error_class="SIM", sqlstate=state
             ) from error
+        self.on_commit(self.name, sql)
+        return rows
 
 
 class SimLane:

@@ -1,0 +1,138 @@
+"""One story at a time on a simulated ring: no faults but those that the story tells.
+
+A `Stage` is a ring that has settled. Faults are put at a step of a node's life (`at`), and what
+the clusters committed is on record, each with its virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from dmq import decode
+from haproc.classify.model import Kind, OperationClass
+from haproc.membership.state import State
+from haproc.replicate.operation import Claim, Decision, FailureReport, Operation, from_record
+from haproc.replicate.outcomes import Outcome
+from haproc.replicate.steps import Step
+from tests.simulation.clock import run
+from tests.simulation.ring import Node, Ring
+from tests.simulation.scenario import operation
+
+CREATE = "CREATE TABLE t (x)"
+
+
+def ddl(origin: str, op_id: str = "create", sql: str = CREATE, **fields: Any) -> Operation:
+    """Return a synchronous operation that a node originates."""
+    return replace(operation(op_id, Kind.CREATE_TABLE, sql, origin), **fields)
+
+
+def parallel(origin: str, op_id: str = "create", sql: str = CREATE) -> Operation:
+    """Return one that is taken to the other clusters at the same time."""
+    return ddl(origin, op_id, sql, operation_class=OperationClass.SYNCHRONOUS_PARALLEL)
+
+
+class Stage:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.ring = Ring(seed)
+        self.commits: list[tuple[float, str, str]] = []
+        self._faults: dict[tuple[str, Step], list[Callable[[Node], None]]] = {}
+        self.struck: dict[tuple[str, Step], float] = {}
+        self.ring.on_step = self._step
+        for node in self.ring.nodes.values():
+            node.spark.on_commit = self._committed
+
+    def _committed(self, cluster: str, sql: str) -> None:
+        self.commits.append((self.now, cluster, sql))
+
+    def _step(self, node: Node, step: Step) -> None:
+        faults = self._faults.get((node.name, step))
+        if faults:
+            self.struck[node.name, step] = self.now
+            faults.pop(0)(node)
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def at(self, name: str, step: Step, *faults: Callable[[Node], None]) -> None:
+        """Do these to a node, one each time that it reaches the step."""
+        self._faults[name, step] = list(faults)
+
+    def node(self, name: str) -> Node:
+        return self.ring.nodes[name]
+
+    def state(self, name: str) -> State:
+        replica = self.node(name).replica
+        assert replica is not None, f"{name} is dead"
+        return replica.core.state
+
+    async def submit(self, name: str, op: Operation, timeout_s: float = 30) -> Outcome:
+        _, outcome = await self.ring.submit(name, op, timeout_s)
+        return outcome
+
+    def messages(self) -> list[Operation | Decision | FailureReport | Claim]:
+        """Return all that the log holds."""
+        return [
+            from_record(decode(data)) for _, data in self.ring.store.stored_from(0, 10**6, 10**9)
+        ]
+
+    def decisions(self) -> list[tuple[str, str]]:
+        """Return every decision in the log: who made it, and what it is."""
+        found = [message for message in self.messages() if isinstance(message, Decision)]
+        return [(decision.by, decision.verdict.value) for decision in found]
+
+    def order(self, sql: str = CREATE) -> list[str]:
+        """Return the clusters that committed a statement, in the order of their commits."""
+        return [cluster for _, cluster, text in sorted(self.commits) if text == sql]
+
+    def tables(self, name: str) -> set[str]:
+        return set(self.node(name).spark.dump())
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+        """Wait for something to become true; TimeoutError if it does not."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def ready(self, *names: str) -> None:
+        """Wait until these nodes are READY and have applied the whole log."""
+
+        def all_there() -> bool:
+            return all(self.ring.settled_node(self.node(name)) for name in names)
+
+        await self.until(all_there)
+
+    async def settle(self) -> None:
+        """Start whoever is dead; wait until all are READY and have had time to compare."""
+        for node in self.ring.nodes.values():
+            node.thaw()
+            node.start()
+            node.spark.restart()
+        await self.ring.settled()
+        await asyncio.sleep(60)
+        self.check_equal(*self.ring.names)
+
+    def check_equal(self, *names: str) -> None:
+        """These clusters are in service and hold the same."""
+        assert {name: self.state(name) for name in names} == dict.fromkeys(names, State.READY)
+        dumps = [self.node(name).spark.dump() for name in names]
+        assert dumps == dumps[:1] * len(dumps)
+        assert self.ring.errors == []
+
+
+def story(tell: Callable[[Stage], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+    """Set the stage, and tell a story on it, in virtual time."""
+
+    async def main() -> None:
+        stage = Stage(seed)
+        for node in stage.ring.nodes.values():
+            node.start()
+        await stage.ring.settled()
+        await tell(stage)
+
+    run(main())
