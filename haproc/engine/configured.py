@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from haproc.engine import confs
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Mark, Settings
 from haproc.engine.remote import RemoteSession, sql_plan
 
+Defaults = Callable[[Sequence[str]], Awaitable[Mapping[str, str | None]]]
+"""Returns the values that settings have in a session in which nobody changed them."""
+
 
 class ConfiguredSession:
     """Keeps a session's settings at what the next statement needs."""
 
-    def __init__(self, remote: RemoteSession, timeout_s: float) -> None:
+    def __init__(self, remote: RemoteSession, defaults: Defaults, timeout_s: float) -> None:
         self.remote = remote
+        self._defaults = defaults
         self._timeout_s = timeout_s
         self._in_force = confs.InForce()
         self._used: str | None = None
@@ -38,6 +42,8 @@ class ConfiguredSession:
         """Put exactly these settings and this mark in force; raises EngineError."""
         want = confs.wanted(settings, mark)
         change = confs.change(self._in_force, want)
+        if client_confs := [key for key in change.unsets if key not in confs.MARK_CONFS]:
+            change = confs.resolved(change, await self._defaults(client_confs))
         use = confs.use_statement(settings)
         calls: list[Awaitable[None]] = []
         if change.sets:

@@ -1,7 +1,9 @@
 """Which session settings a lane must change before a statement, from what is in force.
 
 A lane's statements each come with all settings that change their meaning. What the statement before
-had and this one lacks goes back to the server's default. After a call that failed half-way it is
+had and this one lacks goes back to the server's default: a mark by taking it away, any other
+setting by setting the value that an untouched session has (unsetting would bring back Spark's
+built-in default, whatever the server was configured with). After a call that failed half-way it is
 unknown what is in force: then all is set anew, and whatever may have been set is taken back.
 """
 
@@ -68,6 +70,15 @@ def change(in_force: InForce, want: Mapping[str, str]) -> Change:
     sets = tuple((k, v) for k, v in sorted(want.items()) if known is None or known.get(k) != v)
     stale = in_force.possible if known is None else known.keys()
     return Change(sets, tuple(sorted(key for key in stale if key not in want)))
+
+
+def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Change:
+    """Return the change with each setting to be taken back set to the server's default instead."""
+    back = {key: defaults.get(key) for key in wanted_change.unsets}
+    sets = [(key, value) for key, value in back.items() if value is not None]
+    return Change(
+        (*wanted_change.sets, *sets), tuple(key for key, value in back.items() if value is None)
+    )
 
 
 def unknown_after(in_force: InForce, attempted: Change) -> InForce:

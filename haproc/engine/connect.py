@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from haproc.engine.channel import Channel, EngineLimits
+from haproc.engine.configured import Defaults
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Column, EngineAddress
 from haproc.engine.lane import SparkLane, lane_session_id
@@ -56,7 +57,13 @@ class SparkConnectEngine:
         known = self._sessions.get(key)
         if known is None:
             remote = RemoteSession(self._channel, lambda _: uuid.uuid4())
-            known = _KeyedSession(remote, self._limits.control_timeout_s, self._sessions, key)
+            known = _KeyedSession(
+                remote,
+                self._default_confs,
+                self._limits.control_timeout_s,
+                self._sessions,
+                key,
+            )
             self._sessions[key] = known
             if self._touching is None:
                 self._touching = asyncio.create_task(self._touch_sessions())
@@ -71,6 +78,7 @@ class SparkConnectEngine:
             )
             self._lanes[index] = SparkLane(
                 remote,
+                self._default_confs,
                 control_timeout_s=self._limits.control_timeout_s,
                 applied_bytes_max=self._limits.applied_bytes_max,
             )
@@ -112,6 +120,9 @@ class SparkConnectEngine:
         await asyncio.gather(*releases, self._own.release())
         await self._channel.aclose()
 
+    async def _default_confs(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        return await self._in_own_session(lambda own: own.get_confs_if_any(keys))
+
     async def _in_own_session(self, call: Callable[[RemoteSession], Awaitable[_Result]]) -> _Result:
         """Make a call that depends on no session state, again if the session was lost."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
@@ -136,11 +147,12 @@ class _KeyedSession(SparkSession):
     def __init__(
         self,
         remote: RemoteSession,
+        defaults: Defaults,
         control_timeout_s: float,
         sessions: dict[str, SparkSession],
         key: str,
     ) -> None:
-        super().__init__(remote, control_timeout_s)
+        super().__init__(remote, defaults, control_timeout_s)
         self._sessions = sessions
         self._key = key
 

@@ -17,7 +17,7 @@ import uuid
 from typing import Any
 
 from haproc.engine import arrow
-from haproc.engine.configured import ConfiguredSession
+from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
 from haproc.engine.remote import RemoteSession, append_plan, sql_plan
@@ -36,10 +36,15 @@ class SparkLane:
     """Implements Lane."""
 
     def __init__(
-        self, remote: RemoteSession, *, control_timeout_s: float, applied_bytes_max: int
+        self,
+        remote: RemoteSession,
+        defaults: Defaults,
+        *,
+        control_timeout_s: float,
+        applied_bytes_max: int,
     ) -> None:
         self._remote = remote
-        self._session = ConfiguredSession(remote, control_timeout_s)
+        self._session = ConfiguredSession(remote, defaults, control_timeout_s)
         self._applied_bytes_max = applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
         self._in_doubt = True

@@ -106,7 +106,7 @@ class RemoteSession:
         await self._config(operation)
 
     async def unset_confs(self, keys: Sequence[str]) -> None:
-        """Put session settings back to the server's defaults."""
+        """Put session settings back to Spark's own defaults (not to the server's)."""
         operation = _base.ConfigRequest.Operation()
         operation.unset.keys.extend(keys)
         await self._config(operation)
@@ -117,6 +117,13 @@ class RemoteSession:
         operation.get.keys.extend(keys)
         response = await self._config(operation)
         return {pair.key: pair.value for pair in response.pairs}
+
+    async def get_confs_if_any(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        """Return session settings by name; None for those without any value."""
+        operation = _base.ConfigRequest.Operation()
+        operation.get_option.keys.extend(keys)
+        response = await self._config(operation)
+        return {pair.key: pair.value if pair.HasField("value") else None for pair in response.pairs}
 
     async def schema(self, relation: Any, timeout_s: float) -> Any:
         """Return the schema (a DataType message) of a relation without running it."""

@@ -13,7 +13,7 @@ import asyncio
 
 from haproc.classify.tokens import TokenKind, UnclosedError, tokenize
 from haproc.engine import confs
-from haproc.engine.configured import ConfiguredSession
+from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, ResultStream, Settings
 from haproc.engine.remote import RemoteSession, sql_plan, sql_relation
@@ -29,10 +29,10 @@ _WHERE_AM_I = "SELECT current_catalog() AS catalog, current_schema() AS schema"
 class SparkSession:
     """Implements Session."""
 
-    def __init__(self, remote: RemoteSession, control_timeout_s: float) -> None:
+    def __init__(self, remote: RemoteSession, defaults: Defaults, control_timeout_s: float) -> None:
         self._remote = remote
         self._timeout_s = control_timeout_s
-        self._session = ConfiguredSession(remote, control_timeout_s)
+        self._session = ConfiguredSession(remote, defaults, control_timeout_s)
         self._settings: Settings | None = None
         self._holds_state = False
         self._lost_with_state: set[int] = set()

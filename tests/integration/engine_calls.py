@@ -14,8 +14,9 @@ from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
 from haproc.engine.session import SparkSession
 
 TIMEOUT_S = 60.0
-FOREVER = "SELECT count(*) FROM range(0, 1000000000000, 1, 2) WHERE sin(id) + cos(id) > 5"
-"""A query that no test waits for the end of."""
+SLOW = """SELECT id FROM range(0, 200, 1, 100)
+    WHERE java_method('java.lang.Thread', 'sleep', 300L) IS NOT NULL"""
+"""A query of 100 tasks that takes half a minute on two cores, asleep, and gives rows early."""
 
 
 async def table(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> pa.Table:

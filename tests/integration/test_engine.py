@@ -7,15 +7,16 @@ import contextlib
 import datetime as dt
 import decimal
 import resource
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, EngineAddress, Settings
+from haproc.engine.interface import Column, EngineAddress, ResultStream, Settings
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
-from tests.integration.engine_calls import FOREVER, apply, error, rows, table
+from tests.integration.engine_calls import SLOW, apply, error, rows, table
 
 pytestmark = pytest.mark.spark
 APPLICATION, AVAILABILITY = ErrorKind.APPLICATION, ErrorKind.AVAILABILITY
@@ -120,26 +121,28 @@ async def test_query_at_its_deadline_is_an_availability_error_and_stops(
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("slow")
-    failed = await error(session, FOREVER, timeout_s=1)
+    failed = await error(session, SLOW, timeout_s=1)
     assert (failed.kind, failed.error_class) == (AVAILABILITY, "DEADLINE_EXCEEDED")
     await _wait_until_idle(engine, "slow")
 
 
 async def test_cancel_stops_all_queries_of_the_session_only(engine: SparkConnectEngine) -> None:
     mine, other = engine.session("mine"), engine.session("other")
-    running = [asyncio.create_task(error(mine, FOREVER)) for _ in range(2)]
-    await _wait_until_active(engine, "mine")
+    running = [await mine.query(SLOW, timeout_s=60) for _ in range(2)]
+    assert (await anext(aiter(running[0]))).rows > 0
+    waiting = asyncio.create_task(anext(aiter(running[1])))
+    await _wait_until_active(engine, "mine", 2)
     await mine.cancel()
-    assert await rows(other, "SELECT 1") == [(1,)]
-    for task in running:
-        failed = await task
-        assert (failed.kind, failed.error_class) == (AVAILABILITY, "OPERATION_CANCELED")
+    for read in (_rest_of(running[0]), waiting):
+        with pytest.raises(EngineError) as caught:
+            await read
+        assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, "OPERATION_CANCELED")
     await _wait_until_idle(engine, "mine")
+    assert await rows(other, "SELECT 1") == [(1,)]
 
 
 async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -> None:
-    sql = "SELECT id, sha2(string(id), 512) FROM range(0, 1000000, 1, 100)"
-    stream = await engine.session("early").query(sql, timeout_s=60)
+    stream = await engine.session("early").query(SLOW, timeout_s=60)
     assert (await anext(aiter(stream))).rows > 0
     await stream.aclose()
     await _wait_until_idle(engine, "early")
@@ -217,14 +220,14 @@ async def test_session_lost_with_settings_only_is_made_anew_unseen(
 async def test_columns_of_a_query_and_of_a_table_have_sparks_type_texts(
     engine: SparkConnectEngine, schema: str
 ) -> None:
-    types = "a BIGINT NOT NULL, b DECIMAL(10,2), c ARRAY<STRING>, d STRUCT<x: INT, `y z`: DATE>"
+    types = "a BIGINT NOT NULL, b DECIMAL(10,2), c ARRAY<STRING>, d STRUCT<x: INT, y: DATE>"
     await apply(engine, f"CREATE TABLE {schema}.t ({types}) USING delta")
     columns = await engine.table_columns(f"{schema}.t")
     assert columns == [
         Column("a", "bigint", nullable=False),
         Column("b", "decimal(10,2)"),
         Column("c", "array<string>"),
-        Column("d", "struct<x:int,`y z`:date>"),
+        Column("d", "struct<x:int,y:date>"),
     ]
     assert await engine.session("columns").columns(f"SELECT b, c FROM {schema}.t") == columns[1:3]
 
@@ -257,11 +260,11 @@ async def test_lane_is_found_and_interrupted_by_a_later_engine(
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta", lane=3)
     running = asyncio.create_task(
-        apply(engine, f"INSERT INTO {schema}.t {FOREVER}", version=1, lane=3)
+        apply(engine, f"INSERT INTO {schema}.t {SLOW}", version=1, lane=3)
     )
     later = SparkConnectEngine(address_of(spark), ring="ring", cluster="a")
     async with contextlib.aclosing(later):
-        await _wait_until_lane_active(later, 3)
+        await _wait_until_lane_active(engine, 3)
         await later.lane(3).interrupt()
         with pytest.raises(EngineError) as caught:
             await running
@@ -274,7 +277,7 @@ async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta")
-    running = asyncio.create_task(apply(engine, f"INSERT INTO {schema}.t {FOREVER}", version=1))
+    running = asyncio.create_task(apply(engine, f"INSERT INTO {schema}.t {SLOW}", version=1))
     await _wait_until_lane_active(engine, 0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -326,6 +329,16 @@ async def test_lane_confs_are_in_force_and_gone_for_the_next_operation(
     assert (await lane._remote.get_confs([key]))[key] == "2"
 
 
+async def test_session_confs_are_gone_after_the_next_configure(
+    engine: SparkConnectEngine,
+) -> None:
+    session = engine.session("confs")
+    show = "SET spark.sql.shuffle.partitions"
+    for confs, value in (((("spark.sql.shuffle.partitions", "5"),), "5"), ((), "2")):
+        await session.configure(Settings(confs=confs))
+        assert (await rows(session, show))[0][1] == value
+
+
 async def test_lane_conf_that_is_refused_leaves_nothing_behind(
     engine: SparkConnectEngine,
 ) -> None:
@@ -338,23 +351,28 @@ async def test_lane_conf_that_is_refused_leaves_nothing_behind(
     assert (await engine.lane(7)._remote.get_confs([key]))[key] == "2"
 
 
-async def _wait_until_active(engine: SparkConnectEngine, key: str) -> None:
-    await _wait_for(engine.session(key)._remote.operations_active, True)
+async def _rest_of(stream: ResultStream) -> None:
+    async for _ in stream:
+        pass
+
+
+async def _wait_until_active(engine: SparkConnectEngine, key: str, operations: int) -> None:
+    await _wait_for(engine.session(key)._remote.operations_active, operations)
 
 
 async def _wait_until_idle(engine: SparkConnectEngine, key: str) -> None:
-    await _wait_for(engine.session(key)._remote.operations_active, False)
+    await _wait_for(engine.session(key)._remote.operations_active, 0)
 
 
 async def _wait_until_lane_active(engine: SparkConnectEngine, index: int) -> None:
-    await _wait_for(engine.lane(index)._remote.operations_active, True)
+    await _wait_for(engine.lane(index)._remote.operations_active, 1)
 
 
-async def _wait_for(active: object, wanted: bool) -> None:
-    async with asyncio.timeout(20):
+async def _wait_for(active: Callable[[], Awaitable[frozenset[str]]], operations: int) -> None:
+    async with asyncio.timeout(30):
         while True:
             try:
-                if bool(await active()) == wanted:  # type: ignore[operator]
+                if len(await active()) == operations:
                     return
             except EngineError as error:
                 assert error.error_class.startswith("INVALID_HANDLE")

@@ -14,7 +14,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
-from tests.integration.engine_calls import FOREVER, apply, error, rows
+from tests.integration.engine_calls import SLOW, apply, error, rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault]
 AVAILABILITY = ErrorKind.AVAILABILITY
@@ -42,7 +42,7 @@ async def test_server_killed_in_a_query_is_noticed_within_a_second(
 ) -> None:
     session = engine.session("killed")
     await rows(session, "SELECT 1")
-    query = asyncio.create_task(error(session, FOREVER))
+    query = asyncio.create_task(error(session, SLOW))
     await asyncio.wait([query], timeout=1)
     began = time.monotonic()
     assert running.kill()
@@ -63,7 +63,7 @@ async def test_server_started_again_has_marks_and_lanes_go_on_with_their_setting
     await session.configure(settings)
 
     write = asyncio.create_task(
-        apply(engine, f"INSERT INTO t SELECT 'x', ({FOREVER})", 8, settings=settings)
+        apply(engine, f"INSERT INTO t SELECT 'x', id FROM ({SLOW})", 8, settings=settings)
     )
     await asyncio.wait([write], timeout=1)
     assert running.kill()

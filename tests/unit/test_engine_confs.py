@@ -67,3 +67,10 @@ def test_version_in_a_note_of_someone_else_is_none() -> None:
 def test_use_statement_quotes_names() -> None:
     settings = Settings(catalog="my cat", schema="a`b.c")
     assert confs.use_statement(settings) == "USE `my cat`.`a``b`.`c`"
+
+
+def test_resolved_sets_what_is_taken_back_to_the_servers_default() -> None:
+    change = confs.Change((("a", "1"),), ("b", "c", confs.MARK_CONFS[0]))
+    assert confs.resolved(change, {"b": "2", "c": None}) == confs.Change(
+        (("a", "1"), ("b", "2")), ("c", confs.MARK_CONFS[0])
+    )
