@@ -24,6 +24,7 @@ from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.interface import Settings
 from haproc.faults import trace_from
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.state import SERVING, State
@@ -101,7 +102,11 @@ class Node:
         )
         self._replica = Replica(core)
         self._service = RingService(
-            self._replica, engine, rules, fanout_parallel=config.fanout_parallel
+            self._replica,
+            engine,
+            rules,
+            defaults=Settings(time_zone=config.time_zone),
+            fanout_parallel=config.fanout_parallel,
         )
         self._watch = PeerWatch(
             peers,

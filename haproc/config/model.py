@@ -134,6 +134,8 @@ class Config:
     """Empty: anybody who reaches the client door, under the name ``anonymous``."""
     allow_anonymous: bool = False
     """Needed to leave ``users`` empty while a listener is not on loopback."""
+    time_zone: str = "UTC"
+    """Session time zone of requests and sessions that set none; the same on every cluster."""
     fanout_parallel: bool = False
     on_cluster_down: OnClusterDown = OnClusterDown.WAIT
     limits: Limits = Limits()

@@ -195,13 +195,14 @@ class Replica:
         if core.state is not State.READY:
             raise self.unavailable()
         known = core.board.find(op.id)
+        offset = known.offset if known is not None else None
         if known is None:
             await core.trace(Step.APPEND_BEFORE)
-            await self._append(op)
+            offset = await self._append(op)
             await core.trace(Step.APPEND_AFTER)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._outcome(op)
+                return await self._outcome(op, offset)
         except TimeoutError as error:
             raise RequestError(
                 FailureKind.AVAILABILITY,
@@ -210,13 +211,14 @@ class Replica:
                 error_class="HAPROC_TIMEOUT",
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask again with the same request_id to learn its outcome",
+                offset=offset,
             ) from error
 
-    async def _append(self, op: Operation) -> None:
+    async def _append(self, op: Operation) -> int:
         core = self.core
         try:
             async with asyncio.timeout(core.timeouts.append_s):
-                await core.log.append([to_record(op)])
+                (offset,) = await core.log.append([to_record(op)])
         except RecordTooLargeError as error:
             raise RequestError(
                 FailureKind.REFUSED,
@@ -232,15 +234,16 @@ class Replica:
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask again with the same request_id",
             ) from error
+        return offset
 
-    async def _outcome(self, op: Operation) -> tuple[int, Outcome]:
+    async def _outcome(self, op: Operation, offset: int | None) -> tuple[int, Outcome]:
         core = self.core
         answer = asyncio.ensure_future(self._answer(op))
         gone = asyncio.ensure_future(core.out_of_service.wait())
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise self.unavailable(WriteOutcome.UNKNOWN)
+                raise self.unavailable(WriteOutcome.UNKNOWN, offset)
             return answer.result()
         finally:
             answer.cancel()
@@ -258,7 +261,9 @@ class Replica:
             )
         return known.offset, await self.core.board.outcome(known)
 
-    def unavailable(self, outcome: WriteOutcome = WriteOutcome.NOT_SENT) -> RequestError:
+    def unavailable(
+        self, outcome: WriteOutcome = WriteOutcome.NOT_SENT, offset: int | None = None
+    ) -> RequestError:
         """Return what a client is told while this cluster takes no requests."""
         core = self.core
         return RequestError(
@@ -268,6 +273,7 @@ class Replica:
             error_class=f"HAPROC_{core.state.value}",
             outcome=outcome,
             hint="ask the next HAProc with the same request_id",
+            offset=offset,
         )
 
     # -- what peers and operators ask ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whether clusters hold the same: each table's row count and checksum, asked of each Spark directly.
+"""Whether clusters hold the same: each table's row count and checksum, asked of each Spark.
 
 The checksum is independent of row order. It is the sum over all rows of a 64-bit hash of the row,
 reduced so that it cannot overflow; unlike an exclusive-or, it also tells rows that stand twice.

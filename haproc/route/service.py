@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from haproc.classify.classifier import classify
@@ -44,16 +45,23 @@ class RingService:
     """Implements `haproc.route.interface.Service` for one HAProc."""
 
     def __init__(
-        self, replica: Replica, engine: Engine, rules: Rules, *, fanout_parallel: bool
+        self,
+        replica: Replica,
+        engine: Engine,
+        rules: Rules,
+        *,
+        defaults: Settings,
+        fanout_parallel: bool,
     ) -> None:
         self._replica = replica
         self._core = replica.core
         self._engine = engine
         self._rules = rules
+        self._defaults = defaults
         self._fanout_parallel = fanout_parallel
         self._views = Views()
         self._shared: OrderedDict[tuple[str, str], Session] = OrderedDict()
-        self.sessions = Sessions(engine.session, self._core.limits.sessions_max)
+        self.sessions = Sessions(engine.session, defaults, self._core.limits.sessions_max)
 
     # -- what the doors ask ----------------------------------------------------------------
 
@@ -67,7 +75,7 @@ class RingService:
                 error_class="HAPROC_SESSION_HAS_SCHEMA",
                 hint="send USE in the session, or leave session_id out",
             )
-        settings = _settings(session, request.catalog, request.schema)
+        settings = self._settings(session, request.catalog, request.schema)
         statement = self._classify(
             request.statement, settings, request.user, request.operation_class
         )
@@ -85,6 +93,8 @@ class RingService:
         session: ClientSession | None,
     ) -> Answer:
         self._check_serving()
+        if await self._drops_temporary(statement, session):
+            statement = replace(statement, operation_class=OperationClass.SESSION)
         match statement.operation_class:
             case OperationClass.QUERY:
                 return await self._query(request, statement, settings, session)
@@ -95,7 +105,7 @@ class RingService:
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
-        settings = _settings(None, request.catalog, request.schema)
+        settings = self._settings(None, request.catalog, request.schema)
         # The rules see it as the INSERT that it is.
         text = f"INSERT INTO {request.table} VALUES (1)"
         statement = self._classify(text, settings, request.user, None)
@@ -129,6 +139,7 @@ class RingService:
         """See Service."""
         self._check_serving()
         session = await self.sessions.open(session_id, user, self._now())
+        await self._configure(session)
         for text in statements:
             statement = self._classify(text, session.settings, user, None)
             if statement.operation_class is not OperationClass.SESSION:
@@ -153,7 +164,7 @@ class RingService:
 
     def classify(self, statement: str, user: str) -> Statement:
         """See Service."""
-        return self._classify(statement, Settings(), user, None)
+        return self._classify(statement, self._defaults, user, None)
 
     # -- queries and sessions --------------------------------------------------------------
 
@@ -196,10 +207,32 @@ class RingService:
             raise self._failed(error, WriteOutcome.REJECTED, session) from error
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         session.settings = settings_after(
-            session.settings, found, statement.kind, statement.sql, rows
+            session.settings, found, statement.kind, statement.sql, rows, self._defaults
         )
         session.holds_temporaries |= statement.kind is Kind.TEMPORARY_VIEW
+        if statement.kind is Kind.RESET:
+            await self._configure(session)  # it took back HAProc's own settings, too
         return chunks
+
+    async def _configure(self, session: ClientSession) -> None:
+        """Give the session the settings that it is known to have."""
+        try:
+            await session.spark.configure(session.settings)
+        except EngineError as error:
+            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+
+    async def _drops_temporary(self, statement: Statement, session: ClientSession | None) -> bool:
+        """Whether a DROP VIEW means one of the session's own temporary views."""
+        if session is None or not session.holds_temporaries or statement.kind is not Kind.DROP_VIEW:
+            return False
+        names = await self._temporary_views(session)
+        return any(last_part(view) in names for view in statement.writes)
+
+    async def _temporary_views(self, session: ClientSession) -> frozenset[str]:
+        try:
+            return await temporary_views(session.spark, self._core.timeouts.statement_s)
+        except EngineError as error:
+            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
 
     async def _spark_session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None:
@@ -297,7 +330,7 @@ class RingService:
         epoch = self._core.exclusive_applied
         opaque = await self._views.among(statement.reads, spark, epoch, timeout_s)
         if session is not None and session.holds_temporaries:
-            names = await temporary_views(spark, timeout_s)
+            names = await self._temporary_views(session)
             opaque |= {table for table in statement.reads if last_part(table) in names}
         return opaque
 
@@ -325,6 +358,19 @@ class RingService:
             return None
         return self.sessions.get(request.session_id, request.user, self._now())
 
+    def _settings(
+        self, session: ClientSession | None, catalog: str | None, schema: str | None
+    ) -> Settings:
+        """Return the settings that a request runs under; its own catalog and schema come first."""
+        settings = session.settings if session is not None else self._defaults
+        if catalog is None and schema is None:
+            return settings
+        return replace(
+            settings,
+            catalog=catalog or settings.catalog,
+            schema=schema or ("default" if catalog else settings.schema),
+        )
+
     def _classify(
         self, text: str, settings: Settings, user: str, override: OperationClass | None
     ) -> Statement:
@@ -350,20 +396,6 @@ class RingService:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _settings(session: ClientSession | None, catalog: str | None, schema: str | None) -> Settings:
-    """Return the settings that a request runs under; its own catalog and schema come first."""
-    settings = session.settings if session is not None else Settings()
-    if catalog is None and schema is None:
-        return settings
-    return Settings(
-        catalog=catalog or settings.catalog,
-        schema=schema or ("default" if catalog else settings.schema),
-        time_zone=settings.time_zone,
-        ansi=settings.ansi,
-        confs=settings.confs,
-    )
 
 
 def _refused(error: RefusedError) -> RequestError:

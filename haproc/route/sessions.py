@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from haproc.classify.model import Kind
 from haproc.engine.interface import Session, Settings
@@ -23,7 +23,7 @@ class ClientSession:
     id: str
     user: str
     spark: Session
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings
     holds_temporaries: bool = False
     """A temporary view, function or variable was made: names may mean something else here."""
     used_at: float = 0.0
@@ -33,9 +33,14 @@ class Sessions:
     """The sessions of all clients, the least recently used first."""
 
     def __init__(
-        self, make: Callable[[str], Session], sessions_max: int, idle_s: float = 3600.0
+        self,
+        make: Callable[[str], Session],
+        defaults: Settings,
+        sessions_max: int,
+        idle_s: float = 3600.0,
     ) -> None:
         self._make = make
+        self._defaults = defaults
         self._sessions_max = sessions_max
         self._idle_s = idle_s
         self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
@@ -57,7 +62,7 @@ class Sessions:
             )
         self._opened += 1
         spark = self._make(f"client/{self._opened}/{session_id}")
-        session = ClientSession(session_id, user, spark, used_at=now)
+        session = ClientSession(session_id, user, spark, self._defaults, used_at=now)
         self._sessions[session_id] = session
         return session
 
@@ -98,17 +103,35 @@ def unknown(session_id: str) -> RequestError:
 
 
 def settings_after(
-    before: Settings, found: Settings, kind: Kind, sql: str, rows: list[tuple[object, ...]]
+    before: Settings,
+    found: Settings,
+    kind: Kind,
+    sql: str,
+    rows: list[tuple[object, ...]],
+    defaults: Settings,
 ) -> Settings:
-    """Return a session's settings after a session statement.
+    """Return the settings that a session must have after a session statement.
 
     ``found`` is what the cluster says now (catalog, schema, time zone, ANSI mode); ``rows`` is the
-    statement's result: SET key=value answers with the key and its value.
+    statement's result: SET key=value answers with the key and its value. RESET goes back to the
+    ring's ``defaults``, not to those of one cluster.
     """
     confs = dict(before.confs)
     if kind is Kind.SET and "=" in sql and len(rows) == 1 and len(rows[0]) == 2:
         confs[str(rows[0][0])] = str(rows[0][1])
     elif kind is Kind.RESET:
-        key = sql.split(None, 1)[1].strip(" `;") if len(sql.split(None, 1)) > 1 else None
-        confs = {k: v for k, v in confs.items() if key is not None and k != key}
+        words = sql.split(None, 1)
+        key = words[1].strip(" `;").lower() if len(words) > 1 else ""
+        confs = {name: value for name, value in confs.items() if key and name.lower() != key}
+        found = dataclasses.replace(
+            found,
+            time_zone=defaults.time_zone if key in ("", _TIME_ZONE) else before.time_zone,
+            ansi=defaults.ansi if key in ("", _ANSI) else before.ansi,
+        )
+    for name in (_TIME_ZONE, _ANSI):  # they have fields of their own
+        confs = {other: value for other, value in confs.items() if other.lower() != name}
     return dataclasses.replace(found, confs=tuple(sorted(confs.items())))
+
+
+_TIME_ZONE = "spark.sql.session.timezone"
+_ANSI = "spark.sql.ansi.enabled"

@@ -31,18 +31,6 @@ def test_seed_run_twice_replays_exactly() -> None:
     assert simulate(7) == simulate(7)
 
 
-def restored_but_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """Go on from what the tables say was applied without making that durable first."""
-    original = Schedule.restore
-
-    def forgetful(self: Schedule, applied: dict[str, int]) -> list[int]:
-        found = original(self, applied)
-        self._done -= set(found)
-        return found
-
-    patch.setattr(Schedule, "restore", forgetful)
-
-
 def batch_formed_anew(patch: pytest.MonkeyPatch) -> None:
     """After a crash, forget the intents and combine whatever is there."""
     original = Schedule.__init__
@@ -108,7 +96,6 @@ def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "break_rule",
     [
-        restored_but_not_stored,
         batch_formed_anew,
         no_intent,
         no_request_ids,
