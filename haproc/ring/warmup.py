@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from haproc.engine.channel import EngineLimits
+from haproc.engine.channel import EngineLimits
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
@@ -34,7 +36,10 @@ _CLEANUP = f"DROP TABLE {_TABLE}"
 async def run(port: int, token: str, progress: Callable[[str], None]) -> None:
     """Warm the server on this port up; raises EngineError."""
     address = EngineAddress("127.0.0.1", port, token)
-    engine = SparkConnectEngine(address, ring="warm-up", cluster="local")
+    patient = EngineLimits(
+        control_timeout_s=_STATEMENT_TIMEOUT_S, small_statement_timeout_s=_STATEMENT_TIMEOUT_S
+    )
+    engine = SparkConnectEngine(address, ring="warm-up", cluster="local", limits=patient)
     try:
         await _first_answer(engine)
         steps = len(_WRITES) + len(_READS) + 2
