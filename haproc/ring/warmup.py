@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable
 
 from haproc.engine.channel import EngineLimits
-from haproc.engine.channel import EngineLimits
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
