@@ -498,6 +498,7 @@ def test_rule_broken_on_purpose_is_found(
         stateful_step_count=50,
         deadline=None,
         phases=[Phase.generate],
+        derandomize=True,  # found always or never
         database=None,
         print_blob=False,
     )
