@@ -1,0 +1,180 @@
+"""The documents tell of everything that there is, and name nothing that there is not.
+
+Read from the sources: configuration keys with their defaults, environment variables, states, error
+classes, make targets, subcommands, links.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import typing
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haclient.failover import Reason
+from haproc.cli import main as cli
+from haproc.config import walk
+from haproc.config.model import Config
+from haproc.engine.errors import ErrorKind
+from haproc.engine.interface import EngineAddress
+from haproc.membership.state import State
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+README = (ROOT / "README.md").read_text()
+CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def sources() -> Iterator[Path]:
+    for package in ("haproc", "haclient", "dmq"):
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+# -- configuration -----------------------------------------------------------------------------
+
+
+def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every key's path, as documents write it, and its default ("": none that is plain)."""
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        path = prefix + walk._key(kind, field)
+        hint = hints[field.name]
+        items = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
+        if items is not None:
+            yield path, ""
+            yield from keys(items, f"{path}[].")
+        elif hint is EngineAddress:
+            yield f"{path}.url", ""
+            yield f"{path}.token", ""
+        elif dataclasses.is_dataclass(hint) and field.default is not dataclasses.MISSING:
+            assert isinstance(hint, type)
+            yield from keys(hint, f"{path}.")
+        else:
+            yield path, shown(path, field.default)
+
+
+def shown(path: str, default: Any) -> str:
+    if path == "fanout":
+        return "parallel" if default else "serial"
+    if default is dataclasses.MISSING or default is None:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def rows() -> dict[str, str]:
+    """Return the second cell of each table row in the operations page, by its first."""
+    found = re.findall(r"^\| `([^`|]+)` \| ([^|]*) \|", OPERATIONS, re.MULTILINE)
+    return dict(found)
+
+
+@pytest.mark.parametrize(("key", "default"), list(keys(Config)))
+def test_configuration_key_is_documented_with_its_default(key: str, default: str) -> None:
+    assert key in rows(), f"{key} has no row in docs/operations.md"
+    if default:
+        assert rows()[key] == f"`{default}`"
+
+
+def test_documented_limit_or_timeout_exists() -> None:
+    known = {key for key, _ in keys(Config)}
+    named = re.findall(r"`((?:limits|timeouts)\.[a-z_]+)`", OPERATIONS)
+    assert [name for name in named if name not in known and not name.endswith("_")] == []
+
+
+# -- names in the code -------------------------------------------------------------------------
+
+
+def environment_variables() -> set[str]:
+    text = "".join(path.read_text() for path in sources())
+    read = re.findall(r"environ(?:\.get\(|\[)\s*\"([A-Z_]+)\"", text)
+    return {*read, *re.findall(r"^VARIABLE = \"([A-Z_]+)\"", text, re.MULTILINE)}
+
+
+def error_classes() -> set[str]:
+    """Every text in the code that is an error class of our own, and those put together there."""
+    found = {
+        node.value
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"(HAPROC|HACLIENT)_[A-Z_]*[A-Z]", node.value)
+    }
+    states: list[type[StrEnum]] = [State]
+    found |= {f"HAPROC_{state.value}" for each in states for state in each}
+    found |= {f"HAPROC_{kind.upper()}" for kind in ErrorKind if kind is not ErrorKind.APPLICATION}
+    found |= {f"HACLIENT_{reason.name}" for reason in Reason}
+    return found - environment_variables()
+
+
+def test_environment_variables_are_documented() -> None:
+    assert environment_variables() >= {"HAPROC_FAULT", "HAPROC_CACHE", "HACLIENT_SERVERS"}
+    assert {name for name in environment_variables() if f"| `{name}` |" not in OPERATIONS} == set()
+
+
+def test_states_are_documented() -> None:
+    assert {state for state in State if f"| `{state}` |" not in OPERATIONS} == set()
+
+
+def test_error_classes_are_documented() -> None:
+    assert {name for name in error_classes() if f"`{name}`" not in OPERATIONS} == set()
+
+
+def test_documented_error_classes_exist() -> None:
+    named = set(re.findall(r"^\| (`HA[^|]*) \|", OPERATIONS, re.MULTILINE))
+    listed = {name for cell in named for name in re.findall(r"`([A-Z_]+)`", cell)}
+    assert listed - error_classes() - environment_variables() == set()
+
+
+# -- what readers are told to do ---------------------------------------------------------------
+
+
+def code_blocks(document: Path) -> str:
+    return "\n".join(CODE_BLOCK.findall(document.read_text()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_make_targets_that_are_named_exist(document: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = document.read_text()
+    named = set(re.findall(r"^make ([a-z]+)", code_blocks(document), re.MULTILINE))
+    named |= set(re.findall(r"`make ([a-z]+)", text))
+    assert named - targets == set()
+
+
+def test_readme_shows_the_two_commands() -> None:
+    assert re.search(r"^make demo\b", README, re.MULTILINE)
+    assert re.search(r"^make test\b", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_haproc_commands_that_are_shown_can_be_parsed(document: Path) -> None:
+    shown_lines = re.findall(r"^(?:\.venv/bin/)?haproc (.+)$", code_blocks(document), re.MULTILINE)
+    for line in shown_lines:
+        words = line.partition("#")[0].split()
+        assert callable(cli._parser().parse_args(words).run), line
+
+
+def anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", CODE_BLOCK.sub("", document.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_lead_somewhere(document: Path) -> None:
+    text = CODE_BLOCK.sub("", document.read_text())
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), f"{document.name} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{document.name} links to {target}"
