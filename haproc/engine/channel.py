@@ -22,6 +22,8 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress
 
 _SERVICE = "/spark.connect.SparkConnectService/"
+_CONNECT_TIMEOUT_MS = 5000
+"""For one attempt (gRPC's name for it misleads); 100 ms were too few for a server just started."""
 _LAST_CALLS_TIMEOUT_S = 1.0
 """What interrupts under way are given when the connection closes. Chosen."""
 
@@ -34,6 +36,9 @@ class EngineLimits:
     """One message in either direction: Spark's own default."""
     control_timeout_s: float = 10.0
     """For calls that run no statement: settings, interrupts, error details. Chosen."""
+    small_statement_timeout_s: float = 60.0
+    """For statements of the engine's own (USE, a table's columns): a cold server on a busy machine
+    took over 10 s for its first one."""
     keepalive_interval_s: float = 10.0
     """A running call's connection is pinged this often; a server's progress reports (2 s) keep it
     from minding that. Chosen, not measured."""
@@ -136,7 +141,7 @@ def _options(limits: EngineLimits) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 0),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", _CONNECT_TIMEOUT_MS),
         ("grpc.max_reconnect_backoff_ms", int(limits.reconnect_backoff_s_max * 1000)),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),

@@ -48,6 +48,8 @@ class ConfiguredSession:
         calls: list[Awaitable[None]] = []
         if change.sets:
             calls.append(self.remote.set_confs(change.sets))
+        if change.resets:
+            calls.append(self.remote.set_confs(change.resets, silent=True))
         if change.unsets:
             calls.append(self.remote.unset_confs(change.unsets))
         if use != self._used:

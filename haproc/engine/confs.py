@@ -24,10 +24,14 @@ MARK_CONFS = (_APPLICATION, _VERSION, _USER_METADATA)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Settings to set and names to take back; both may be empty."""
+    """Settings to set and names to take back; all may be empty.
+
+    ``resets`` is set like ``sets``, but a refusal is ignored: it may name what was refused before.
+    """
 
     sets: tuple[tuple[str, str], ...] = ()
     unsets: tuple[str, ...] = ()
+    resets: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,10 @@ def change(in_force: InForce, want: Mapping[str, str]) -> Change:
 def resolved(wanted_change: Change, defaults: Mapping[str, str | None]) -> Change:
     """Return the change with each setting to be taken back set to the server's default instead."""
     back = {key: defaults.get(key) for key in wanted_change.unsets}
-    sets = [(key, value) for key, value in back.items() if value is not None]
     return Change(
-        (*wanted_change.sets, *sets), tuple(key for key, value in back.items() if value is None)
+        wanted_change.sets,
+        tuple(key for key, value in back.items() if value is None),
+        tuple((key, value) for key, value in back.items() if value is not None),
     )
 
 

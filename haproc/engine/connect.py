@@ -60,7 +60,7 @@ class SparkConnectEngine:
             known = _KeyedSession(
                 remote,
                 self._default_confs,
-                self._limits.control_timeout_s,
+                self._limits.small_statement_timeout_s,
                 self._sessions,
                 key,
             )
@@ -79,14 +79,14 @@ class SparkConnectEngine:
             self._lanes[index] = SparkLane(
                 remote,
                 self._default_confs,
-                control_timeout_s=self._limits.control_timeout_s,
+                small_statement_timeout_s=self._limits.small_statement_timeout_s,
                 applied_bytes_max=self._limits.applied_bytes_max,
             )
         return self._lanes[index]
 
     async def table_columns(self, table: str) -> list[Column]:
         """Return a table's columns (for the rows door); EngineError if there is no such table."""
-        timeout_s = self._limits.control_timeout_s
+        timeout_s = self._limits.small_statement_timeout_s
         schema = await self._in_own_session(
             lambda own: own.schema(table_relation(table), timeout_s)
         )
@@ -148,11 +148,11 @@ class _KeyedSession(SparkSession):
         self,
         remote: RemoteSession,
         defaults: Defaults,
-        control_timeout_s: float,
+        small_statement_timeout_s: float,
         sessions: dict[str, SparkSession],
         key: str,
     ) -> None:
-        super().__init__(remote, defaults, control_timeout_s)
+        super().__init__(remote, defaults, small_statement_timeout_s)
         self._sessions = sessions
         self._key = key
 

@@ -40,11 +40,11 @@ class SparkLane:
         remote: RemoteSession,
         defaults: Defaults,
         *,
-        control_timeout_s: float,
+        small_statement_timeout_s: float,
         applied_bytes_max: int,
     ) -> None:
         self._remote = remote
-        self._session = ConfiguredSession(remote, defaults, control_timeout_s)
+        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s)
         self._applied_bytes_max = applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
         self._in_doubt = True

@@ -98,9 +98,10 @@ class RemoteSession:
         finally:
             call.cancel()
 
-    async def set_confs(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Set session settings."""
+    async def set_confs(self, pairs: Sequence[tuple[str, str]], *, silent: bool = False) -> None:
+        """Set session settings; ``silent`` passes over those that can't be set."""
         operation = _base.ConfigRequest.Operation()
+        operation.set.silent = silent
         for key, value in pairs:
             operation.set.pairs.add(key=key, value=value)
         await self._config(operation)

@@ -29,10 +29,12 @@ _WHERE_AM_I = "SELECT current_catalog() AS catalog, current_schema() AS schema"
 class SparkSession:
     """Implements Session."""
 
-    def __init__(self, remote: RemoteSession, defaults: Defaults, control_timeout_s: float) -> None:
+    def __init__(
+        self, remote: RemoteSession, defaults: Defaults, small_statement_timeout_s: float
+    ) -> None:
         self._remote = remote
-        self._timeout_s = control_timeout_s
-        self._session = ConfiguredSession(remote, defaults, control_timeout_s)
+        self._timeout_s = small_statement_timeout_s
+        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s)
         self._settings: Settings | None = None
         self._holds_state = False
         self._lost_with_state: set[int] = set()

@@ -154,8 +154,8 @@ async def test_session_runs_several_queries_at_once(engine: SparkConnectEngine) 
     assert results == [[(number,)] for number in range(8)]
 
 
-async def test_result_of_50_mb_streams_in_bounded_memory(engine: SparkConnectEngine) -> None:
-    sql = "SELECT id, repeat(string(id % 10), 492) AS text FROM range(0, 100000, 1, 20)"
+async def test_result_of_200_mb_streams_in_bounded_memory(engine: SparkConnectEngine) -> None:
+    sql = "SELECT id, repeat(string(id % 10), 492) AS text FROM range(0, 400000, 1, 80)"
     stream = await engine.session("large").query(sql, timeout_s=120)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size, count = 0, 0
@@ -165,9 +165,9 @@ async def test_result_of_50_mb_streams_in_bounded_memory(engine: SparkConnectEng
             count += chunk.rows
             await asyncio.sleep(0)
     grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    assert count == 100_000
-    assert size > 50_000_000
-    assert grown_mb < 40
+    assert count == 400_000
+    assert size > 200_000_000
+    assert grown_mb < 100
 
 
 async def test_session_settings_are_in_force_and_can_be_read_back(

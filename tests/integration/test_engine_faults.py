@@ -72,6 +72,7 @@ async def test_server_started_again_has_marks_and_lanes_go_on_with_their_setting
     assert caught.value.kind is AVAILABILITY
     assert await running.wait_gone()
     await running.start(warm=False)
+    await _until_it_answers(engine)
 
     assert await engine.offsets_applied(["t"], "ring") == {"t": 7}
     await apply(engine, sql.format(7), 7, settings=settings)
@@ -111,4 +112,16 @@ async def test_server_stopped_and_started_keeps_its_tables(
     await running.stop()
     assert running.pid is None
     await running.start(warm=False)
+    await _until_it_answers(engine)
     assert await rows(engine.session("again"), "SELECT id FROM kept") == [(1,)]
+
+
+async def _until_it_answers(engine: SparkConnectEngine) -> None:
+    """Wait until the engine noticed that the old connection is gone and has a new one."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await engine.probe(timeout_s=30)
+            except EngineError as error:
+                assert error.kind is AVAILABILITY
+            await asyncio.sleep(0.1)

@@ -17,7 +17,6 @@ _WRITES = {
     "insert_overwrite": "INSERT OVERWRITE t SELECT id + 1, name FROM t",
     "insert_select_from_itself": "INSERT INTO t SELECT id + 100, name FROM t",
     "update": "UPDATE t SET id = id + 1",
-    "delete": "DELETE FROM t WHERE id = (SELECT min(id) FROM t)",
     "merge": "MERGE INTO t USING (SELECT 1L AS id) s ON t.id = s.id "
     "WHEN MATCHED THEN UPDATE SET id = t.id + 1000 WHEN NOT MATCHED THEN INSERT (id) VALUES (0)",
     "create_or_replace_as": "CREATE OR REPLACE TABLE t USING delta AS "
@@ -50,6 +49,18 @@ async def test_write_with_the_same_mark_twice_is_applied_once(
     await apply(engine, _WRITES[kind], 2, settings=settings)
     assert await _content(engine, schema) == after
     assert await engine.offsets_applied([f"{schema}.t"], "ring") == {f"{schema}.t": 2}
+
+
+async def test_delete_with_the_same_mark_again_leaves_rows_that_came_later(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    settings = await _make_table(engine, schema)
+    delete = "DELETE FROM t WHERE id = 1"
+    await apply(engine, delete, 2, settings=settings)
+    await apply(engine, "INSERT INTO t VALUES (1, 'later')", 3, settings=settings)
+    await apply(engine, delete, 2, settings=settings)
+    content, _ = await _content(engine, schema)
+    assert content == [(1, "later"), (2, "b"), (3, "c")]
 
 
 async def test_create_table_as_twice_fails_the_second_time_and_changes_nothing(

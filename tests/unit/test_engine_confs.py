@@ -72,5 +72,5 @@ def test_use_statement_quotes_names() -> None:
 def test_resolved_sets_what_is_taken_back_to_the_servers_default() -> None:
     change = confs.Change((("a", "1"),), ("b", "c", confs.MARK_CONFS[0]))
     assert confs.resolved(change, {"b": "2", "c": None}) == confs.Change(
-        (("a", "1"), ("b", "2")), ("c", confs.MARK_CONFS[0])
+        (("a", "1"),), ("c", confs.MARK_CONFS[0]), (("b", "2"),)
     )
