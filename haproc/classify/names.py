@@ -59,8 +59,13 @@ def name_in_literal(text: str) -> tuple[str, ...] | None:
     """Return the name that ``IDENTIFIER('…')`` means; None where that is not plain to see."""
     if len(text) < 3 or text[0] not in "'\"" or "\\" in text or text[0] in text[1:-1]:
         return None
+    return parts_of(text[1:-1])
+
+
+def parts_of(text: str) -> tuple[str, ...] | None:
+    """Return the parts of a text that is one name, quoted or not; None if it is anything else."""
     try:
-        tokens = list(tokenize(text[1:-1]))
+        tokens = list(tokenize(text))
     except UnclosedError:
         return None
     names, dots = tokens[::2], tokens[1::2]

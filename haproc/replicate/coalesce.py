@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
-from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.engine.interface import RowsWrite, Settings, SqlWrite
 from haproc.replicate.operation import Operation
 
 
@@ -30,11 +31,23 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """Operations with equal keys may run as one statement."""
+    """What operations that may run as one statement have in common.
+
+    ``head``: the text before the rows, or the rows' Arrow schema. ``signature``: the types of the
+    literals, in which NULL goes with any.
+    """
 
     table: str
-    settings: object
-    form: object
+    settings: Settings
+    head: object
+    signature: str = ""
+
+    def joined(self, other: BatchKey | None) -> BatchKey | None:
+        """Return the key of both together; None if they have to stay apart."""
+        if other is None or other.head != self.head or other.settings != self.settings:
+            return None
+        signature = combined_signature(self.signature, other.signature)
+        return None if signature is None else replace(self, signature=signature)
 
 
 def batch_key(op: Operation) -> BatchKey | None:
@@ -49,7 +62,7 @@ def batch_key(op: Operation) -> BatchKey | None:
     if op.insert is None or op.kind is not Kind.INSERT:
         return None
     head = op.write.sql[: op.insert.values_at]
-    return BatchKey(table, op.settings, (head, op.insert.signature))
+    return BatchKey(table, op.settings, head, op.insert.signature)
 
 
 def row_count(op: Operation) -> int:

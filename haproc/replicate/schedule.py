@@ -230,6 +230,7 @@ class Schedule:
         offsets alone say what it was.
         """
         rows = size = count = 0
+        key = head.key
         for task in rest:
             if task.op.exclusive:
                 return
@@ -241,8 +242,10 @@ class Schedule:
                 or size > self._limits.bytes_max
                 or count > self._limits.operations_max
             )
-            if task is not head and (over or task.single or task.key != head.key):
-                return
+            if task is not head:
+                key = None if over or task.single or key is None else key.joined(task.key)
+                if key is None:
+                    return
             yield task
 
     def _start(self, tasks: Sequence[_Task], intent: Intent) -> Unit:

@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 
 from haproc.classify.classifier import classify
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
-from haproc.classify.names import Context
+from haproc.classify.names import Context, parts_of
 from haproc.classify.rules import Rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings, SqlWrite
 from haproc.membership.state import SERVING
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
+from haproc.pin.sqltypes import quote_name
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.replica import Replica, now_ms
@@ -106,9 +107,7 @@ class RingService:
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
         settings = self._settings(None, request.catalog, request.schema)
-        # The rules see it as the INSERT that it is.
-        text = f"INSERT INTO {request.table} VALUES (1)"
-        statement = self._classify(text, settings, request.user, None)
+        statement = self._insert_into(request.table, settings, request.user)
         self._check_serving()
         operation = Operation(
             id=request.id,
@@ -127,7 +126,7 @@ class RingService:
     async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
         """See Service."""
         self._check_serving()
-        (name,) = self._classify(f"INSERT INTO {table} VALUES (1)", settings, "", None).writes
+        (name,) = self._insert_into(table, settings, "").writes
         try:
             return await self._engine.table_columns(name)
         except EngineError as error:
@@ -379,6 +378,19 @@ class RingService:
             return classify(text, context, self._rules, override)
         except RefusedError as error:
             raise _refused(error) from error
+
+    def _insert_into(self, table: str, settings: Settings, user: str) -> Statement:
+        """Classify rows for a table: the rules see them as the INSERT that they are."""
+        parts = parts_of(table)
+        if parts is None:
+            raise RequestError(
+                FailureKind.REFUSED,
+                f"{table!r} is no table name",
+                error_class="HAPROC_TABLE_NAME",
+                hint="write [catalog.][schema.]name, with backquotes where a part needs them",
+            )
+        name = ".".join(quote_name(part) for part in parts)
+        return self._classify(f"INSERT INTO {name} VALUES (1)", settings, user, None)
 
     def _check_serving(self) -> None:
         if self._core.state not in SERVING:
