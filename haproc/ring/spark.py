@@ -21,7 +21,7 @@ from pathlib import Path
 
 from haproc.engine.errors import EngineError
 from haproc.ring import runtime, warmup
-from haproc.ring.process import DetachedProcess
+from haproc.ring.process import DetachedProcess, ProcessId
 from haproc.ring.spark_settings import LOG_SETTINGS, java_options, server_settings
 
 START_TIMEOUT_S = 180.0
@@ -65,6 +65,7 @@ class LocalSpark:
         self.log = self.folder / "spark.log"
         self._progress = progress
         self._process = DetachedProcess(self.folder / "spark.pid")
+        self._warm = self.folder / "spark.warm"
 
     @property
     def pid(self) -> int | None:
@@ -81,8 +82,11 @@ class LocalSpark:
         self._progress("starting")
         await self._wait_listening(end)
         self._progress(f"answers after {time.monotonic() - began:.1f} s")
-        if warm:
+        identity = self._process.identity()
+        # Once for each process: warming three servers that are warm takes seconds, too.
+        if warm and not self._is_warm(identity):
             await self._warm_up(end)
+            self._warm.write_text(str(identity))
             self._progress(f"ready after {time.monotonic() - began:.1f} s")
 
     async def stop(self, *, grace_s: float = 10.0) -> None:
@@ -167,6 +171,12 @@ class LocalSpark:
                 f"Spark {self.name} answers but can't run statements: {error or 'time is over'}; "
                 f"the end of {self.log}:\n{self.log_tail()}"
             ) from error
+
+    def _is_warm(self, identity: ProcessId | None) -> bool:
+        try:
+            return self._warm.read_text() == str(identity)
+        except FileNotFoundError:
+            return False
 
     def _check_alive(self) -> None:
         if self._process.identity() is None:

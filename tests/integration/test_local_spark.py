@@ -26,6 +26,14 @@ async def test_start_of_a_running_server_keeps_its_process(spark: LocalSpark) ->
     assert os.getsid(pid) == pid  # its own session: outlives whoever started it
 
 
+async def test_start_of_a_warm_server_does_not_warm_it_again(spark: LocalSpark) -> None:
+    said: list[str] = []
+    again = LocalSpark(spark.name, spark.folder, spark.port, spark.token, progress=said.append)
+    await again.start()
+    assert said
+    assert not [step for step in said if "warming" in step]
+
+
 def test_server_keeps_its_token_out_of_its_command_line_and_files(spark: LocalSpark) -> None:
     command_line = Path(f"/proc/{spark.pid}/cmdline").read_bytes()
     assert spark.token.encode() not in command_line
