@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 import time
 import urllib.error
@@ -39,6 +40,9 @@ class Rig:
 
     def up(self) -> None:
         """Start whatever does not run, thaw whatever is frozen, and wait until all serve."""
+        for name in self.ring.names:
+            for what in ("haproc", "spark"):
+                self.ring.signal(name, what, signal.SIGCONT)
         asyncio.run(self.ring.up())
 
     def down(self) -> None:
@@ -90,10 +94,18 @@ class Rig:
 
     def post(self, name: str, path: str, body: Any, **headers: str) -> tuple[int, Any]:
         """Send plain JSON over HTTP and return the status and the answer."""
+        return self.send(name, "POST", path, body, **headers)
+
+    def send(
+        self, name: str, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, Any]:
+        """Send any request to a client door; a body that is bytes is sent as it is."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(
             self.url(name) + path,
-            json.dumps(body).encode(),
+            data,
             {"Content-Type": "application/json", **headers},
+            method=method,
         )
         return self._answer(request)
 
@@ -141,10 +153,12 @@ class Rig:
             assert time.monotonic() < end, f"the ring did not settle: {shown}"
             time.sleep(0.1)
 
-    def check_equal(self) -> None:
-        """Every table is the same on all clusters."""
+    def check_equal(self, *tables: str) -> None:
+        """These tables (all, if none is named) are the same on all clusters."""
         self.settled()
-        assert differences(asyncio.run(contents(self.ring.config))) == []
+        found = asyncio.run(contents(self.ring.config, tables or None))
+        assert found["a"]
+        assert differences(found) == []
 
     def everywhere(self, sql: str) -> list[tuple[Any, ...]]:
         """Return a query's rows, which every cluster must give alike."""

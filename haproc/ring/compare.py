@@ -17,9 +17,12 @@ import pyarrow as pa
 
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.interface import Session
+from haproc.engine.interface import Session, Settings
 
 TIMEOUT_S = 300.0
+SETTINGS = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
+"""Spark hashes no maps otherwise, because equal ones may stand in another order. Here they don't:
+all clusters ran the same statements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ async def _contents_of(
     )
     try:
         session = engine.session("compare")
+        await session.configure(SETTINGS)
         wanted = list(tables) if tables is not None else await _all_tables(session)
         return {table: await _content(session, table) for table in wanted}
     finally:
@@ -73,13 +77,15 @@ async def _contents_of(
 
 
 async def _all_tables(session: Session) -> list[str]:
-    schemas = [str(row["namespace"]) for row in await _rows(session, "SHOW SCHEMAS")]
-    return [
-        f"{schema}.{row['tableName']}"
-        for schema in schemas
-        for row in await _rows(session, f"SHOW TABLES IN `{schema}`")
-        if not row["isTemporary"]
-    ]
+    """Return every table; views, which SHOW TABLES lists too, hold nothing of their own."""
+    found: list[str] = []
+    for row in await _rows(session, "SHOW SCHEMAS"):
+        schema = str(row["namespace"])
+        views = {view["viewName"] for view in await _rows(session, f"SHOW VIEWS IN `{schema}`")}
+        tables = await _rows(session, f"SHOW TABLES IN `{schema}`")
+        names = (table["tableName"] for table in tables if not table["isTemporary"])
+        found += [f"{schema}.{name}" for name in names if name not in views]
+    return found
 
 
 async def _content(session: Session, table: str) -> Content:

@@ -1,0 +1,98 @@
+"""What could differ from cluster to cluster does not: pinned, replicated as rows, or refused."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import haclient
+from tests.rig import Rig
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "id INT, x DOUBLE, u STRING, at TIMESTAMP, day DATE"
+MOMENT = "current_timestamp(), current_date()"
+
+
+def test_random_and_time_in_values_are_pinned_alike_on_all_clusters(rig: Rig) -> None:
+    table = rig.table(COLUMNS)
+    before = datetime.now(UTC)
+    with rig.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} VALUES (1, rand(), uuid(), {MOMENT}), "
+            f"(2, rand(), uuid(), {MOMENT})"
+        )
+        assert cursor.rowcount == 2
+        cursor.execute(f"INSERT INTO {table} SELECT 3, rand(), uuid(), {MOMENT} FROM range(3)")
+        cursor.execute(f"UPDATE {table} SET at = now() WHERE id = 1")
+    after = datetime.now(UTC)
+    rows = rig.everywhere(f"SELECT * FROM {table} ORDER BY id, x")
+    # Each occurrence has a value of its own; the time is the statement's.
+    assert len({row[1] for row in rows}) == len({row[2] for row in rows}) == 5
+    assert all(before - timedelta(seconds=1) <= row[3] <= after for row in rows)
+    assert rows[0][3] > rows[1][3] < rows[2][3]
+
+
+def test_random_rows_of_ctas_and_of_views_are_materialised_alike(rig: Rig) -> None:
+    name = f"det_{uuid.uuid4().hex[:8]}"
+    with rig.cursor() as cursor:
+        cursor.execute(
+            f"CREATE TABLE {name} USING delta AS SELECT id, rand() AS x, uuid() AS u FROM range(20)"
+        )
+        assert cursor.ha["outcomes"] == dict.fromkeys("abc", "applied")
+        cursor.execute(f"CREATE VIEW {name}_v AS SELECT id + 100 AS id, rand() AS x FROM {name}")
+        cursor.execute(f"INSERT INTO {name} SELECT id, x, 'view' FROM {name}_v")
+        cursor.execute(
+            f"CREATE TEMPORARY VIEW {name}_t AS SELECT id + 1000 AS id, x FROM {name} LIMIT 5"
+        )
+        assert cursor.ha["class"] == "session"
+        cursor.execute(f"INSERT INTO {name} SELECT id, x, 'temporary' FROM {name}_t")
+        cursor.execute(f"INSERT INTO {name} SELECT id, x, 'limit' FROM {name} LIMIT 3")
+        cursor.execute(f"INSERT INTO {name} SELECT 0, sum(x), 'sum' FROM {name}")
+    rows = rig.everywhere(
+        f"SELECT u, count(*) FROM {name} WHERE length(u) < 36 GROUP BY u ORDER BY u"
+    )
+    assert rows == [("limit", 3), ("sum", 1), ("temporary", 5), ("view", 20)]
+    rig.check_equal(name)
+
+
+def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -> None:
+    table = rig.table("id INT, x DOUBLE")
+    end = rig.status("a")["log_end"]
+    refused = [
+        f"UPDATE {table} SET x = rand()",
+        f"DELETE FROM {table} WHERE rand() < 0.5",
+        f"MERGE INTO {table} t USING (SELECT 1 AS id, rand() AS x) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT *",
+        f"CREATE TABLE {table}_d (id INT, x DOUBLE DEFAULT rand()) USING delta",
+        f"INSERT INTO {table} SELECT id, rand() FROM range(200000)",
+    ]
+    with rig.cursor() as cursor:
+        for sql in refused:
+            with pytest.raises(haclient.Error) as caught:
+                cursor.execute(sql)
+            assert caught.value.kind is haclient.FailureKind.REFUSED, sql
+            assert caught.value.outcome is haclient.Outcome.NOT_SENT, sql
+            assert caught.value.hint, sql
+    rig.settled()
+    assert rig.status("a")["log_end"] == end
+
+
+def test_statements_from_all_three_clusters_at_once_leave_equal_tables(rig: Rig) -> None:
+    """Every HAProc takes writes; the log's order is the order everywhere."""
+    table = rig.table("id INT, name STRING")
+    connections = [rig.connect(order) for order in ("abc", "bca", "cab")]
+    try:
+        for number, connection in enumerate(connections):
+            connection.execute(f"INSERT INTO {table} VALUES (?, uuid())", [number])
+        for number, connection in enumerate(connections):
+            connection.execute(f"UPDATE {table} SET name = concat(name, '{number}')")
+            assert connection.server == rig.url("abc"[number])
+    finally:
+        for connection in connections:
+            connection.close()
+    rows = rig.everywhere(f"SELECT id, right(name, 3) FROM {table} ORDER BY id")
+    assert rows == [(n, "012") for n in range(3)]
+    rig.check_equal(table)

@@ -1,0 +1,217 @@
+"""The doors before a real ring: rows, large results, polling, cancelling, malformed requests."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import urllib.request
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import haclient
+from tests.rig import Rig
+
+pytestmark = pytest.mark.spark
+
+STATEMENTS = "/api/2.0/sql/statements"
+LARGE_ROWS = 100_000
+LARGE = f"SELECT id, repeat('x', 90) AS filler FROM range({LARGE_ROWS})"
+ENDLESS = "SELECT sum(id % 7 + id % 11) FROM range(0, 900000000000)"
+
+
+def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) -> None:
+    table = rig.table("id INT NOT NULL, name STRING, at TIMESTAMP, dec DECIMAL(10,2)")
+    good = pa.table(
+        {
+            "NAME": pa.array(["it's", None]).dictionary_encode(),
+            "id": pa.array([1, 2], pa.int8()),
+            "dec": pa.array([None, None], pa.decimal128(5, 2)),
+        }
+    )
+    request_id = uuid.uuid4().hex
+    with rig.connect() as connection:
+        report = connection.append(table, good, request_id=request_id)
+        assert (report["class"], report["affected_rows"]) == ("asynchronous", 2)
+        again = connection.append(f"default.{table}", good)
+        assert again["log_offset"] > report["log_offset"]
+        repeated = connection.append(table, good, request_id=request_id)
+        assert repeated["log_offset"] == report["log_offset"]
+        ids = pa.array([1], pa.int32())
+        misfits = {
+            "an unknown column": pa.table({"id": ids, "absent": ids}),
+            "a missing column that may not be null": pa.table({"name": pa.array(["x"])}),
+            "a type that loses": pa.table({"id": pa.array([1.5])}),
+            "a time without a zone": pa.table({"id": ids, "at": pa.array([0], pa.timestamp("us"))}),
+        }
+        for what, misfit in misfits.items():
+            with pytest.raises(haclient.Error) as caught:
+                connection.append(table, misfit)
+            assert caught.value.error_class == "HAPROC_ROWS_MISFIT", what
+            assert caught.value.outcome is haclient.Outcome.NOT_SENT, what
+        with pytest.raises(haclient.ProgrammingError):
+            connection.append(f"no_{table}", good)
+    assert rig.everywhere(f"SELECT id, name, at FROM {table} ORDER BY id") == [
+        (1, "it's", None),
+        (1, "it's", None),
+        (2, None, None),
+        (2, None, None),
+    ]
+
+
+def test_appends_at_once_from_many_threads_all_arrive_on_every_cluster(rig: Rig) -> None:
+    table = rig.table("id BIGINT, name STRING")
+    reports: list[dict[str, Any]] = []
+
+    def append(order: str, first: int) -> None:
+        rows = pa.table({"id": range(first, first + 50), "name": ["x"] * 50})
+        with rig.connect(order) as connection:
+            for _ in range(2):
+                reports.append(connection.append(table, rows))
+
+    threads = [
+        threading.Thread(target=append, args=(order, 1000 * n), daemon=True)
+        for n, order in enumerate(("abc", "abc", "bca", "cab"))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len({report["log_offset"] for report in reports}) == 8
+    assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(400, 200)]
+
+
+def test_large_result_streams_to_the_client_and_can_be_left_early(rig: Rig) -> None:
+    with rig.cursor() as cursor:
+        cursor.execute(LARGE, stream=True)
+        assert cursor.fetchmany(2) == [(0, "x" * 90), (1, "x" * 90)]
+        rest = sum(batch.num_rows for batch in cursor.fetch_arrow_batches())
+        assert rest == LARGE_ROWS - 2
+        # Left in the middle: the connection is of use for the next statement all the same.
+        cursor.execute(LARGE, stream=True)
+        assert cursor.fetchone() == (0, "x" * 90)
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == [(1,)]
+    with rig.cursor(buffer_bytes_max=1 << 20) as cursor:
+        assert cursor.execute(LARGE).fetch_arrow_table().num_rows == LARGE_ROWS
+
+
+@pytest.mark.parametrize("form", ["JSON_ARRAY", "ARROW_STREAM"])
+def test_large_result_comes_as_links_that_hold_all_rows_in_order(rig: Rig, form: str) -> None:
+    body = {
+        "statement": LARGE,
+        "format": form,
+        "disposition": "EXTERNAL_LINKS",
+        "wait_timeout": "50s",
+    }
+    code, answer = rig.post("b", STATEMENTS, body)
+    assert (code, answer["status"]["state"]) == (200, "SUCCEEDED")
+    manifest, links = answer["manifest"], answer["result"]["external_links"]
+    assert (manifest["total_row_count"], manifest["truncated"]) == (LARGE_ROWS, False)
+    assert manifest["total_chunk_count"] == len(links) > 1
+    at = 0
+    for link in links:
+        assert link["row_offset"] == at
+        with urllib.request.urlopen(link["external_link"], timeout=60) as response:
+            data = response.read()
+        assert len(data) == link["byte_count"]
+        ids = (
+            [int(row[0]) for row in json.loads(data)]
+            if form == "JSON_ARRAY"
+            else pa.ipc.open_stream(io.BytesIO(data)).read_all()["id"].to_pylist()
+        )
+        assert ids == list(range(at, at + link["row_count"]))
+        at += link["row_count"]
+    assert at == LARGE_ROWS
+    assert rig.get("a", f"{STATEMENTS}/{answer['statement_id']}")[0] == 404  # kept by b alone
+
+
+def test_polling_from_a_state_alone_reaches_the_result_in_chunks(rig: Rig) -> None:
+    body = {"statement": LARGE, "wait_timeout": "0s"}
+    code, answer = rig.post("a", STATEMENTS, body)
+    assert (code, sorted(answer)) == (200, ["statement_id", "status"])
+    path = f"{STATEMENTS}/{answer['statement_id']}"
+
+    def finished() -> bool:
+        return rig.get("a", path)[1]["status"]["state"] not in ("PENDING", "RUNNING")
+
+    rig.wait(finished, 120)
+    result = rig.get("a", path)[1]["result"]
+    ids: list[str] = []
+    while True:
+        ids += [row[0] for row in result["data_array"]]
+        if "next_chunk_internal_link" not in result:
+            break
+        result = rig.get("a", result["next_chunk_internal_link"])[1]
+    assert ids == [str(n) for n in range(LARGE_ROWS)]
+    assert rig.get("a", f"{path}/result/chunks/999")[0] == 404
+    limited = rig.post("a", STATEMENTS, {"statement": LARGE, "row_limit": 3})[1]
+    assert (len(limited["result"]["data_array"]), limited["manifest"]["truncated"]) == (3, True)
+
+
+def test_long_query_is_cancelled_by_call_by_timeout_and_by_the_client(rig: Rig) -> None:
+    _, answer = rig.post("c", STATEMENTS, {"statement": ENDLESS, "wait_timeout": "0s"})
+    path = f"{STATEMENTS}/{answer['statement_id']}"
+    assert rig.post("c", f"{path}/cancel", {}) == (200, {})
+    assert rig.get("c", path)[1]["status"]["state"] == "CANCELED"
+    body = {"statement": ENDLESS, "wait_timeout": "5s", "on_wait_timeout": "CANCEL"}
+    assert rig.post("c", STATEMENTS, body)[1]["status"]["state"] == "CANCELED"
+    with rig.connect("c") as connection:
+        cursor = connection.cursor()
+        failed: list[Exception] = []
+
+        def run() -> None:
+            try:
+                cursor.execute(ENDLESS)
+            except haclient.Error as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        rig.wait(lambda: bool(cursor.request_id), 10)
+        while thread.is_alive():  # it may not have reached the server yet
+            cursor.cancel()
+            thread.join(0.2)
+        assert [type(error) for error in failed] == [haclient.OperationalError]
+        # Neither of them holds the cluster's cores any more.
+        assert connection.execute("SELECT 1", timeout_s=60).fetchall() == [(1,)]
+
+
+def test_malformed_requests_are_refused_with_what_is_wrong(rig: Rig) -> None:
+    sent: list[tuple[str, str, Any, int, str]] = [
+        ("POST", STATEMENTS, b"{", 400, "HAPROC_BAD_REQUEST"),
+        ("POST", STATEMENTS, [], 400, "HAPROC_BAD_REQUEST"),
+        ("POST", STATEMENTS, {"statement": ""}, 400, ""),
+        ("POST", STATEMENTS, {"statement": "SELECT 1; SELECT 2"}, 400, ""),
+        ("POST", STATEMENTS, {"statement": "SELECT 1", "statment": 1}, 400, "HAPROC_BAD_REQUEST"),
+        ("POST", STATEMENTS, {"statement": "SELECT 1", "wait_timeout": "3"}, 400, ""),
+        ("POST", STATEMENTS, {"statement": "SELECT ?", "parameters": []}, 400, ""),
+        ("POST", STATEMENTS, {"statement": "SELECT 1", "consistency": "eventual"}, 400, ""),
+        ("POST", STATEMENTS, {"statement": "SELECT 1", "request_id": "a b"}, 400, ""),
+        ("GET", STATEMENTS, None, 405, "HAPROC_METHOD_NOT_ALLOWED"),
+        ("GET", "/api/2.0/sql", None, 404, "HAPROC_NOT_FOUND"),
+        ("GET", f"{STATEMENTS}/unknown", None, 404, "HAPROC_STATEMENT_UNKNOWN"),
+        ("POST", "/api/ha/tables/t/rows", {}, 415, "HAPROC_CONTENT_TYPE"),
+    ]
+    end = rig.status("a")["log_end"]
+    for method, path, body, code, error_class in sent:
+        status, said = rig.send("a", method, path, body)
+        assert status == code, (body, said)
+        assert said["error_class"] == error_class or not error_class, (body, said)
+        assert said["kind"] == "refused" and said["message"] and said["cluster"] == "a", said
+    stream = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    table = rig.table()
+    status, said = rig.send("a", "POST", f"/api/ha/tables/{table}/rows", b"no arrow", **stream)
+    assert (status, said["error_class"]) == (400, "HAPROC_ROWS_MISFIT")
+    rig.settled()
+    statement = {"statement": "SELECT absent", "wait_timeout": "50s"}
+    status, said = rig.post("a", STATEMENTS, statement)
+    assert (status, said["status"]["state"]) == (200, "FAILED")
+    assert said["status"]["error"]["kind"] == "application"
+    accepting = {"Accept": "application/vnd.apache.arrow.stream"}
+    assert rig.post("a", STATEMENTS, statement, **accepting)[0] == 422
+    assert rig.get("a", "/openapi.json")[1]["openapi"].startswith("3.")
+    assert end <= rig.status("a")["log_end"]

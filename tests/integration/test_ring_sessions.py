@@ -1,0 +1,108 @@
+"""Sessions: what USE, SET and temporary views do, also after the HAProc in use was killed."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+import haclient
+from tests.rig import Rig
+
+pytestmark = pytest.mark.spark
+
+
+def test_session_survives_the_kill_of_its_haproc_by_replaying_its_journal(rig: Rig) -> None:
+    schema = f"s_{uuid.uuid4().hex[:8]}"
+    failovers: list[haclient.Failover] = []
+    with rig.cursor("abc", on_failover=failovers.append) as cursor:
+        cursor.execute(f"CREATE SCHEMA {schema}")
+        cursor.execute(f"USE {schema}")
+        assert (cursor.ha["class"], cursor.ha["cluster"]) == ("session", "a")
+        cursor.execute("SET spark.sql.shuffle.partitions = 3")
+        cursor.execute("SET TIME ZONE 'Asia/Tokyo'")
+        cursor.execute("CREATE TABLE t (id INT, at TIMESTAMP, day STRING) USING delta")
+        cursor.execute("CREATE TEMPORARY VIEW ids AS SELECT id FROM VALUES (7), (8) AS v(id)")
+        cursor.execute("INSERT INTO t SELECT id, now(), string(current_date()) FROM ids")
+        rig.ring.kill("a", "haproc")
+        cursor.execute("SELECT current_schema(), current_timezone(), (SELECT sum(id) FROM ids)")
+        assert cursor.fetchone() == (schema, "Asia/Tokyo", 15)
+        assert cursor.ha["cluster"] == "b"
+        assert [failover.next for failover in failovers] == [rig.url("b")]
+        cursor.execute("SET spark.sql.shuffle.partitions")
+        assert cursor.fetchall() == [("spark.sql.shuffle.partitions", "3")]
+        cursor.execute("INSERT INTO t SELECT id + 10, now(), string(current_date()) FROM ids")
+        cursor.connection.append("t", pa.table({"id": pa.array([99], pa.int32())}))
+    rig.start("a")
+    rows = rig.everywhere(f"SELECT id, day, string(at) FROM {schema}.t ORDER BY id")
+    assert [row[0] for row in rows] == [7, 8, 17, 18, 99]
+    # Now, as a clock in Tokyo shows it, with a few minutes' grace around midnight.
+    tokyo = datetime.now(UTC) + timedelta(hours=9)
+    days = {str((tokyo - timedelta(minutes=m)).date()) for m in (0, 10)}
+    assert {row[1] for row in rows[:4]} <= days
+
+
+def test_time_zone_of_the_session_is_the_one_of_replicated_literals_and_defaults(rig: Rig) -> None:
+    table = rig.table("zone STRING, at TIMESTAMP, written STRING")
+    with rig.cursor("bca") as cursor:
+        for zone in ("UTC", "America/New_York"):
+            cursor.execute(f"SET TIME ZONE '{zone}'")
+            cursor.execute(
+                f"INSERT INTO {table} VALUES ('{zone}', TIMESTAMP '2026-01-15 12:00:00', "
+                "date_format(TIMESTAMP '2026-01-15 12:00:00Z', 'HH:mm'))"
+            )
+    rows = rig.everywhere(f"SELECT zone, string(at), written FROM {table} ORDER BY zone")
+    # New York is five hours behind, in what is read and in what is written.
+    assert rows == [
+        ("America/New_York", "2026-01-15 17:00:00", "07:00"),
+        ("UTC", "2026-01-15 12:00:00", "12:00"),
+    ]
+
+
+def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else(rig: Rig) -> None:
+    name = f"v_{uuid.uuid4().hex[:8]}"
+    end = rig.status("a")["log_end"]
+    with rig.cursor() as cursor, rig.cursor() as other:
+        cursor.execute(f"CREATE TEMPORARY VIEW {name} AS SELECT 1 AS n")
+        assert cursor.execute(f"SELECT n FROM {name}").fetchall() == [(1,)]
+        with pytest.raises(haclient.ProgrammingError):
+            other.execute(f"SELECT n FROM {name}")
+        cursor.execute(f"DROP VIEW {name}")
+        assert cursor.ha["class"] == "session"
+        with pytest.raises(haclient.ProgrammingError):
+            cursor.execute(f"SELECT n FROM {name}")
+        assert rig.status("a")["log_end"] == end
+        # One of all clusters' views is dropped on all of them.
+        cursor.execute(f"CREATE VIEW {name} AS SELECT 2 AS n")
+        cursor.execute(f"DROP VIEW {name}")
+        assert cursor.ha["outcomes"] == dict.fromkeys("abc", "applied")
+        # RESET goes back to the ring's settings.
+        cursor.execute("SET TIME ZONE 'Asia/Tokyo'")
+        cursor.execute("RESET")
+        assert cursor.execute("SELECT current_timezone()").fetchall() == [("UTC",)]
+
+
+def test_session_over_plain_http_must_be_opened_and_is_gone_when_closed(rig: Rig) -> None:
+    session = uuid.uuid4().hex
+    path = "/api/2.0/sql/statements"
+    statement = {"statement": "USE default"}
+    code, said = rig.post("c", path, statement)
+    assert (code, said["error_class"]) == (400, "HAPROC_SESSION_REQUIRED")
+    code, said = rig.post("c", path, statement | {"session_id": session})
+    assert (code, said["error_class"]) == (404, "HAPROC_SESSION_UNKNOWN")
+    opened = rig.send("c", "PUT", f"/api/ha/sessions/{session}", {"statements": ["SET x.y = 'z'"]})
+    assert opened == (
+        200,
+        {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC", "cluster": "c"},
+    )
+    code, said = rig.post("c", path, {"statement": "SET x.y", "session_id": session})
+    assert (code, said["result"]["data_array"]) == (200, [["x.y", "z"]])
+    code, said = rig.send(
+        "c", "PUT", f"/api/ha/sessions/{session}", {"statements": ["DELETE FROM t"]}
+    )
+    assert (code, said["kind"]) == (400, "refused")
+    for _ in range(2):
+        assert rig.send("c", "DELETE", f"/api/ha/sessions/{session}") == (200, {})
+    assert rig.post("c", path, statement | {"session_id": session})[0] == 404

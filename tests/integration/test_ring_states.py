@@ -1,0 +1,163 @@
+"""A ring whose parts are away for a while: their states, what clients see, how they come back."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import haclient
+from tests.rig import Rig
+
+pytestmark = pytest.mark.spark
+
+STATEMENTS = "/api/2.0/sql/statements"
+
+
+def operator(rig: Rig, name: str, path: str) -> tuple[int, bytes]:
+    """Ask an operator door."""
+    url = rig.ring.config.cluster(name).peer.url + path
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def refuses(rig: Rig, name: str) -> bool:
+    """Whether nobody listens at the client door."""
+    listen = rig.ring.config.cluster(name).listen
+    try:
+        socket.create_connection((listen.host, listen.port), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_queue_of_a_stopped_haproc_is_applied_in_batches_when_it_returns(rig: Rig) -> None:
+    first, second = rig.table(), rig.table()
+    rig.ring.kill("c", "haproc")
+    rig.wait(lambda: rig.ring.pids("c")["haproc"] is None, 10)
+    writers = [
+        threading.Thread(target=_insert, args=(rig, table, part), daemon=True)
+        for table in (first, second)
+        for part in range(4)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(200)
+    rig.run(f"UPDATE {first} SET name = 'updated' WHERE id % 10 = 0")
+    rig.run(f"INSERT INTO {first} VALUES (1000, 'after')")
+    end = rig.status("a")["log_end"]
+    assert rig.status("c") == {"state": "-"}
+    assert rig.status("a")["peers"]["c"]["alive"] is False
+    seen: list[dict[str, Any]] = []
+    rig.start("c", ready=False)
+
+    def recovered() -> bool:
+        seen.append(rig.status("c"))
+        return bool(seen[-1]["state"] == "READY")
+
+    rig.wait(recovered, 120)
+    recovering = [status for status in seen if status["state"] == "RECOVERING"]
+    assert recovering, [status["state"] for status in seen]
+    assert any(status["recovery"]["remaining"] > 0 for status in recovering)
+    assert all(status["cursor"] <= status["log_end"] for status in recovering)
+    assert recovering[-1]["log_end"] >= end
+    metrics = operator(rig, "c", "/metrics")[1].decode()
+    statements = _metric(metrics, "haproc_batch_operations_count")
+    operations = _metric(metrics, "haproc_batch_operations_sum")
+    # 82 operations: a batch of INSERTs for each table, the UPDATE, the last INSERT.
+    assert operations >= 82
+    assert statements <= operations - 60, (statements, operations)
+    assert rig.everywhere(
+        f"SELECT count(*), count(DISTINCT id), count_if(name = 'updated') FROM {first}"
+    ) == [(41, 41, 4)]
+    rig.check_equal(first, second)
+
+
+def _insert(rig: Rig, table: str, part: int) -> None:
+    with rig.cursor("ab") as cursor:
+        for number in range(10 * part, 10 * part + 10):
+            cursor.execute(f"INSERT INTO {table} VALUES ({number}, 'x')")
+
+
+def _metric(text: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found, name
+    return float(found[1])
+
+
+def test_cluster_down_closes_the_client_door_and_comes_back_by_itself(rig: Rig) -> None:
+    table = rig.table()
+    with rig.cursor("bca") as cursor:
+        cursor.execute(f"INSERT INTO {table} VALUES (1, 'x')")
+        assert cursor.ha["cluster"] == "b"
+        rig.ring.kill("b", "spark")
+        rig.wait(lambda: refuses(rig, "b"), 20)
+        status, body = operator(rig, "b", "/readyz")
+        ready = json.loads(body)
+        assert (status, ready["state"]) == (503, "DOWN")
+        assert ready["reason"]
+        assert operator(rig, "b", "/healthz")[0] == 200
+        cursor.execute(f"INSERT INTO {table} VALUES (2, 'y')")
+        assert cursor.ha["cluster"] == "c"
+        # DDL doesn't wait for it; it finds it in its queue.
+        cursor.execute(f"ALTER TABLE {table} ADD COLUMNS (z INT)")
+        assert (cursor.ha["outcomes"]["a"], cursor.ha["outcomes"]["c"]) == ("applied", "applied")
+        assert cursor.ha["outcomes"]["b"] != "applied"
+    rig.up()
+    assert operator(rig, "b", "/readyz")[0] == 200
+    assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x", None), (2, "y", None)]
+
+
+@contextmanager
+def held_log(rig: Rig) -> Iterator[None]:
+    """Hold the log's lock: nobody can write to it, as with a disk that is stuck."""
+    with (rig.ring.folder / "log.db-lock").open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_log_out_of_reach_leaves_queries_and_fails_writes_for_availability(rig: Rig) -> None:
+    table = rig.table()
+    rig.settled()
+    insert = {"statement": f"INSERT INTO {table} VALUES (1, 'x')", "request_id": uuid.uuid4().hex}
+    errors: list[Exception] = []
+
+    def write() -> None:
+        try:
+            rig.run(f"INSERT INTO {table} VALUES (2, 'y')", timeout_s=120)
+        except haclient.Error as error:
+            errors.append(error)
+
+    with held_log(rig):
+        code, said = rig.post("a", STATEMENTS, insert | {"wait_timeout": "30s"})
+        assert (code, said["kind"]) == (503, "availability"), said
+        assert said["error_class"] in ("HAPROC_LOG_UNAVAILABLE", "HAPROC_READ_ONLY")
+        assert rig.run("SELECT 1") == [(1,)]
+        writer = threading.Thread(target=write, daemon=True)
+        writer.start()
+        for _ in range(3):
+            assert rig.run("SELECT 1", order="b") == [(1,)]
+            time.sleep(1)
+        print({n: rig.status(n)["state"] for n in "abc"})
+    writer.join(120)
+    assert errors == []
+    # The same id again: applied once, whatever had become of the first attempt.
+    code, said = rig.post("a", STATEMENTS, insert | {"wait_timeout": "30s"})
+    assert (code, said["status"]["state"]) == (200, "SUCCEEDED")
+    assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "y")]
