@@ -6,6 +6,7 @@ knows what the records mean.
 """
 
 from dmq.errors import (
+    FencedError,
     LogCorruptError,
     LogError,
     LogRegressedError,
@@ -22,6 +23,7 @@ from dmq.record import Json, Record, decode, encode
 __all__ = [
     "Cursor",
     "Entry",
+    "FencedError",
     "Json",
     "Log",
     "LogCorruptError",

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dmq.errors import LogCorruptError, LogRegressedError, RecordTooLargeError, TrimmedError
+from dmq.errors import (
+    FencedError,
+    LogCorruptError,
+    LogRegressedError,
+    RecordTooLargeError,
+    TrimmedError,
+)
 from dmq.interface import CURSOR_NOTE_BYTES_MAX, Cursor, Entry
 from dmq.record import Record, decode, encode
 
@@ -75,6 +81,15 @@ def check_not_beyond(offset: int, end: int) -> None:
         raise LogRegressedError(
             f"offset {offset} was asked for, but the log ends at {end}: it lost its newest "
             "records, or this is another log"
+        )
+
+
+def check_epoch(reader: str, stored: Cursor | None, cursor: Cursor) -> None:
+    """Raise FencedError if a newer process of the reader has committed."""
+    if stored is not None and stored.epoch > cursor.epoch:
+        raise FencedError(
+            f"reader {reader} is at epoch {stored.epoch}: a process of epoch {cursor.epoch} was "
+            "replaced and must stop"
         )
 
 

@@ -25,6 +25,10 @@ class LogRegressedError(LogError):
     """The log ends before an offset that it once gave out: it lost its newest records."""
 
 
+class FencedError(LogError):
+    """A cursor of a newer epoch is stored: another process has taken over this reader."""
+
+
 class LogCorruptError(LogError):
     """A stored record's bytes cannot be read."""
 

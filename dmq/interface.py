@@ -10,7 +10,8 @@ Contract (the suite in tests/contract runs it against every backend):
   precede it are visible.
 - ``read`` below the trim point raises TrimmedError and never skips; above the end it raises
   LogRegressedError.
-- A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts.
+- A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts, but one
+  of a lower epoch than the stored one is refused and changes nothing.
 
 Not in the contract: exactly one copy of a record whose append was retried. Readers drop copies
 by ``Record.key``.
@@ -41,11 +42,13 @@ class Cursor:
     """How far a reader is: every record below ``offset`` is dealt with.
 
     ``note`` is the reader's own (ASCII, at most CURSOR_NOTE_BYTES_MAX bytes), stored with it
-    atomically.
+    atomically. ``epoch`` tells the processes that commit for one reader apart: a later one has a
+    higher epoch, and its commits are final for all earlier ones.
     """
 
     offset: int = 0
     note: str = ""
+    epoch: int = 0
 
 
 class Log(Protocol):
@@ -81,7 +84,7 @@ class Log(Protocol):
         ...
 
     async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
-        """Store the reader's cursor durably."""
+        """Store the reader's cursor durably; FencedError if one of a higher epoch is stored."""
         ...
 
     async def cursors(self) -> Mapping[str, Cursor]:
@@ -90,6 +93,10 @@ class Log(Protocol):
 
     async def trim(self, before: int) -> None:
         """Delete the records below ``before``; asking again or for less is harmless."""
+        ...
+
+    async def identity(self) -> str:
+        """Return an id that no other log has, nor this one after it was made anew."""
         ...
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from itertools import islice
 from dmq.entries import (
     RECORD_BYTES_MAX,
     check_cursor,
+    check_epoch,
     check_not_beyond,
     check_readable,
     decode_run,
@@ -31,8 +32,11 @@ from dmq.waiters import Waiters
 class MemoryStore:
     """The records and cursors that all handles share; outlives each of them."""
 
-    def __init__(self, *, record_bytes_max: int = RECORD_BYTES_MAX) -> None:
+    def __init__(
+        self, *, record_bytes_max: int = RECORD_BYTES_MAX, identity: str = "memory"
+    ) -> None:
         self.record_bytes_max = record_bytes_max
+        self.identity = identity
         self.start = 0
         self.cursors: dict[str, Cursor] = {}
         self._stored: list[bytes] = []
@@ -125,6 +129,7 @@ class MemoryLog:
         """See Log.commit_cursor."""
         self._check_open()
         check_cursor(cursor)
+        check_epoch(reader, self._store.cursors.get(reader), cursor)
         self._store.cursors[reader] = cursor
 
     async def cursors(self) -> Mapping[str, Cursor]:
@@ -137,6 +142,10 @@ class MemoryLog:
         self._check_open()
         check_not_beyond(before, self._store.end)
         self._store.trim(before)
+
+    async def identity(self) -> str:
+        """See Log.identity."""
+        return self._store.identity
 
     async def close(self) -> None:
         """See Log.close."""

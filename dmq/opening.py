@@ -7,6 +7,7 @@ are written; nothing in them is unescaped.
 
 from __future__ import annotations
 
+import uuid
 from typing import Final
 
 from dmq.entries import RECORD_BYTES_MAX
@@ -28,7 +29,7 @@ async def open_log(url: str, *, record_bytes_max: int = RECORD_BYTES_MAX) -> Log
     if scheme == "memory" and colon:
         if rest:
             raise ValueError(f"{url!r}: a log in memory has no name; write memory:")
-        return MemoryLog(MemoryStore(record_bytes_max=record_bytes_max))
+        return MemoryLog(MemoryStore(record_bytes_max=record_bytes_max, identity=uuid.uuid4().hex))
     if scheme == "sqlite" and colon:
         return await SqliteLog.open(_sqlite_path(url, rest), record_bytes_max=record_bytes_max)
     raise ValueError(f"{url!r} is not the URL of a log; known are {_KNOWN}")

@@ -106,11 +106,6 @@ class SqliteLog:
         log._start_flusher()
         return log
 
-    @property
-    def log_id(self) -> str:
-        """The id given to the log when it was created."""
-        return self._writer.log_id
-
     async def append(self, records: Sequence[Record]) -> list[int]:
         """See Log.append. If the caller is cancelled the records may or may not be there."""
         encoded = encode_all(records, self._record_bytes_max)
@@ -165,6 +160,10 @@ class SqliteLog:
     async def trim(self, before: int) -> None:
         """See Log.trim. The file gets smaller in the background."""
         await self._submit(Trim(before))
+
+    async def identity(self) -> str:
+        """See Log.identity: the id given to the file when it was created."""
+        return self._writer.log_id
 
     async def close(self) -> None:
         """See Log.close."""

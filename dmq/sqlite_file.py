@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
-from dmq.entries import check_not_beyond, check_readable, decode_run
+from dmq.entries import check_epoch, check_not_beyond, check_readable, decode_run
 from dmq.errors import LogCorruptError, LogError, LogRegressedError, LogUnavailableError
 from dmq.interface import Cursor, Entry
 from dmq.writer_lock import LOCK_TIMEOUT_S, WriterLock
@@ -52,8 +52,8 @@ _MISUSED: Final = frozenset(
 _SCHEMA: Final = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
     "CREATE TABLE records (offset INTEGER PRIMARY KEY, data BLOB NOT NULL)",
-    "CREATE TABLE cursors (reader TEXT PRIMARY KEY, offset INTEGER NOT NULL, note TEXT NOT NULL)"
-    " WITHOUT ROWID",
+    "CREATE TABLE cursors (reader TEXT PRIMARY KEY, offset INTEGER NOT NULL, note TEXT NOT NULL,"
+    " epoch INTEGER NOT NULL) WITHOUT ROWID",
 )
 _START: Final = "(SELECT value FROM meta WHERE name = 'start')"
 _SPAN: Final = f"SELECT {_START}, ifnull((SELECT max(offset) + 1 FROM records), {_START})"
@@ -203,10 +203,7 @@ class LogWriter(_Side):
                     fresh.extend(encoded)
                     end += len(encoded)
                 case CommitCursor(reader, cursor):
-                    self._db.execute(
-                        "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?)",
-                        (reader, cursor.offset, cursor.note),
-                    )
+                    outcome = self._commit(reader, cursor)
                 case Trim(before):
                     try:
                         check_not_beyond(before, end)
@@ -218,6 +215,17 @@ class LogWriter(_Side):
             outcomes.append(outcome)
         self._insert(first, fresh)
         return outcomes, end
+
+    def _commit(self, reader: str, cursor: Cursor) -> Outcome:
+        try:
+            check_epoch(reader, _cursors(self._db, reader).get(reader), cursor)
+        except LogError as error:
+            return error
+        self._db.execute(
+            "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)",
+            (reader, cursor.offset, cursor.note, cursor.epoch),
+        )
+        return None
 
     def _insert(self, first: int, encoded: Sequence[bytes]) -> None:
         # Many rows in one statement: the interpreter's lock changes hands once, not once a row.
@@ -316,6 +324,15 @@ class LogWriter(_Side):
         return True
 
 
+def _cursors(db: sqlite3.Connection, reader: str | None) -> dict[str, Cursor]:
+    """Return every reader's cursor, or one reader's."""
+    rows = db.execute(
+        "SELECT reader, offset, note, epoch FROM cursors WHERE ?1 IS NULL OR reader = ?1",
+        (reader,),
+    )
+    return {name: Cursor(offset, note, epoch) for name, offset, note, epoch in rows}
+
+
 class LogReader(_Side):
     """The side that reads; never waits for a writer, and its snapshots are short."""
 
@@ -341,11 +358,7 @@ class LogReader(_Side):
     def cursors(self, reader: str | None = None) -> dict[str, Cursor]:
         """Return every reader's cursor, or one reader's."""
         with translated(self._path):
-            rows = self._db.execute(
-                "SELECT reader, offset, note FROM cursors WHERE ?1 IS NULL OR reader = ?1",
-                (reader,),
-            )
-            return {name: Cursor(offset, note) for name, offset, note in rows}
+            return _cursors(self._db, reader)
 
     def close(self) -> None:
         """Close the connection."""

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from haproc.classify.names import Context
-from haproc.classify.report import Report, report
 from haproc.classify.rules import Rules, RulesError, load_rules
 from haproc.cli import output
+from haproc.cli.report import Report, report
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
 from haproc.pin.determinism import pin

@@ -16,7 +16,7 @@ Finding = tuple[str, str]
 """A key's path and what is wrong with it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_LANES_MAX = 64
+_LANES_MAX = 16
 _CLUSTERS_MAX = 64
 
 

@@ -64,11 +64,13 @@ class Health:
             await self._engine.probe(timeout_s=self._timeout_s)
         except EngineError as error:
             self._missed += 1
-            self.error = f"{error.error_class or error.kind}: {error.message}"
+            before, self.error = self.error, f"{error.error_class or error.kind}: {error.message}"
             gone = error.kind is ErrorKind.AVAILABILITY and error.error_class == REFUSED
             if self.up.is_set() and (gone or self._missed >= self._missed_max):
                 self.up.clear()
                 self._on_change()
+            elif not self.up.is_set() and self.error != before:
+                self._on_change()  # the reason is shown
             # However many suspect it, a cluster that fails must not be asked in a busy loop.
             await asyncio.sleep(min(0.05, self._interval_s))
             return

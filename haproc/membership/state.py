@@ -68,7 +68,7 @@ def state_of(condition: Condition) -> tuple[State, str]:
         return State.STOPPED, ""
     if c.fenced_by is not None:
         return State.FENCED, (
-            f"incarnation {c.fenced_by} has taken over this cluster; stop this process"
+            f"another process has taken over this cluster ({c.fenced_by}); stop this one"
         )
     if c.behind:
         return State.TOO_FAR_BEHIND, f"{c.behind}; rebuild this cluster from another one"

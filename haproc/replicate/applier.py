@@ -17,7 +17,7 @@ from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, Mark
 from haproc.replicate.core import Core
-from haproc.replicate.operation import Failure, FailureReport, Operation
+from haproc.replicate.operation import Failure, Operation
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import Intent, Unit
 from haproc.replicate.steps import Step
@@ -107,7 +107,8 @@ class Applier:
         if outcome.status is Status.FAILED and len(unit.operations) > 1:
             logger.info("offsets %d..%d run one by one", unit.offsets[0], unit.offsets[-1])
             core.schedule.split(unit)
-            await core.store()
+            await core.store()  # without the intent
+            core.schedule.split_stored(unit)
             return
         follow_up: Callable[[], Awaitable[None]] | None = None
         if self._decides(unit):
@@ -140,13 +141,13 @@ class Applier:
         if outcome.failure is None:
             return
         offset = unit.offsets[0]
-        await self._core.append(FailureReport(offset, self._core.me, outcome.failure))
+        await self._core.report(offset, outcome.failure)
 
     async def _execute(self, unit: Unit, lane: Lane) -> Outcome:
         """Run the unit until it has a deterministic outcome."""
         core, op = self._core, unit.operations[0]
         write, doubt = unit.write(), unit.in_doubt
-        mark = Mark(core.identity.ring, unit.version)
+        mark = Mark(core.application, unit.version)
         delay, failures = core.timeouts.retry_first_s, 0
         while True:
             await core.allowed.wait()

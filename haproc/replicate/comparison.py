@@ -92,7 +92,7 @@ class Comparison:
             )
             core.schedule.mark_diverged(offset)
             core.update(diverged_at=offset)
-            core.store.soon()
+            await core.store()
 
     async def _outcome_of(self, peer: str, offset: int) -> str | None:
         try:

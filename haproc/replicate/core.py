@@ -13,14 +13,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dmq import Log, LogError, LogUnavailableError
+from dmq import FencedError, Log, LogError, LogUnavailableError
 from haproc.config.model import Limits, Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.state import Condition, State, state_of
+from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
-from haproc.replicate.operation import Message, Verdict, to_record
+from haproc.replicate.operation import (
+    Decision,
+    Failure,
+    FailureReport,
+    Message,
+    Verdict,
+    to_record,
+)
 from haproc.replicate.outcomes import Board
 from haproc.replicate.progress import Progress, to_cursor
 from haproc.replicate.schedule import Schedule
@@ -50,8 +58,6 @@ class Identity:
 class Verdicts:
     """The first decision on each synchronous operation, as the log has it."""
 
-    KEPT_MAX = 10_000
-
     def __init__(self) -> None:
         self._first: dict[int, Verdict] = {}
         self._waiting: dict[int, asyncio.Event] = {}
@@ -61,8 +67,6 @@ class Verdicts:
         if offset in self._first:
             return False
         self._first[offset] = verdict
-        if len(self._first) > self.KEPT_MAX:
-            del self._first[min(self._first)]
         if event := self._waiting.pop(offset, None):
             event.set()
         return True
@@ -70,6 +74,11 @@ class Verdicts:
     def get(self, offset: int) -> Verdict | None:
         """Return the verdict, if there is one yet."""
         return self._first.get(offset)
+
+    def forget(self, below: int) -> None:
+        """Forget decisions on operations that nobody asks about any more."""
+        if self._first and next(iter(self._first)) < below:
+            self._first = {o: verdict for o, verdict in self._first.items() if o >= below}
 
     async def wait(self, offset: int) -> Verdict:
         """Wait for the verdict."""
@@ -106,6 +115,12 @@ class Core:
         self.condition = Condition()
         self.board = Board(limits.window_records)
         self.verdicts = Verdicts()
+        self.claims = Claims()
+        self.application = identity.ring
+        """What this ring's marks are known by on tables: the ring and its log. A log made anew
+        begins at offset 0 again, and its marks must not be taken for the old one's."""
+        self.epoch = 0
+        """The offset of this incarnation's claim."""
         self.schedule = self.new_schedule(Progress(), 0)
         self.store = Committer(self._commit)
         self.health = Health(
@@ -244,7 +259,26 @@ class Core:
         (offset,) = await self.reaching(lambda: self.log.append([to_record(message)]))
         return offset
 
+    async def decide(
+        self, offset: int, operation_id: str, verdict: Verdict, failure: Failure | None = None
+    ) -> None:
+        """Append a decision on a synchronous operation; the first one in the log counts."""
+        await self.append(Decision(offset, operation_id, verdict, self.me, self.epoch, failure))
+
+    async def report(self, offset: int, failure: Failure) -> None:
+        """Append that an operation met an application error here."""
+        await self.append(FailureReport(offset, self.me, self.epoch, failure))
+
     async def _commit(self) -> None:
-        await self.reaching(
-            lambda: self.log.commit_cursor(self.me, to_cursor(self.schedule.progress))
-        )
+        await self.reaching(self._commit_once)
+        self.verdicts.forget(self.schedule.low - self.limits.window_records)
+
+    async def _commit_once(self) -> None:
+        progress = self.schedule.progress
+        claims = self.claims.before(progress.low)
+        cursor = to_cursor(dataclasses.replace(progress, claims=claims), self.epoch)
+        try:
+            await self.log.commit_cursor(self.me, cursor)
+        except FencedError as error:
+            self.update(fenced_by=str(error))
+            await asyncio.get_running_loop().create_future()  # nothing may follow

@@ -98,21 +98,29 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected."""
+    """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected.
+
+    ``epoch`` is the offset of its writer's claim, see `haproc.replicate.claims`.
+    """
 
     offset: int
     operation_id: str
     verdict: Verdict
     by: str
+    epoch: int
     failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """A cluster met an application error when it applied the operation at ``offset``."""
+    """A cluster met an application error when it applied the operation at ``offset``.
+
+    ``epoch`` is the offset of its writer's claim.
+    """
 
     offset: int
     cluster: str
+    epoch: int
     failure: Failure
 
 
@@ -201,6 +209,7 @@ def to_record(message: Message) -> Record:
                     "offset": message.offset,
                     "verdict": message.verdict.value,
                     "by": message.by,
+                    "epoch": message.epoch,
                     "failure": _failure_json(message.failure),
                 },
             )
@@ -211,6 +220,7 @@ def to_record(message: Message) -> Record:
                 {
                     "offset": message.offset,
                     "cluster": message.cluster,
+                    "epoch": message.epoch,
                     "failure": _failure_json(message.failure),
                 },
             )
@@ -229,9 +239,10 @@ def from_record(record: Record) -> Message:
                 return _operation(record)
             case "decision":
                 failure = _failure(h["failure"])
-                return Decision(h["offset"], record.key, Verdict(h["verdict"]), h["by"], failure)
+                verdict = Verdict(h["verdict"])
+                return Decision(h["offset"], record.key, verdict, h["by"], h["epoch"], failure)
             case "outcome":
-                return FailureReport(h["offset"], h["cluster"], Failure(*h["failure"]))
+                return FailureReport(h["offset"], h["cluster"], h["epoch"], Failure(*h["failure"]))
             case "claim":
                 return Claim(h["cluster"], h["incarnation"])
     except (KeyError, TypeError, ValueError) as error:

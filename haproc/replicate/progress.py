@@ -39,10 +39,12 @@ class Progress:
     alone: int | None = None
     diverged_at: int | None = None
     """The operation at which this cluster was found to differ from the others."""
+    claims: tuple[tuple[str, int], ...] = ()
+    """Each cluster's newest claim below ``low``."""
 
 
-def to_cursor(progress: Progress) -> Cursor:
-    """Return the cursor that stores the progress."""
+def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
+    """Return the cursor that stores the progress, for the process of this epoch."""
     note: dict[str, object] = {"v": 1}
     if progress.done:
         bits = 0
@@ -58,7 +60,9 @@ def to_cursor(progress: Progress) -> Cursor:
         note["a"] = progress.alone
     if progress.diverged_at is not None:
         note["x"] = progress.diverged_at
-    return Cursor(progress.low, json.dumps(note, separators=(",", ":")))
+    if progress.claims:
+        note["c"] = dict(progress.claims)
+    return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
 
 def from_cursor(cursor: Cursor) -> Progress:
@@ -75,6 +79,9 @@ def from_cursor(cursor: Cursor) -> Progress:
         batches = tuple(
             (first + cursor.offset, last + cursor.offset) for first, last in note.get("b", [])
         )
-        return Progress(cursor.offset, frozenset(done), batches, note.get("a"), note.get("x"))
+        claims = tuple(sorted(note.get("c", {}).items()))
+        return Progress(
+            cursor.offset, frozenset(done), batches, note.get("a"), note.get("x"), claims
+        )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

@@ -36,7 +36,6 @@ class Reader:
         self._on_failure = on_failure
         self._window = Window(core.limits.window_records)
         self._ahead = 0
-        self.claim_offset = 0
         self.unfinished: dict[int, Operation] = {}
         """Synchronous operations of this origin without a decision so far."""
 
@@ -87,6 +86,8 @@ class Reader:
 
     def _full(self) -> bool:
         schedule, limits = self._core.schedule, self._core.limits
+        if schedule.read_to < schedule.needs:
+            return False
         return (
             schedule.pending >= limits.look_ahead_records_max
             or schedule.pending_bytes >= limits.look_ahead_bytes_max
@@ -135,18 +136,24 @@ class Reader:
         core = self._core
         match message:
             case Decision():
-                self._decided(message)
+                self._decided(offset, message)
+            case FailureReport() if core.claims.void(offset, message.cluster, message.epoch):
+                logger.info("offset %d: a report of a replaced process", offset)
             case FailureReport() if message.cluster == core.me:
                 core.board.resolve(message.offset, Outcome(Status.FAILED, failure=message.failure))
             case FailureReport():
                 self._on_failure(message)
             case Claim():
+                core.claims.see(offset, message.cluster)
                 mine = message.incarnation == core.identity.incarnation
-                if message.cluster == core.me and not mine and offset > self.claim_offset:
+                if message.cluster == core.me and not mine and offset > core.epoch:
                     core.update(fenced_by=message.incarnation)
 
-    def _decided(self, decision: Decision) -> None:
+    def _decided(self, offset: int, decision: Decision) -> None:
         core = self._core
+        if core.claims.void(offset, decision.by, decision.epoch):
+            logger.info("offset %d: a decision of a replaced process", offset)
+            return
         if not core.verdicts.see(decision.offset, decision.verdict):
             return
         self.unfinished.pop(decision.offset, None)

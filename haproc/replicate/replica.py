@@ -15,8 +15,11 @@ from dataclasses import dataclass
 
 from dmq import Json, LogError, RecordTooLargeError
 from haproc.engine.errors import EngineError
+from haproc.failure import FailureKind, RequestError
+from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import SERVING, State
 from haproc.replicate.applier import Applier
+from haproc.replicate.claims import Claims
 from haproc.replicate.comparison import Comparison
 from haproc.replicate.core import Core
 from haproc.replicate.operation import Claim, Operation, to_record
@@ -25,8 +28,6 @@ from haproc.replicate.progress import Progress, from_cursor
 from haproc.replicate.reader import Reader
 from haproc.replicate.steps import Step
 from haproc.replicate.synchronous import Synchronous, describe
-from haproc.route.model import FailureKind, RequestError
-from haproc.route.model import Outcome as WriteOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,9 @@ class Replica:
 
     async def _start(self) -> None:
         core = self.core
-        self._reader.claim_offset = await core.append(Claim(core.me, core.identity.incarnation))
+        identity = await core.reaching(core.log.identity)
+        core.application = f"{core.identity.ring}.{identity[:12]}"
+        core.epoch = await core.append(Claim(core.me, core.identity.incarnation))
         progress = await self._load()
         doubtful_below = await core.reaching(core.log.end)
         if progress.low > doubtful_below:
@@ -82,6 +85,7 @@ class Replica:
             )
             return
         core.schedule = core.new_schedule(progress, doubtful_below)
+        core.claims = Claims(progress.claims)
         await core.reaching(lambda: self._reader.rebuild(progress.low))
         core.update(diverged_at=progress.diverged_at)
         core.spawn(self._reader.run())
@@ -119,7 +123,7 @@ class Replica:
         if not tables:
             return
         try:
-            applied = await core.engine.offsets_applied(tables, core.identity.ring)
+            applied = await core.engine.offsets_applied(tables, core.application)
         except EngineError as error:
             # Without it each table's first operation runs alone, under its own mark.
             logger.warning("last offsets could not be read back: %s", error.message)

@@ -60,6 +60,8 @@ class Unit:
 class _State(Enum):
     WAITING = auto()
     RUNNING = auto()
+    SPLIT = auto()
+    """Taken out of a combined unit; it waits until the progress without that is durable."""
     COMPLETE = auto()
 
 
@@ -275,14 +277,16 @@ class Schedule:
             self._permitted.discard(offset)
 
     def split(self, unit: Unit) -> None:
-        """Take a combined unit back: its operations run one by one from now on.
-
-        The progress without its intent must be durable before the next ``take``.
-        """
+        """Take a combined unit back: `progress` does not name it any more."""
         for offset in unit.offsets:
             task = self._tasks[offset]
-            task.state, task.unit, task.single = _State.WAITING, None, True
+            task.state, task.unit, task.single = _State.SPLIT, None, True
         self._old_batches.pop(unit.offsets[0], None)
+
+    def split_stored(self, unit: Unit) -> None:
+        """Let a split unit's operations start one by one: that progress is durable."""
+        for offset in unit.offsets:
+            self._tasks[offset].state = _State.WAITING
 
     def mark_diverged(self, offset: int) -> None:
         """Remember, in the progress, that this cluster differs from the others."""
@@ -303,6 +307,11 @@ class Schedule:
     def read_to(self) -> int:
         """The offset up to which the log has been read."""
         return self._read_to
+
+    @property
+    def needs(self) -> int:
+        """The offset up to which it must be read: a stored batch is run again as a whole."""
+        return max((last + 1 for last in self._old_batches.values()), default=0)
 
     @property
     def pending(self) -> int:

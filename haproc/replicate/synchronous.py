@@ -19,7 +19,7 @@ from haproc.classify.model import OperationClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import PROGRESSING, State
 from haproc.replicate.core import Core
-from haproc.replicate.operation import Decision, FailureReport, Operation, Verdict
+from haproc.replicate.operation import Operation, Verdict
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.steps import Step
 
@@ -46,20 +46,20 @@ class Synchronous:
         core = self._core
         if outcome.status is Status.APPLIED:
             return outcome, lambda: self._fan_out(offset, op, outcome)
-        await core.append(Decision(offset, op.id, Verdict.REJECT, core.me, outcome.failure))
+        await core.decide(offset, op.id, Verdict.REJECT, outcome.failure)
         await core.trace(Step.DECISION_AFTER)
         if await core.verdicts.wait(offset) is Verdict.REJECT:
             return replace(outcome, status=Status.REJECTED), None
         # A peer took over first: the others run it, and meet the same error.
         assert outcome.failure is not None
-        await core.append(FailureReport(offset, core.me, outcome.failure))
+        await core.report(offset, outcome.failure)
         return outcome, None
 
     async def hand_over(self, offset: int, op: Operation) -> None:
         """This cluster failed under the operation: let the others run it."""
         core = self._core
         if core.verdicts.get(offset) is None:
-            await core.append(Decision(offset, op.id, Verdict.COMMIT, core.me))
+            await core.decide(offset, op.id, Verdict.COMMIT)
 
     async def resume(self, unfinished: Mapping[int, Operation]) -> None:
         """Commit what an earlier incarnation ran here and did not live to decide."""
@@ -67,7 +67,7 @@ class Synchronous:
         for offset, op in unfinished.items():
             if offset < core.schedule.low and core.verdicts.get(offset) is None:
                 logger.info("offset %d: deciding what an earlier process left open", offset)
-                await core.append(Decision(offset, op.id, Verdict.COMMIT, core.me))
+                await core.decide(offset, op.id, Verdict.COMMIT)
 
     async def _fan_out(self, offset: int, op: Operation, outcome: Outcome) -> None:
         core = self._core
@@ -80,7 +80,7 @@ class Synchronous:
             await core.trace(Step.FANOUT_BEFORE)
             clusters[peer] = await self._ask(peer, offset, op.id)
             await core.trace(Step.FANOUT_AFTER)
-        await core.append(Decision(offset, op.id, Verdict.COMMIT, core.me))
+        await core.decide(offset, op.id, Verdict.COMMIT)
         await core.trace(Step.DECISION_AFTER)
         core.board.resolve(offset, replace(outcome, clusters=clusters))
 
@@ -134,7 +134,7 @@ class Synchronous:
                 silent = (offset, now)
             elif now - silent[1] >= core.timeouts.takeover_s:
                 logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
-                await core.append(Decision(offset, op.id, Verdict.COMMIT, core.me))
+                await core.decide(offset, op.id, Verdict.COMMIT)
                 silent = None
 
     async def apply_now(

@@ -8,6 +8,19 @@ from enum import StrEnum
 
 from haproc.classify.model import OperationClass
 from haproc.engine.interface import Column, ResultStream
+from haproc.failure import FailureKind, Outcome, RequestError
+
+__all__ = [
+    "Answer",
+    "Consistency",
+    "FailureKind",
+    "Fanout",
+    "HaReport",
+    "Outcome",
+    "Request",
+    "RequestError",
+    "RowsRequest",
+]
 
 
 class Consistency(StrEnum):
@@ -21,52 +34,6 @@ class Fanout(StrEnum):
 
     SERIAL = "serial"
     PARALLEL = "parallel"
-
-
-class FailureKind(StrEnum):
-    """Who must act on a failed request."""
-
-    APPLICATION = "application"
-    """The statement is wrong; every cluster would say the same."""
-    AVAILABILITY = "availability"
-    """This HAProc cannot answer now; the next one may, with the same request id."""
-    REFUSED = "refused"
-    """HAProc will not run this request as it stands; nothing was changed."""
-
-
-class Outcome(StrEnum):
-    """What became of a failed write."""
-
-    NOT_SENT = "NOT_SENT"
-    """It is in no log and on no cluster."""
-    REJECTED = "REJECTED"
-    """It has no effect on any cluster, now or later."""
-    UNKNOWN = "UNKNOWN"
-    """It may have been or may yet be applied; asking again with the same request id tells."""
-
-
-class RequestError(Exception):
-    """A request failed; carries everything that the client is told."""
-
-    def __init__(
-        self,
-        kind: FailureKind,
-        message: str,
-        *,
-        error_class: str,
-        sqlstate: str = "",
-        outcome: Outcome = Outcome.NOT_SENT,
-        hint: str = "",
-        offset: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.error_class = error_class
-        self.sqlstate = sqlstate
-        self.outcome = outcome
-        self.hint = hint
-        self.offset = offset
 
 
 @dataclass(frozen=True, slots=True)

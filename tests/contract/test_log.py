@@ -13,6 +13,7 @@ from log_backends import RECORD_BYTES_MAX, Backend
 from dmq import (
     Cursor,
     Entry,
+    FencedError,
     Log,
     LogCorruptError,
     LogError,
@@ -264,6 +265,25 @@ async def test_cursor_survives_closing_the_log(backend: Backend) -> None:
     log = await backend.open()
     assert await log.load_cursor("ä b") == Cursor(3, "note")
     await log.close()
+
+
+async def test_cursor_of_a_replaced_process_is_refused_and_changes_nothing(
+    backend: Backend,
+) -> None:
+    old, new = await backend.open(), await backend.open()
+    await old.commit_cursor("a", Cursor(3, "old", epoch=1))
+    await new.commit_cursor("a", Cursor(2, "new", epoch=5))
+    with pytest.raises(FencedError, match="replaced"):
+        await old.commit_cursor("a", Cursor(9, "late", epoch=1))
+    await old.commit_cursor("b", Cursor(1, epoch=0))
+    assert await old.load_cursor("a") == Cursor(2, "new", epoch=5)
+    await new.commit_cursor("a", Cursor(4, "newer", epoch=5))
+    assert await old.load_cursor("a") == Cursor(4, "newer", epoch=5)
+
+
+async def test_identity_is_the_same_for_every_handle(backend: Backend) -> None:
+    first, second = await backend.open(), await backend.open()
+    assert await first.identity() == await second.identity() != ""
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,14 @@ async def test_open_again_keeps_the_logs_id(tmp_path: Path) -> None:
     ids = set()
     for _ in range(2):
         log = await SqliteLog.open(tmp_path / "log.db")
-        ids.add(log.log_id)
+        ids.add(await log.identity())
         await log.close()
     assert len(ids) == 1
 
 
 async def test_open_many_handles_at_once_create_one_log(tmp_path: Path) -> None:
     logs = await asyncio.gather(*(SqliteLog.open(tmp_path / "log.db") for _ in range(6)))
-    assert len({log.log_id for log in logs}) == 1
+    assert len({await log.identity() for log in logs}) == 1
     offsets = await asyncio.gather(*(log.append([Record("test")]) for log in logs))
     assert sorted(offsets) == [[number] for number in range(6)]
     for log in logs:

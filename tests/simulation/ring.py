@@ -204,6 +204,9 @@ class SimLog:
     async def trim(self, before: int) -> None:
         await self._log.trim(before)
 
+    async def identity(self) -> str:
+        return await self._reach(self._log.identity)
+
     async def close(self) -> None:
         await self._log.close()
 

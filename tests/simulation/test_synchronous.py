@@ -417,6 +417,28 @@ def test_second_incarnation_fences_the_first() -> None:
     story(tell)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
+    async def tell(stage: Stage) -> None:
+        stage.at("a", Step.APPLY_BEFORE, Node.freeze, lambda node: None)
+        attempt = asyncio.ensure_future(gone(stage))
+        await stage.until(lambda: ("a", Step.APPLY_BEFORE) in stage.struck)
+        # The second process runs it; the first wakes up and finds that the table exists.
+        first = second_incarnation(stage, "a")
+        stage.at("a", Step.APPLY_AFTER, lambda node: first.thaw())
+        await stage.ready("a", "b", "c")
+        attempt.cancel()
+        await stage.settle()
+        assert all("t" in stage.tables(name) for name in "abc")
+        outcome = await stage.submit("b", ddl("a"))
+        assert outcome.status is Status.APPLIED
+
+    async def gone(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"), 60)
+
+    story(tell, seed)
+
+
 # -- the stories find a broken rule ------------------------------------------------------------
 
 

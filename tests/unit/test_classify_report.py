@@ -9,9 +9,9 @@ import pytest
 from haproc.classify.classifier import classify
 from haproc.classify.model import OperationClass
 from haproc.classify.names import Context
-from haproc.classify.report import describe, report
 from haproc.classify.rules import Rules
 from haproc.classify.settings import RESERVED_SETTINGS, reserved
+from haproc.cli.report import describe, report
 from haproc.pin.model import Pinned, Replacement, Treatment
 
 RULES = Rules.builtin()

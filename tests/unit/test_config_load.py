@@ -144,7 +144,7 @@ def test_load_all_problems_reported_at_once() -> None:
         ("limits: {lanes: true}", "limits.lanes", "expected a whole number, found true"),
         ("limits: {lanes: 2.5}", "limits.lanes", "a whole number, found the number 2.5"),
         ("limits: {lanes: '4'}", "limits.lanes", "a whole number, found the text '4'"),
-        ("limits: {lanes: 65}", "limits.lanes", "must be at most 64"),
+        ("limits: {lanes: 17}", "limits.lanes", "must be at most 16"),
         ("limits: {lanes: -1}", "limits.lanes", "must be at least 1"),
         ("limits: [1]", "limits", "expected a mapping of keys, found a list"),
         ("limits:", "limits", "found nothing"),

@@ -43,8 +43,14 @@ class Watched:
             interval_s=INTERVAL_S,
             timeout_s=5.0,
             missed_max=3,
-            on_change=lambda: self.changes.append(self.health.up.is_set()),
+            on_change=self._changed,
         )
+
+    def _changed(self) -> None:
+        """Note a change of state; that the reason of a DOWN became known is none."""
+        up = self.health.up.is_set()
+        if up or (self.changes and self.changes[-1]):
+            self.changes.append(up)
 
 
 async def watching(watched: Watched, seconds: float) -> None:

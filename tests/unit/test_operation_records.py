@@ -64,9 +64,9 @@ ROWS = pa.table({"n": pa.array([1, None], pa.int64()), "s": pa.array(["Ã¼", "ðŸ˜
 MESSAGES: dict[str, Message] = {
     "operation_sql": INSERT,
     "operation_unknown_tables": DDL,
-    "decision_commit": Decision(41, ID, Verdict.COMMIT, "b"),
-    "decision_reject": Decision(41, ID, Verdict.REJECT, "a", FAILURE),
-    "outcome": FailureReport(2**53 + 1, "c", FAILURE),
+    "decision_commit": Decision(41, ID, Verdict.COMMIT, "b", 12),
+    "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
+    "outcome": FailureReport(2**53 + 1, "c", 3, FAILURE),
     "claim": Claim("a", "a-7f3e"),
 }
 
@@ -127,9 +127,9 @@ operations = st.builds(
 messages = st.one_of(
     operations,
     st.builds(
-        Decision, offsets, text, st.sampled_from(Verdict), text, failure=st.none() | failures
+        Decision, offsets, text, st.sampled_from(Verdict), text, offsets, st.none() | failures
     ),
-    st.builds(FailureReport, offsets, text, failures),
+    st.builds(FailureReport, offsets, text, offsets, failures),
     st.builds(Claim, text, text),
 )
 

@@ -343,6 +343,8 @@ def test_split_operations_run_one_by_one_without_an_intent() -> None:
     (unit,) = schedule.take(LANES)
     schedule.split(unit)
     assert schedule.progress == Progress()
+    assert schedule.take(LANES) == []  # not before that progress is durable
+    schedule.split_stored(unit)
     assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
 
 

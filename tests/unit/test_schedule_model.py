@@ -335,6 +335,7 @@ class Life(RuleBasedStateMachine):
         self.stored_batches.pop(running.unit.offsets[0], None)
         self.late = [unit for unit in self.late if unit.offsets != running.unit.offsets]
         self.store()
+        self.schedule.split_stored(running.unit)
 
     # -- crashes ---------------------------------------------------------------------------
 

@@ -1,0 +1,207 @@
+"""What a ring costs and what it gives, against doing the same with PySpark on the same server.
+
+A ring of one shows the price of the path through HAProc; a ring of three that of having replicas
+on the same two cores. Then a HAProc is killed while a client asks, and a cluster that missed many
+one-row INSERTs drains its queue, against the time that they took one by one.
+
+``python -m bench.bench_ring [queued]`` (10,000 queued INSERTs by default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pyspark.sql.connect.session import SparkSession
+
+import haclient
+from bench.bench_engine import in_turn
+from bench.report import Row, report
+from haproc.ring.compare import contents, differences
+from haproc.ring.local import LocalRing
+
+SELECTS = 80
+INSERTS = 15
+KILLS = 5
+QUEUED = 10_000
+WRITERS = 200
+WAIT_S = 600.0
+
+
+def main() -> None:
+    """Measure both rings and report."""
+    queued = int(sys.argv[1]) if len(sys.argv) > 1 else QUEUED
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
+        for size in (1, 3):
+            ring = LocalRing.open_or_create(
+                Path(folder) / str(size),
+                clusters=size,
+                settings={"timeouts": {"probe_interval_s": 0.5}},
+                progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
+            )
+            try:
+                asyncio.run(ring.up())
+                rows += latency(ring)
+                if size == 3:
+                    rows += failover(ring)
+                    rows += drain(ring, queued)
+            finally:
+                asyncio.run(ring.down())
+    report("ring", rows)
+
+
+def latency(ring: LocalRing) -> list[Row]:
+    """One SELECT and one INSERT, in turn with the same through PySpark."""
+    size = len(ring.names)
+    spark = ring.sparks[ring.names[0]]
+    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
+    pyspark = SparkSession.builder.remote(remote).create()
+    with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
+
+        def run(sql: str) -> None:
+            cursor.execute(sql)
+            if cursor.description:
+                cursor.fetchall()
+
+        run("CREATE TABLE by_ring (id BIGINT) USING delta")
+        pyspark.sql("CREATE TABLE by_pyspark (id BIGINT) USING delta").collect()
+        selects = in_turn(
+            lambda: run("SELECT 1"), lambda: pyspark.sql("SELECT 1").collect(), SELECTS
+        )
+        inserts = in_turn(
+            lambda: run("INSERT INTO by_ring VALUES (1)"),
+            lambda: pyspark.sql("INSERT INTO by_pyspark VALUES (1)").collect(),
+            INSERTS,
+        )
+        pyspark.sql("DROP TABLE by_pyspark").collect()
+    pyspark.stop()
+    return [
+        _ms(f"SELECT 1, ring of {size}, p50", selects, "the same through PySpark"),
+        _ms(f"one-row INSERT, ring of {size}, p50", inserts, "the same through PySpark"),
+    ]
+
+
+def failover(ring: LocalRing) -> list[Row]:
+    """Kill the HAProc in use; how much longer the next answer takes than usual."""
+    extra: list[float] = []
+    for _ in range(KILLS):
+        with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
+            usual = statistics.median(_timed(cursor) for _ in range(20))
+            name = str(cursor.ha["cluster"])
+            ring.kill(name, "haproc")
+            extra.append(_timed(cursor) - usual)
+            assert cursor.ha["cluster"] != name
+        asyncio.run(ring.start_haproc(name))
+    return [
+        Row(
+            "next answer after kill -9, beyond the usual, median",
+            "ms",
+            statistics.median(extra) * 1e3,
+            "bar",
+            100.0,
+        ),
+        Row(
+            "next answer after kill -9, beyond the usual, worst",
+            "ms",
+            max(extra) * 1e3,
+            "bar",
+            100.0,
+        ),
+    ]
+
+
+def _timed(cursor: haclient.Cursor) -> float:
+    began = time.perf_counter()
+    cursor.execute("SELECT 1")
+    cursor.fetchall()
+    return time.perf_counter() - began
+
+
+def drain(ring: LocalRing, queued: int) -> list[Row]:
+    """Let one cluster miss INSERTs, start it, and time its replay."""
+    with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE queue (id BIGINT, name STRING, price DOUBLE) USING delta")
+        single: list[float] = []
+        for number in range(INSERTS):
+            began = time.perf_counter()
+            cursor.execute(f"INSERT INTO queue VALUES ({-number}, 'single', 1.5)")
+            single.append(time.perf_counter() - began)
+    last = ring.names[-1]
+    asyncio.run(ring.stop_haproc(last))
+    began = time.perf_counter()
+    asyncio.run(_write(ring, queued))
+    writing_s = time.perf_counter() - began
+    draining_s = asyncio.run(_replay(ring, last))
+    wrong = differences(asyncio.run(contents(ring.config, ["queue"])))
+    assert not wrong, wrong
+    one_by_one = statistics.median(single)
+    return [
+        Row(
+            f"{queued:,} one-row INSERTs drained by a returning cluster",
+            "s",
+            draining_s,
+            "one by one",
+            one_by_one * queued,
+        ),
+        Row(
+            "drain, operations per second", "1/s", queued / draining_s, "one by one", 1 / one_by_one
+        ),
+        Row(
+            f"the same written by {WRITERS} clients at once, acknowledged",
+            "1/s",
+            queued / writing_s,
+            "one client",
+            1 / one_by_one,
+        ),
+    ]
+
+
+async def _write(ring: LocalRing, count: int) -> None:
+    numbers = iter(range(count))
+
+    async def writer(connection: Any) -> None:
+        async with connection.cursor() as cursor:
+            for number in numbers:
+                await cursor.execute(
+                    f"INSERT INTO queue VALUES ({number}, 'n{number}', {number}.5)"
+                )
+
+    async with haclient.aio.connect(ring.urls, timeout_s=WAIT_S) as connection:
+        await asyncio.gather(*(writer(connection) for _ in range(WRITERS)))
+
+
+async def _replay(ring: LocalRing, name: str) -> float:
+    """Start the cluster's HAProc; seconds from its first sight of the queue to READY."""
+    await ring.start_haproc(name, ready=False)
+    began, end = None, time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        status = await asyncio.to_thread(_status, ring, name)
+        if began is None and status["state"] == "RECOVERING":
+            began = time.perf_counter()
+        if status["state"] == "READY":
+            return time.perf_counter() - (began or time.perf_counter() - 0.01)
+        await asyncio.sleep(0.01)
+    raise TimeoutError(f"{name} did not drain its queue")
+
+
+def _status(ring: LocalRing, name: str) -> Any:
+    url = ring.config.cluster(name).peer.url + "/clusterStatus"
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
+
+
+def _ms(name: str, pair: tuple[float, float], compared_with: str) -> Row:
+    return Row(name, "ms", pair[0], compared_with, pair[1])
+
+
+if __name__ == "__main__":
+    main()
