@@ -57,7 +57,7 @@ class RowsDoor:
         outcome = "ok"
         try:
             with self._gate:
-                answer = await self._append(await self._read(request))
+                answer = await self._append(*await self._read(request))
         except RequestError as error:
             outcome = error.kind.value
             raise
@@ -66,7 +66,8 @@ class RowsDoor:
             self._metrics.request("asynchronous", outcome, seconds)
         return answer
 
-    async def _read(self, request: web.Request) -> RowsRequest:
+    async def _read(self, request: web.Request) -> tuple[RowsRequest, int]:
+        """Return what is asked, and how many rows it brings."""
         if request.content_type != ARROW_STREAM:
             raise refused(
                 CONTENT_TYPE,
@@ -87,18 +88,20 @@ class RowsDoor:
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         parts = {"table": table, "catalog": catalog, "schema": schema, "rows": digest}
         user = request[USER]
-        return RowsRequest(
+        checked, row_count = await asyncio.to_thread(_checked, body, columns, bytes_max)
+        asked = RowsRequest(
             id=request_id,
             table=table,
-            rows=await asyncio.to_thread(_checked, body, columns, bytes_max),
+            rows=checked,
             fingerprint=fingerprint_of(user, parts),
             user=user,
             catalog=catalog,
             schema=schema,
             timeout_s=timeout_s,
         )
+        return asked, row_count
 
-    async def _append(self, asked: RowsRequest) -> web.Response:
+    async def _append(self, asked: RowsRequest, row_count: int) -> web.Response:
         """Run the append in a task of its own: a client that goes away doesn't stop it."""
         known = self._running.get(asked.id)
         if known is not None and known[0] != asked.fingerprint:
@@ -120,7 +123,7 @@ class RowsDoor:
             {
                 "statement_id": asked.id,
                 "status": {"state": "SUCCEEDED"},
-                "ha": ha_block(answer.report, answer.affected_rows),
+                "ha": ha_block(answer.report, row_count),  # Spark itself does not say
             }
         )
 
@@ -157,14 +160,14 @@ def _timeout(given: dict[str, str]) -> float | None:
     return fields.seconds(value, "timeout_s", TIMEOUT_MAX_S)
 
 
-def _checked(body: bytes, columns: Sequence[Column], bytes_max: int) -> bytes:
-    """Return the rows as Spark takes them; raises RequestError if they don't fit."""
+def _checked(body: bytes, columns: Sequence[Column], bytes_max: int) -> tuple[bytes, int]:
+    """Return the rows as Spark takes them, and their count; RequestError if they don't fit."""
     try:
         table: pa.Table = rows.read(body, bytes_max)
         problems = rows.fits(table.schema, columns)
         if problems:
             raise rows.RowsError(problems)
-        return rows.plain(table, columns)
+        return rows.plain(table, columns), table.num_rows
     except rows.RowsError as error:
         raise refused(
             ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"
