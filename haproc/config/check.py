@@ -10,13 +10,12 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
-from haproc.config.model import Address, Config
+from haproc.config.model import LANES_MAX, Address, Config
 
 Finding = tuple[str, str]
 """A key's path and what is wrong with it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_LANES_MAX = 16
 _CLUSTERS_MAX = 64
 
 
@@ -137,8 +136,8 @@ def _access(config: Config) -> Iterator[Finding]:
 
 def _limits(config: Config) -> Iterator[Finding]:
     limits = config.limits
-    if limits.lanes > _LANES_MAX:
-        yield "limits.lanes", f"must be at most {_LANES_MAX}, not {limits.lanes}"
+    if limits.lanes > LANES_MAX:
+        yield "limits.lanes", f"must be at most {LANES_MAX}, not {limits.lanes}"
     for smaller, larger in (
         ("batch_bytes_max", "operation_bytes_max"),
         ("materialise_bytes_max", "operation_bytes_max"),

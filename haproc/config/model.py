@@ -11,6 +11,10 @@ from pathlib import Path
 
 from haproc.engine.interface import EngineAddress
 
+LANES_MAX = 16
+"""Statements side by side on one cluster. A starting HAProc fences this many lanes, however many
+an earlier one was configured with."""
+
 
 class OnClusterDown(StrEnum):
     """What a HAProc does when its cluster stops answering."""

@@ -49,9 +49,10 @@ def wanted(settings: Settings, mark: Mark | None) -> dict[str, str]:
     """Return all settings, by their names in Spark, that a statement runs under."""
     confs = {key: value for key, value in settings.confs if key not in MARK_CONFS}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
-    if mark is not None:
+    if mark is not None and mark.guarded:
         confs[_APPLICATION] = mark.application
         confs[_VERSION] = str(mark.version)
+    if mark is not None:
         confs[_USER_METADATA] = user_metadata(mark)
     return confs
 

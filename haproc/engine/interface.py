@@ -27,14 +27,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Makes a replicated write idempotent on Delta tables: recorded in the same commit.
+    """Says, in the very commit of a replicated write on a Delta table, which write it was.
 
-    ``application`` is the ring's name, ``version`` the log offset of the (last) operation. A
-    table that already holds a version at or above this one skips the write.
+    ``application`` stands for the ring and its log, ``version`` is the log offset of the (last)
+    operation. A table's newest version can be read back (`Engine.offsets_applied`).
+
+    ``guarded``: Delta itself skips the write on a table that holds a version at or above this one.
+    That makes it read the table's whole state first: 0.5 s for an INSERT of 0.2 s.
     """
 
     application: str
     version: int
+    guarded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +135,13 @@ class Lane(Protocol):
     ) -> Applied:
         """Run the write under these settings and mark; raises EngineError.
 
-        Safe to call again with the same arguments after any availability error: on a Delta table
-        the mark makes the second run a no-op if the first one committed.
+        After an availability error it may or may not have committed, or may yet commit: `fence`,
+        then look at the tables, before it is run again.
         """
         ...
 
-    async def interrupt(self) -> None:
-        """Stop whatever still runs in this lane, an earlier incarnation's statement included."""
+    async def fence(self) -> None:
+        """Return when nothing given to this lane before, by whoever, runs or will ever run."""
         ...
 
 
@@ -153,7 +157,7 @@ class Engine(Protocol):
         ...
 
     def lane(self, index: int) -> Lane:
-        """Return the applier's lane of this index; its Spark session id never changes."""
+        """Return the applier's lane of this index; every incarnation finds the same one."""
         ...
 
     async def table_columns(self, table: str) -> list[Column]:

@@ -22,8 +22,6 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
 from haproc.engine.remote import RemoteSession, append_plan, sql_plan
 
-_ATTEMPTS_MAX = 4
-"""Chosen: a restarted server costs one attempt, each spent session id another."""
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
 
 
@@ -70,34 +68,37 @@ class SparkLane:
                     error_class="DEADLINE_EXCEEDED",
                 ) from error
 
-    async def interrupt(self) -> None:
-        """Stop whatever still runs in this lane, an earlier incarnation's statement included."""
-        await self._remote.interrupt_and_wait()
+    async def fence(self) -> None:
+        """Return when nothing given to this lane before, by whoever, runs or will ever run."""
+        async with self._one_at_a_time:
+            await self._fence()
+
+    async def _fence(self) -> None:
+        self._in_doubt = True
+        await self._remote.move_on()
+        self._in_doubt = False
 
     async def _apply(
         self, write: SqlWrite | RowsWrite, settings: Settings, mark: Mark | None, timeout_s: float
     ) -> Applied:
-        plan = _plan(write)
-        for attempt in range(1, _ATTEMPTS_MAX + 1):
-            if self._in_doubt:
-                await self._remote.move_on()
-            epoch = self._remote.epoch
-            if epoch != self._epoch_known:
-                self._session.forget(session_is_new=True)
-                self._epoch_known = epoch
-            self._in_doubt = True
-            try:
-                await self._session.ensure(settings, mark)
-                applied = await self._run(plan, timeout_s, epoch)
-            except EngineError as error:
-                lost = self._remote.renew(error, epoch)
-                self._in_doubt = error.kind is ErrorKind.AVAILABILITY and not lost
-                if attempt == _ATTEMPTS_MAX or not lost:
-                    raise
-            else:
-                self._in_doubt = False
-                return applied
-        raise AssertionError("the last attempt returns or raises")
+        if self._in_doubt:
+            await self._fence()
+        epoch = self._remote.epoch
+        if epoch != self._epoch_known:
+            self._session.forget(session_is_new=True)
+            self._epoch_known = epoch
+        self._in_doubt = True
+        try:
+            await self._session.ensure(settings, mark)
+            applied = await self._run(_plan(write), timeout_s, epoch)
+        except EngineError as error:
+            # A lost session is not made anew behind the applier's back: it may have been taken
+            # away by another incarnation, and the applier must find that out first.
+            lost = self._remote.renew(error, epoch)
+            self._in_doubt = lost or error.kind is ErrorKind.AVAILABILITY
+            raise
+        self._in_doubt = False
+        return applied
 
     async def _run(self, plan: Any, timeout_s: float, epoch: int) -> Applied:
         chunks: list[bytes] = []

@@ -70,14 +70,6 @@ class Applier:
         """Whether no statement is under way."""
         return len(self._lanes) == self._lanes_max
 
-    async def interrupt(self) -> None:
-        """Stop what earlier incarnations left running on this cluster."""
-        for lane in self._lanes:
-            try:
-                await lane.interrupt()
-            except EngineError as error:
-                self._core.health.suspect(error.message)
-
     async def run(self) -> None:
         """Start units whenever one may start, until cancelled."""
         core = self._core
@@ -147,11 +139,14 @@ class Applier:
         """Run the unit until it has a deterministic outcome."""
         core, op = self._core, unit.operations[0]
         write, doubt = unit.write(), unit.in_doubt
-        mark = Mark(core.application, unit.version)
+        # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
+        # is worth it; an INSERT's first attempt relies on the fence alone.
+        plain = len(unit.operations) == 1 and op.kind in (Kind.INSERT, Kind.ROWS)
         delay, failures = core.timeouts.retry_first_s, 0
         while True:
             await core.allowed.wait()
             await core.trace(Step.APPLY_BEFORE)
+            mark = Mark(core.application, unit.version, guarded=doubt or not plain)
             try:
                 applied = await lane.apply(
                     write, op.settings, mark, timeout_s=core.timeouts.apply_s
@@ -174,10 +169,29 @@ class Applier:
                         core.update(stuck_at=unit.version, cluster_error=error.message)
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, core.timeouts.retry_max_s)
+                if await self._committed_after_all(unit, lane):
+                    return Outcome(Status.APPLIED, assumed=True)
             else:
                 if core.condition.stuck_at == unit.version:
                     core.update(stuck_at=None, cluster_error="")
                 return Outcome(Status.APPLIED, applied)
+
+    async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
+        """Make sure that a failed attempt is over, and ask the tables whether it committed."""
+        core, delay = self._core, self._core.timeouts.retry_first_s
+        tables = sorted(unit.operations[0].writes)
+        while True:
+            await core.allowed.wait()
+            await core.still_mine()
+            try:
+                await lane.fence()
+                found = await core.engine.offsets_applied(tables, core.application)
+                return any(offset >= unit.version for offset in found.values())
+            except EngineError as error:
+                logger.warning("offset %d: %s: %s", unit.version, error.kind, error.message)
+                core.health.suspect(error.message)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, core.timeouts.retry_max_s)
 
 
 def _share(outcome: Outcome, unit: Unit, op: Operation) -> Outcome:

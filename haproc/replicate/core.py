@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dmq import FencedError, Log, LogError, LogUnavailableError
+from dmq import Entry, FencedError, Log, LogError, LogUnavailableError
 from haproc.config.model import Limits, Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
@@ -22,11 +22,13 @@ from haproc.membership.state import Condition, State, state_of
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.operation import (
+    Claim,
     Decision,
     Failure,
     FailureReport,
     Message,
     Verdict,
+    from_record,
     to_record,
 )
 from haproc.replicate.outcomes import Board
@@ -219,6 +221,28 @@ class Core:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._broken.cancel()
+
+    async def still_mine(self) -> None:
+        """Return if no other incarnation has claimed the cluster; never return if one has."""
+        position = self.schedule.read_to
+
+        async def read_on() -> list[Entry]:
+            return await self.log.read(position)
+
+        while entries := await self.reaching(read_on):
+            for entry in entries:
+                message = from_record(entry.record) if entry.record.kind == "claim" else None
+                if isinstance(message, Claim):
+                    self.claimed(entry.offset, message)
+            position = entries[-1].offset + 1
+        await self.allowed.wait()
+
+    def claimed(self, offset: int, claim: Claim) -> None:
+        """Note a claim read from the log; one by another incarnation fences this one."""
+        self.claims.see(offset, claim.cluster)
+        mine = claim.incarnation == self.identity.incarnation
+        if claim.cluster == self.me and not mine and offset > self.epoch:
+            self.update(fenced_by=f"incarnation {claim.incarnation}")
 
     # -- log -------------------------------------------------------------------------------
 

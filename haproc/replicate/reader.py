@@ -144,10 +144,7 @@ class Reader:
             case FailureReport():
                 self._on_failure(message)
             case Claim():
-                core.claims.see(offset, message.cluster)
-                mine = message.incarnation == core.identity.incarnation
-                if message.cluster == core.me and not mine and offset > core.epoch:
-                    core.update(fenced_by=message.incarnation)
+                core.claimed(offset, message)
 
     def _decided(self, offset: int, decision: Decision) -> None:
         core = self._core

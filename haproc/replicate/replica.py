@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dmq import Json, LogError, RecordTooLargeError
+from haproc.config.model import LANES_MAX
 from haproc.engine.errors import EngineError
 from haproc.failure import FailureKind, RequestError
 from haproc.failure import Outcome as WriteOutcome
@@ -31,6 +33,7 @@ from haproc.replicate.synchronous import Synchronous, describe
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 FRESH_S = 1.0
 """Caught up means: applied the end that the log had at most this long ago."""
 
@@ -89,8 +92,7 @@ class Replica:
         await core.reaching(lambda: self._reader.rebuild(progress.low))
         core.update(diverged_at=progress.diverged_at)
         core.spawn(self._reader.run())
-        await core.health.up.wait()
-        await self._applier.interrupt()
+        await self._fence()
         await self._read_up_to(doubtful_below)
         await self._restore(doubtful_below)
         core.update(started=True)
@@ -116,18 +118,37 @@ class Replica:
             core.moved.clear()
             await core.moved.wait()
 
+    async def _fence(self) -> None:
+        """Stop what earlier incarnations left running on this cluster, on every lane there is."""
+        core = self.core
+        lanes = [core.engine.lane(index) for index in range(LANES_MAX)]
+
+        async def fence() -> None:
+            for lane in lanes:
+                await lane.fence()
+
+        await self._asking(fence)
+
+    async def _asking(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask the cluster until it answers."""
+        core, delay = self.core, self.core.timeouts.retry_first_s
+        while True:
+            await core.health.up.wait()
+            try:
+                return await call()
+            except EngineError as error:
+                logger.warning("%s: %s", core.me, error.message)
+                core.health.suspect(error.message)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, core.timeouts.retry_max_s)
+
     async def _restore(self, log_end: int) -> None:
         """Ask the tables for their last offsets: what the stored progress does not know yet."""
         core = self.core
         tables = sorted(core.schedule.doubtful_tables())
         if not tables:
             return
-        try:
-            applied = await core.engine.offsets_applied(tables, core.application)
-        except EngineError as error:
-            # Without it each table's first operation runs alone, under its own mark.
-            logger.warning("last offsets could not be read back: %s", error.message)
-            return
+        applied = await self._asking(lambda: core.engine.offsets_applied(tables, core.application))
         if any(offset >= log_end for offset in applied.values()):
             core.update(behind=f"tables hold offsets that the log (end {log_end}) does not have")
             return

@@ -7,7 +7,6 @@ import json
 import re
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -53,7 +52,7 @@ def test_queue_of_a_stopped_haproc_is_applied_in_batches_when_it_returns(rig: Ri
     writers = [
         threading.Thread(target=_insert, args=(rig, table, part), daemon=True)
         for table in (first, second)
-        for part in range(4)
+        for part in range(3)
     ]
     for writer in writers:
         writer.start()
@@ -80,18 +79,18 @@ def test_queue_of_a_stopped_haproc_is_applied_in_batches_when_it_returns(rig: Ri
     metrics = operator(rig, "c", "/metrics")[1].decode()
     statements = _metric(metrics, "haproc_batch_operations_count")
     operations = _metric(metrics, "haproc_batch_operations_sum")
-    # 82 operations: a batch of INSERTs for each table, the UPDATE, the last INSERT.
-    assert operations >= 82
-    assert statements <= operations - 60, (statements, operations)
+    # 26 operations: a batch of INSERTs for each table, the UPDATE, the last INSERT.
+    assert operations >= 26
+    assert statements <= operations - 20, (statements, operations)
     assert rig.everywhere(
         f"SELECT count(*), count(DISTINCT id), count_if(name = 'updated') FROM {first}"
-    ) == [(41, 41, 4)]
+    ) == [(13, 13, 2)]
     rig.check_equal(first, second)
 
 
 def _insert(rig: Rig, table: str, part: int) -> None:
     with rig.cursor("ab") as cursor:
-        for number in range(10 * part, 10 * part + 10):
+        for number in range(4 * part, 4 * part + 4):
             cursor.execute(f"INSERT INTO {table} VALUES ({number}, 'x')")
 
 
@@ -151,10 +150,9 @@ def test_log_out_of_reach_leaves_queries_and_fails_writes_for_availability(rig: 
         assert rig.run("SELECT 1") == [(1,)]
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
-        for _ in range(3):
-            assert rig.run("SELECT 1", order="b") == [(1,)]
-            time.sleep(1)
-        print({n: rig.status(n)["state"] for n in "abc"})
+        # No door closes meanwhile, and the client goes from one to the next.
+        assert [rig.run("SELECT 1", order=name) for name in "abc"] == [[(1,)]] * 3
+        assert writer.is_alive()
     writer.join(120)
     assert errors == []
     # The same id again: applied once, whatever had become of the first attempt.

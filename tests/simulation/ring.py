@@ -22,7 +22,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Outcome
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
-from tests.simulation.spark import SimSpark
+from tests.simulation.spark import SimEngine, SimSpark
 
 T = TypeVar("T")
 LIMITS = Limits(lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000)
@@ -70,7 +70,7 @@ class Node:
         core = Core(
             identity,
             SimLog(self.ring, life),
-            self.spark,  # type: ignore[arg-type]  # no sessions: nobody queries here
+            SimEngine(self.spark),  # type: ignore[arg-type]  # no sessions: nobody queries here
             SimPeers(self.ring, life),
             LIMITS,
             TIMEOUTS,

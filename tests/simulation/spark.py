@@ -30,7 +30,6 @@ class SimSpark:
         self.name = name
         self.up = True
         self.environment_error_rate = 0.0
-        self.interrupt_works_rate = 0.5
         self.refuses: set[str] = set()
         """Statements that meet an application error here."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
@@ -40,6 +39,8 @@ class SimSpark:
         self._life = 0
         self._versions: dict[str, int] = {}
         self._marks: dict[str, int] = {}
+        self._notes: dict[str, int] = {}
+        self._generations: dict[int, int] = {}
         self._running: dict[int, set[asyncio.Task[Applied]]] = {}
 
     def kill(self) -> None:
@@ -77,13 +78,7 @@ class SimSpark:
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         await asyncio.sleep(self._rng.uniform(0, 0.2))
         self._check()
-        return {table: self._marks[table] for table in tables if table in self._marks}
-
-    def lane(self, index: int) -> SimLane:
-        return SimLane(self, index)
-
-    async def aclose(self) -> None:
-        pass
+        return {table: self._notes[table] for table in tables if table in self._notes}
 
     # -- statements ------------------------------------------------------------------------
 
@@ -96,11 +91,19 @@ class SimSpark:
         task.add_done_callback(lambda t: None if t.cancelled() else t.exception())
         return task
 
-    def interrupt(self, lane: int) -> None:
-        """Stop some of what still runs in this lane; an interrupt may come too late."""
-        for task in sorted(self._running.get(lane, ()), key=lambda t: t.get_name()):
-            if self._rng.random() < self.interrupt_works_rate:
-                task.cancel()
+    async def fence(self, lane: int) -> int:
+        """End all that runs in a lane, and refuse what comes late; return its new generation."""
+        self._check()
+        self._generations[lane] = self._generations.get(lane, 0) + 1
+        running = sorted(self._running.get(lane, ()), key=lambda t: t.get_name())
+        for task in running:
+            task.cancel()
+        await asyncio.sleep(self._rng.uniform(0, 0.05))
+        self._check()
+        return self._generations[lane]
+
+    def generation(self, lane: int) -> int:
+        return self._generations.get(lane, 0)
 
     async def _execute(self, sql: str, mark: Mark | None) -> Applied:
         self._check()
@@ -110,18 +113,21 @@ class SimSpark:
         match = _TARGET.match(sql)
         target = match.group(1) if match else ""
         version = self._versions.get(target, 0)
-        if mark is not None and target and self._marks.get(target, -1) >= mark.version:
+        guarded = mark is not None and mark.guarded
+        if mark is not None and guarded and self._marks.get(target, -1) >= mark.version:
             return Applied()
         await asyncio.sleep(self._rng.expovariate(5))  # at work
         self._check(life)
         if self._rng.random() < self.environment_error_rate:
             raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
-        if self._versions.get(target, 0) != version:
+        if guarded and self._versions.get(target, 0) != version:
             raise EngineError(ErrorKind.ENVIRONMENT, "concurrent transaction", error_class="TXN")
         rows = self._commit(sql)
         if target and (rows or sql.startswith("INSERT")):
             self._versions[target] = version + 1
             if mark is not None:
+                self._notes[target] = mark.version
+            if mark is not None and guarded:
                 self._marks[target] = mark.version
         await asyncio.sleep(self._rng.expovariate(50))
         self._check(life)
@@ -143,12 +149,30 @@ class SimSpark:
         return rows
 
 
+class SimEngine:
+    """One incarnation's connection to a cluster; see `haproc.engine.interface.Engine`."""
+
+    def __init__(self, spark: SimSpark) -> None:
+        self._spark = spark
+        self._lanes: dict[int, SimLane] = {}
+
+    async def probe(self, *, timeout_s: float) -> None:
+        await self._spark.probe(timeout_s=timeout_s)
+
+    async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
+        return await self._spark.offsets_applied(tables, application)
+
+    def lane(self, index: int) -> SimLane:
+        return self._lanes.setdefault(index, SimLane(self._spark, index))
+
+
 class SimLane:
     """See `haproc.engine.interface.Lane`."""
 
     def __init__(self, spark: SimSpark, index: int) -> None:
         self._spark = spark
         self._index = index
+        self._generation = spark.generation(index)
 
     async def apply(
         self,
@@ -159,6 +183,8 @@ class SimLane:
         timeout_s: float,
     ) -> Applied:
         assert isinstance(write, SqlWrite)
+        if self._spark.generation(self._index) != self._generation:
+            raise EngineError(ErrorKind.AVAILABILITY, "the session was closed")
         task = self._spark.start(self._index, write.sql, mark)
         try:
             return await asyncio.shield(task)
@@ -167,6 +193,5 @@ class SimLane:
                 raise EngineError(ErrorKind.AVAILABILITY, "interrupted") from None
             raise
 
-    async def interrupt(self) -> None:
-        await asyncio.sleep(0.001)
-        self._spark.interrupt(self._index)
+    async def fence(self) -> None:
+        self._generation = await self._spark.fence(self._index)

@@ -14,6 +14,7 @@ from haproc.replicate.schedule import Intent, Schedule, Unit
 from haproc.replicate.window import Window
 from tests.simulation.__main__ import one
 from tests.simulation.scenario import simulate
+from tests.simulation.spark import SimSpark
 
 SEEDS = int(os.environ.get("SEEDS", "300"))
 
@@ -77,7 +78,25 @@ def tables_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def marks_dropped(patch: pytest.MonkeyPatch) -> None:
     """Send statements without their marks."""
-    patch.setattr(applier, "Mark", lambda application, version: None)
+    patch.setattr(applier, "Mark", lambda application, version, guarded: None)
+
+
+def not_fenced(patch: pytest.MonkeyPatch) -> None:
+    """Run a statement again while the first attempt may still be running."""
+
+    async def nothing(self: SimSpark, lane: int) -> int:
+        return self.generation(lane)
+
+    patch.setattr(SimSpark, "fence", nothing)
+
+
+def not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Run a failed INSERT again without asking the table whether it committed."""
+
+    async def never(self: applier.Applier, unit: Unit, lane: object) -> bool:
+        return False
+
+    patch.setattr(applier.Applier, "_committed_after_all", never)
 
 
 def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
@@ -102,6 +121,8 @@ def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
         cursor_before_data,
         tables_ignored,
         marks_dropped,
+        not_fenced,
+        not_looked_at,
         doubt_taken_for_done,
     ],
 )

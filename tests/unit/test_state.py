@@ -43,7 +43,10 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
 @pytest.mark.parametrize(
     ("known", "says"),
     [
-        ({**WELL, "fenced_by": "a2"}, "another process has taken over this cluster (a2); stop this"),
+        (
+            {**WELL, "fenced_by": "a2"},
+            "another process has taken over this cluster (a2)",
+        ),
         ({**WELL, "behind": "offset 3 is gone"}, "offset 3 is gone; rebuild this cluster"),
         ({**WELL, "diverged_at": 17}, "offset 17 had another outcome here"),
         ({**WELL, "stuck_at": 17, "cluster_error": "disk full"}, "17 keeps failing here (disk"),
