@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from haproc.config.model import Config
+from haproc.config.model import Address, Config
 from haproc.ring.process import DetachedProcess
 
 _POLL_S = 0.05
@@ -31,9 +32,10 @@ def process_of(config: Config, cluster: str) -> DetachedProcess:
 def launch(
     config: Config, file: Path, cluster: str, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Start a HAProc in the background unless it runs."""
+    """Start a HAProc in the background unless it runs; raises StartError."""
     process = process_of(config, cluster)
     if process.identity() is None:
+        _check_free(config.cluster(cluster).peer, cluster)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "haproc", "serve"]
         command += ["--config", str(file.resolve()), "--cluster", cluster]
@@ -43,6 +45,18 @@ def launch(
             log=log_of(config, cluster),
             environment={**os.environ, **(environment or {})},
         )
+
+
+def _check_free(address: Address, cluster: str) -> None:
+    """Another process's answers there would pass for those of the new one."""
+    try:
+        socket.create_connection((address.host, address.port), timeout=_ANSWER_S).close()
+    except OSError:
+        return
+    raise StartError(
+        f"another process already listens on {address.url}: a HAProc of {cluster} that was "
+        "started otherwise, or a port that is taken"
+    )
 
 
 def log_of(config: Config, cluster: str) -> Path:
