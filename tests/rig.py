@@ -153,6 +153,11 @@ class Rig:
             assert time.monotonic() < end, f"the ring did not settle: {shown}"
             time.sleep(0.1)
 
+    def log_end(self) -> int:
+        """Return the log's end, which every HAProc knows and has reached."""
+        self.settled()
+        return int(self.status(self.ring.names[0])["log_end"])
+
     def check_equal(self, *tables: str) -> None:
         """These tables (all, if none is named) are the same on all clusters."""
         self.settled()

@@ -197,7 +197,6 @@ def test_malformed_requests_are_refused_with_what_is_wrong(rig: Rig) -> None:
         ("GET", f"{STATEMENTS}/unknown", None, 404, "HAPROC_STATEMENT_UNKNOWN"),
         ("POST", "/api/ha/tables/t/rows", {}, 415, "HAPROC_CONTENT_TYPE"),
     ]
-    end = rig.status("a")["log_end"]
     for method, path, body, code, error_class in sent:
         status, said = rig.send("a", method, path, body)
         assert status == code, (body, said)
@@ -207,7 +206,6 @@ def test_malformed_requests_are_refused_with_what_is_wrong(rig: Rig) -> None:
     table = rig.table()
     status, said = rig.send("a", "POST", f"/api/ha/tables/{table}/rows", b"no arrow", **stream)
     assert (status, said["error_class"]) == (400, "HAPROC_ROWS_MISFIT")
-    rig.settled()
     statement = {"statement": "SELECT absent", "wait_timeout": "50s"}
     status, said = rig.post("a", STATEMENTS, statement)
     assert (status, said["status"]["state"]) == (200, "FAILED")
@@ -215,4 +213,3 @@ def test_malformed_requests_are_refused_with_what_is_wrong(rig: Rig) -> None:
     accepting = {"Accept": "application/vnd.apache.arrow.stream"}
     assert rig.post("a", STATEMENTS, statement, **accepting)[0] == 422
     assert rig.get("a", "/openapi.json")[1]["openapi"].startswith("3.")
-    assert end <= rig.status("a")["log_end"]

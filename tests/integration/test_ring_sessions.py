@@ -63,7 +63,7 @@ def test_time_zone_of_the_session_is_the_one_of_replicated_literals_and_defaults
 
 def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else(rig: Rig) -> None:
     name = f"v_{uuid.uuid4().hex[:8]}"
-    end = rig.status("a")["log_end"]
+    end = rig.log_end()
     with rig.cursor() as cursor, rig.cursor() as other:
         cursor.execute(f"CREATE TEMPORARY VIEW {name} AS SELECT 1 AS n")
         assert cursor.execute(f"SELECT n FROM {name}").fetchall() == [(1,)]
@@ -73,7 +73,7 @@ def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else
         assert cursor.ha["class"] == "session"
         with pytest.raises(haclient.ProgrammingError):
             cursor.execute(f"SELECT n FROM {name}")
-        assert rig.status("a")["log_end"] == end
+        assert rig.log_end() == end
         # One of all clusters' views is dropped on all of them.
         cursor.execute(f"CREATE VIEW {name} AS SELECT 2 AS n")
         cursor.execute(f"DROP VIEW {name}")
