@@ -23,6 +23,7 @@ from urllib.parse import quote
 from pyspark.sql.connect.session import SparkSession
 
 import haclient
+import haclient.aio
 from bench.bench_engine import in_turn
 from bench.report import Row, report
 from haproc.ring.compare import contents, differences
@@ -53,6 +54,7 @@ def main() -> None:
                 rows += latency(ring)
                 if size == 3:
                     rows += failover(ring)
+                    report("ring", rows)
                     rows += drain(ring, queued)
             finally:
                 asyncio.run(ring.down())

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from haproc.classify.rules import RulesError, load_rules
 from haproc.config.check import check
 from haproc.config.errors import ConfigError, Problem
 from haproc.config.model import Config
@@ -69,5 +70,11 @@ def _absolute_log(log: str, walker: Walker) -> str:
 
 
 def _check_rules(config: Config, walker: Walker) -> None:
-    if config.rules is not None and not config.rules.is_file():
-        walker.problem("rules", f"there is no file {config.rules}")
+    if config.rules is None:
+        return
+    try:
+        load_rules(config.rules)
+    except OSError as error:
+        walker.problem("rules", f"{config.rules} cannot be read: {error.strerror}")
+    except RulesError as error:
+        walker.problem("rules", str(error))

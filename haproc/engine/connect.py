@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress
 from haproc.engine.lane import SparkLane, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
@@ -25,6 +25,7 @@ from haproc.engine.table import columns_of, last_version, single_row
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
 """Runs a job with one task, so a driver without executors does not pass."""
 _ATTEMPTS_MAX = 3
+_CONNECT_S = 1.0
 _Result = TypeVar("_Result")
 
 
@@ -40,6 +41,7 @@ class SparkConnectEngine:
         limits: EngineLimits = EngineLimits(),  # noqa: B008 (frozen)
     ) -> None:
         self._limits = limits
+        self._address = address
         self._ring = ring
         self._cluster = cluster
         self._channel = Channel(address, limits)
@@ -50,7 +52,26 @@ class SparkConnectEngine:
 
     async def probe(self, *, timeout_s: float) -> None:
         """Run a statement that needs the whole path to the executors; raises EngineError."""
-        await self._in_own_session(lambda own: single_row(own, _PROBE, timeout_s))
+        try:
+            await self._in_own_session(lambda own: single_row(own, _PROBE, timeout_s))
+        except EngineError as error:
+            if error.kind is ErrorKind.AVAILABILITY and await self._refuses():
+                raise EngineError(
+                    error.kind, "the server refuses connections", error_class=REFUSED
+                ) from error
+            raise
+
+    async def _refuses(self) -> bool:
+        """Whether nothing listens there, which the errors of gRPC don't tell from silence."""
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, writer = await asyncio.open_connection(self._address.host, self._address.port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
 
     def session(self, key: str) -> SparkSession:
         """Return the session of this key, made when first used."""

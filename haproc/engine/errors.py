@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class ErrorKind(StrEnum):
@@ -14,6 +15,10 @@ class ErrorKind(StrEnum):
     """The cluster could not be asked, or went away: its outcome is unknown, another one may do."""
     ENVIRONMENT = "environment"
     """The cluster answered but lacks something (memory, disk, executors): trying again may do."""
+
+
+REFUSED: Final = "CONNECTION_REFUSED"
+"""The error class of a server that does not accept connections: it is not there, for certain."""
 
 
 class EngineError(Exception):

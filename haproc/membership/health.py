@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 
 
 class Probed(Protocol):
@@ -79,7 +79,3 @@ class Health:
         if not self.up.is_set():
             self.up.set()
             self._on_change()
-
-
-REFUSED = "CONNECTION_REFUSED"
-"""The engine's error class for a server that does not accept connections."""

@@ -11,6 +11,7 @@ a table that may be a view, a statement whose parts are not clear count as diffe
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from haproc.classify.model import Kind, OperationClass, Statement
 from haproc.classify.tokens import UnclosedError
@@ -32,6 +33,7 @@ _UNTOUCHED = frozenset(
 """Statements whose effect holds no value that is computed now. A view's body is computed whenever
 it is read, so it stays as it is."""
 _CHANGING = frozenset({Kind.UPDATE, Kind.DELETE, Kind.MERGE})
+_HIDING_WORDS = frozenset({"BEGIN", "EXECUTE"})
 _OPAQUE_WORDS = frozenset({"BEGIN", "EXECUTE", "CALL"})
 
 _HINT_CHANGE = (
@@ -264,6 +266,16 @@ def _pin_change(
 def _pin_rest(statement: Statement, examination: Examination, foreign_functions: bool) -> Pinned:
     """DDL, and statements that nothing is known of."""
     scan, sql = examination.scan, statement.sql
+    if statement.kind is Kind.UNKNOWN and scan.word(0) not in _HIDING_WORDS:
+        # Only a rule of the operator's lets such a statement come here: it vouches for the names.
+        end = len(scan.tokens)
+        names = {call.name for call in scan.calls(0, end) if call.nature is Nature.UNKNOWN}
+        examination.known = replace(examination.known, functions=names)
+        examination.stretch(0, end)
+        findings = _remaining(examination, 0)
+        if findings:
+            return _refused(sql, [f.reason for f in findings], _hint(findings, _HINT_CHANGE))
+        return _replicated(examination)
     if statement.kind is Kind.UNKNOWN or scan.word(0) in _OPAQUE_WORDS:
         reason = "HAProc cannot look into this statement"
         return _refused(sql, [reason], "send the statements that it stands for one by one")

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, ResultStream, Settings
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
@@ -252,7 +252,7 @@ async def test_probe_without_a_server_is_refused_at_once(unused_tcp_port: int) -
         with pytest.raises(EngineError) as caught:
             async with asyncio.timeout(5):
                 await nowhere.probe(timeout_s=30)
-    assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, "UNAVAILABLE")
+    assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, REFUSED)
 
 
 async def test_lane_is_found_and_interrupted_by_a_later_engine(
@@ -265,7 +265,7 @@ async def test_lane_is_found_and_interrupted_by_a_later_engine(
     later = SparkConnectEngine(address_of(spark), ring="ring", cluster="a")
     async with contextlib.aclosing(later):
         await _wait_until_lane_active(engine, 3)
-        await later.lane(3).interrupt()
+        await later.lane(3).fence()
         with pytest.raises(EngineError) as caught:
             await running
         assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, "OPERATION_CANCELED")

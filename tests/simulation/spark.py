@@ -15,9 +15,8 @@ import re
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
-from haproc.membership.health import REFUSED
 
 _TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
 _STATES = (("already exists", "42P07"), ("no such table", "42P01"), ("CHECK constraint", "23001"))

@@ -154,7 +154,7 @@ def test_load_all_problems_reported_at_once() -> None:
         ("timeouts: {peer_s: .inf}", "timeouts.peer_s", "finite"),
         ("allow_anonymous: 1", "allow_anonymous", "expected true or false, found the number 1"),
         ("on_cluster_down: stop", "on_cluster_down", "must be wait or exit"),
-        ("rules: no-such-rules.yaml", "rules", "there is no file /etc/haproc/no-such-rules"),
+        ("rules: no-such-rules.yaml", "rules", "cannot be read"),
         ("rules: 5", "rules", "expected text, found the number 5; put it in quotes"),
         ("users: {etl: 1}", "users", "expected a list, found a mapping"),
         ("state_dir: ''", "state_dir", "must not be empty"),

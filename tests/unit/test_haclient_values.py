@@ -25,6 +25,7 @@ from haclient.statements import Split, is_row_insert, split
 from haproc.pin.parameters import bind, parse_parameters
 
 ZURICH = dt.timezone(dt.timedelta(hours=2))
+INTERVAL_MAX = dt.timedelta(days=106_751_990)  # Spark's: 64 bits of microseconds
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ scalars = st.one_of(
     st.dates(),
     st.datetimes(),
     st.datetimes(dt.datetime(2, 1, 1), dt.datetime(9998, 1, 1), timezones=st.just(ZURICH)),
-    st.timedeltas(),
+    st.timedeltas(-INTERVAL_MAX, INTERVAL_MAX),
     st.times(),
     st.uuids(),
     st.decimals(

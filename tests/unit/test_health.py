@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from haproc.engine.errors import EngineError, ErrorKind
-from haproc.membership.health import REFUSED, Health
+from haproc.engine.errors import REFUSED, EngineError, ErrorKind
+from haproc.membership.health import Health
 from tests.simulation.clock import run
 
 OK = None

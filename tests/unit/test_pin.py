@@ -10,7 +10,7 @@ import pytest
 from haproc.classify.classifier import classify
 from haproc.classify.model import RefusedError, Statement
 from haproc.classify.names import Context
-from haproc.classify.rules import Rules
+from haproc.classify.rules import Rules, parse_rules
 from haproc.pin.determinism import pin
 from haproc.pin.examine import Known
 from haproc.pin.functions import BARE, DETERMINISTIC, SYNTAX, Nature, nature
@@ -479,3 +479,12 @@ def test_zone_of_any_spelling_is_understood(name: str, offset_hours: int) -> Non
 def test_zone_of_unknown_name_is_refused() -> None:
     with pytest.raises(RefusedError, match="Nowhere"):
         zone_of("Nowhere/City")
+
+
+def test_statement_that_a_rule_vouches_for_is_replicated_unless_it_asks_for_chance() -> None:
+    def pinned(sql: str) -> Treatment:
+        rules = parse_rules("rules: [{kind: unknown, matches: '(?i)^call', class: synchronous}]")
+        return pin(classify(sql, Context(), rules), MOMENT).treatment
+
+    assert pinned("CALL system.compact('t')") is Treatment.REPLICATE
+    assert pinned("CALL system.compact(rand())") is Treatment.REFUSE
