@@ -17,6 +17,7 @@ from typing import Any
 import haclient
 from haproc.faults import VARIABLE
 from haproc.ring.compare import contents, differences
+from haproc.ring.daemon import launch
 from haproc.ring.local import LocalRing
 
 SETTLED_S = 240.0
@@ -51,15 +52,23 @@ class Rig:
     # -- its processes ---------------------------------------------------------------------
 
     def restart(self, name: str, fault: str = "") -> None:
-        """Start a cluster's HAProc again, with a fault if one is given, and let it recover."""
-        self.ring.kill(name, "haproc")
-        self.wait(lambda: self.ring.pids(name)["haproc"] is None, 10)
+        """Start a cluster's HAProc again, with a fault if one is given.
+
+        It has nothing to recover, so that the fault strikes the test's own statements.
+        """
+        self.settled()
+        asyncio.run(self.ring.stop_haproc(name))
         self.start(name, fault)
 
     def start(self, name: str, fault: str = "", ready: bool = True) -> None:
         """Start a cluster's HAProc if it does not run."""
         environment = {VARIABLE: fault} if fault else None
         asyncio.run(self.ring.start_haproc(name, ready=ready, environment=environment))
+
+    def start_to_die(self, name: str, fault: str) -> None:
+        """Start a cluster's HAProc, which dies of its fault while it recovers."""
+        launch(self.ring.config, self.ring.file, name, {VARIABLE: fault})
+        self.gone(name)
 
     def gone(self, name: str, timeout_s: float = 60) -> None:
         """Wait until a cluster's HAProc has ended."""

@@ -52,8 +52,7 @@ def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> No
             cursor.execute(f"INSERT INTO {table} VALUES ({number}, 'x')")
         # Dies once its first statement on the table, and then once its batch, is committed.
         for fault in ("apply.after:1:kill", "apply.after:2:kill", "intent.after:1:kill"):
-            rig.start("b", fault=fault, ready=False)
-            rig.gone("b")
+            rig.start_to_die("b", fault)
             cursor.execute(f"INSERT INTO {table} VALUES (100, 'late')")
             cursor.execute(f"INSERT INTO {table} VALUES (100, 'late')")
     rig.start("b")
