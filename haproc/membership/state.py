@@ -56,7 +56,7 @@ class Condition:
     stuck_at: int | None = None
     diverged_at: int | None = None
     behind: str = ""
-    """Why the log cannot bring this cluster up to date; empty if it can."""
+    """Why the log cannot bring this cluster up to date, and what to do; empty if it can."""
     cluster_error: str = ""
     log_error: str = ""
 
@@ -71,7 +71,7 @@ def state_of(condition: Condition) -> tuple[State, str]:
             f"another process has taken over this cluster ({c.fenced_by}); stop this one"
         )
     if c.behind:
-        return State.TOO_FAR_BEHIND, f"{c.behind}; rebuild this cluster from another one"
+        return State.TOO_FAR_BEHIND, c.behind
     if c.diverged_at is not None:
         return State.DIVERGED, (
             f"the operation at offset {c.diverged_at} had another outcome here than on the other "

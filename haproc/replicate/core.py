@@ -13,7 +13,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dmq import Entry, FencedError, Log, LogError, LogUnavailableError
+from dmq import (
+    Entry,
+    FencedError,
+    Log,
+    LogError,
+    LogRegressedError,
+    LogUnavailableError,
+    TrimmedError,
+)
 from haproc.config.model import Limits, Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
@@ -205,7 +213,11 @@ class Core:
         error = task.exception()
         if isinstance(error, LogError):
             # Reading on could skip or misread something: stop here, lose nothing, say so.
-            self.update(behind=str(error))
+            lost = isinstance(error, TrimmedError | LogRegressedError)
+            advice = (
+                "rebuild this cluster from another one" if lost else "nothing beyond is applied"
+            )
+            self.update(behind=f"{error}; {advice}")
         elif not self._broken.done():
             assert error is not None
             self._broken.set_exception(error)
@@ -256,16 +268,19 @@ class Core:
         return Schedule(self.me, progress, doubtful_below, limits)
 
     def log_answered(self) -> None:
-        """The log is there."""
+        """The log took a write."""
         if not self.condition.log_up:
             self.update(log_up=True, log_error="")
 
-    def log_failed(self, error: LogError) -> None:
+    def log_failed(self, error: Exception) -> None:
         """The log is away."""
         self.update(log_up=False, log_error=f"the log cannot be reached: {error}")
 
     async def reaching(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the log until it answers; other errors than its absence are raised."""
+        """Call the log until it answers; other errors than its absence are raised.
+
+        That it can be read does not mean that it can be written: only `append` and `store` say so.
+        """
         delay = self.timeouts.retry_first_s
         while True:
             try:
@@ -275,12 +290,12 @@ class Core:
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, self.timeouts.retry_max_s)
             else:
-                self.log_answered()
                 return result
 
     async def append(self, message: Message) -> int:
         """Append a control record; tries until the log takes it. Copies are harmless."""
         (offset,) = await self.reaching(lambda: self.log.append([to_record(message)]))
+        self.log_answered()
         return offset
 
     async def decide(
@@ -295,6 +310,7 @@ class Core:
 
     async def _commit(self) -> None:
         await self.reaching(self._commit_once)
+        self.log_answered()
         self.verdicts.forget(self.schedule.low - self.limits.window_records)
 
     async def _commit_once(self) -> None:

@@ -84,7 +84,7 @@ class Replica:
         if progress.low > doubtful_below:
             core.update(
                 behind=f"the log ends at {doubtful_below}, before this cluster's cursor "
-                f"{progress.low}: it lost its newest records"
+                f"{progress.low}: it lost its newest records; rebuild this cluster from another one"
             )
             return
         core.schedule = core.new_schedule(progress, doubtful_below)
@@ -150,7 +150,10 @@ class Replica:
             return
         applied = await self._asking(lambda: core.engine.offsets_applied(tables, core.application))
         if any(offset >= log_end for offset in applied.values()):
-            core.update(behind=f"tables hold offsets that the log (end {log_end}) does not have")
+            core.update(
+                behind=f"tables hold offsets that the log (end {log_end}) does not have; it is an "
+                "older copy: bring the newest one back"
+            )
             return
         for offset in core.schedule.restore(applied):
             known = core.board.at(offset)
@@ -164,6 +167,8 @@ class Replica:
         core = self.core
         while True:
             self._log_end = await core.reaching(core.log.end)
+            if not core.condition.log_up:
+                await core.store()  # does it take a write again?
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
     async def _catch_up(self) -> None:
@@ -252,6 +257,7 @@ class Replica:
                 hint="split it into several operations",
             ) from error
         except (LogError, TimeoutError) as error:
+            core.log_failed(error if str(error) else TimeoutError("no answer in time"))
             raise RequestError(
                 FailureKind.AVAILABILITY,
                 f"the log did not take the operation: {error or 'no answer in time'}",

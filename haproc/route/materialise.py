@@ -10,8 +10,10 @@ from haproc.pin import materialise as rows
 from haproc.pin.model import Pinned
 
 
-async def materialise(pinned: Pinned, session: Session, limits: Limits, timeout_s: float) -> str:
-    """Return the statement with its query's rows instead of the query.
+async def materialise(
+    pinned: Pinned, session: Session, limits: Limits, timeout_s: float
+) -> tuple[str, int]:
+    """Return the statement with its query's rows instead of the query, and how many they are.
 
     Raises RefusedError if there are too many rows or a type has no literals, and EngineError.
     """
@@ -32,4 +34,5 @@ async def materialise(pinned: Pinned, session: Session, limits: Limits, timeout_
             rows.check_size(pa.concat_tables(tables), bounds)
     finally:
         await stream.aclose()
-    return rows.materialised(source, pa.concat_tables(tables), columns, bounds)
+    found = pa.concat_tables(tables)
+    return rows.materialised(source, found, columns, bounds), found.num_rows

@@ -256,14 +256,16 @@ class RingService:
         settings: Settings,
         session: ClientSession | None,
     ) -> Answer:
-        text = statement.sql
+        text, affected = statement.sql, None
         if self._core.board.find(request.id) is None:
             try:
                 pinned = await self._pinned(request, statement, settings, session)
                 text = pinned.sql
                 if pinned.treatment is Treatment.MATERIALISE:
                     spark = await self._spark_session(settings, session)
-                    text = await materialise(pinned, spark, self._core.limits, request.timeout_s)
+                    text, affected = await materialise(
+                        pinned, spark, self._core.limits, request.timeout_s
+                    )
             except EngineError as error:
                 raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
             except RefusedError as error:
@@ -287,6 +289,7 @@ class RingService:
                 created_ms=now_ms(),
             ),
             request.timeout_s,
+            affected,
         )
 
     def _class_of(self, request: Request, statement: Statement) -> OperationClass:
@@ -333,7 +336,10 @@ class RingService:
             opaque |= {table for table in statement.reads if last_part(table) in names}
         return opaque
 
-    async def _submit(self, operation: Operation, timeout_s: float) -> Answer:
+    async def _submit(
+        self, operation: Operation, timeout_s: float, rows: int | None = None
+    ) -> Answer:
+        """Put an operation into the log; ``rows`` says how many it adds where Spark will not."""
         offset, outcome = await self._replica.submit(operation, timeout_s)
         if outcome.status is not Status.APPLIED:
             raise _rejected(outcome, offset)
@@ -346,8 +352,8 @@ class RingService:
         )
         applied = outcome.applied
         affected = applied.affected_rows
-        if affected is None and operation.insert is not None:
-            affected = operation.insert.rows  # Spark does not say
+        if affected is None:
+            affected = operation.insert.rows if operation.insert is not None else rows
         return Answer(report, Collected(applied.chunks), affected_rows=affected)
 
     # -- what can be wrong -----------------------------------------------------------------
