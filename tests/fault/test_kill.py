@@ -50,14 +50,15 @@ def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> No
     with rig.cursor("ac") as cursor:
         for number in range(12):
             cursor.execute(f"INSERT INTO {table} VALUES ({number}, 'x')")
-        # Dies once its first statement on the table, and then once its batch, is committed.
+        # Dies once its first statement on the table, once a batch is committed, and once a batch's
+        # intent is stored.
         for fault in ("apply.after:1:kill", "apply.after:2:kill", "intent.after:1:kill"):
             rig.start_to_die("b", fault)
-            cursor.execute(f"INSERT INTO {table} VALUES (100, 'late')")
-            cursor.execute(f"INSERT INTO {table} VALUES (100, 'late')")
+            for _ in range(4):
+                cursor.execute(f"INSERT INTO {table} VALUES (100, 'late')")
     rig.start("b")
-    assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(18, 13)]
-    rig.check_equal()
+    assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(24, 13)]
+    rig.check_equal(table)
 
 
 def test_spark_killed_mid_statement_is_replaced_and_recovers(rig: Rig) -> None:
@@ -71,7 +72,7 @@ def test_spark_killed_mid_statement_is_replaced_and_recovers(rig: Rig) -> None:
             errors.append(error)
 
     writer = threading.Thread(target=write)
-    end = rig.status("a")["log_end"]
+    end = rig.log_end()
     writer.start()
     rig.wait(lambda: rig.status("b")["log_end"] > end, 30)
     rig.ring.kill("a", "spark")
