@@ -53,10 +53,13 @@ def measure(runner: asyncio.Runner, spark: LocalSpark) -> None:
     selects = in_turn(
         lambda: runner.run(_select(engine)), lambda: pyspark.sql("SELECT 1").collect(), SELECTS
     )
-    inserts = in_turn(
-        lambda: runner.run(_insert(engine, next(versions))),
-        lambda: pyspark.sql("INSERT INTO by_pyspark VALUES (1)").collect(),
-        INSERTS,
+    inserts, guarded = (
+        in_turn(
+            lambda guarded=guarded: runner.run(_insert(engine, next(versions), guarded)),  # type: ignore[misc]
+            lambda: pyspark.sql("INSERT INTO by_pyspark VALUES (1)").collect(),
+            INSERTS,
+        )
+        for guarded in (False, True)
     )
     probes = in_turn(
         lambda: runner.run(engine.probe(timeout_s=_TIMEOUT_S)),
@@ -70,6 +73,7 @@ def measure(runner: asyncio.Runner, spark: LocalSpark) -> None:
         [
             _row("SELECT 1, p50", selects, "the same through PySpark"),
             _row("one-row INSERT with a mark, p50", inserts, "one without, through PySpark"),
+            _row("the same guarded by Delta, p50", guarded, "one without, through PySpark"),
             _row("health probe, p50", probes, "range(2).count() through PySpark"),
         ],
     )
@@ -104,11 +108,11 @@ async def _select(engine: SparkConnectEngine) -> None:
             pass
 
 
-async def _insert(engine: SparkConnectEngine, version: int) -> None:
+async def _insert(engine: SparkConnectEngine, version: int, guarded: bool) -> None:
     await engine.lane(0).apply(
         SqlWrite("INSERT INTO by_engine VALUES (1)"),
         Settings(),
-        Mark("bench", version),
+        Mark("bench", version, guarded),
         timeout_s=_TIMEOUT_S,
     )
 

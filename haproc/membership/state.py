@@ -38,6 +38,9 @@ class State(StrEnum):
 SERVING: Final = frozenset({State.READY, State.READ_ONLY})
 """States in which the client door is open."""
 
+HOPELESS: Final = frozenset({State.FENCED, State.TOO_FAR_BEHIND, State.DIVERGED})
+"""States that no waiting ends."""
+
 PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, State.STARTING})
 """States in which a HAProc will run what it originated without anybody's help."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from haproc.config.model import Address, Config
+from haproc.membership.state import HOPELESS
 from haproc.ring.process import DetachedProcess
 
 _POLL_S = 0.05
@@ -73,19 +74,26 @@ async def wait_answering(config: Config, cluster: str, timeout_s: float, *, read
         while time.monotonic() < end:
             if process.identity() is None:
                 raise StartError(f"the HAProc of {cluster} ended, see {log}:\n{_tail(log)}")
-            if await _answers(session, url):
+            state, reason = await _state(session, url)
+            if state is None:
                 return
+            if state in HOPELESS:
+                raise StartError(f"the HAProc of {cluster} is {state}: {reason}")
             await asyncio.sleep(_POLL_S)
     what = "does not serve" if ready else "does not answer"
     raise StartError(f"the HAProc of {cluster} {what} after {timeout_s:g} s, see {log}")
 
 
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+async def _state(session: aiohttp.ClientSession, url: str) -> tuple[str | None, str]:
+    """Return (None, "") if it is as wanted, else the state that it tells, if any, and why."""
     try:
         async with session.get(url) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False
+            if response.status == 200:
+                return None, ""
+            body = await response.json()
+            return str(body.get("state", "")), str(body.get("reason", ""))
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return "", ""
 
 
 def _tail(log: Path) -> str:
