@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.scenario import Report, simulate
-
-
-def one(seed: int) -> Report:
-    """Run a seed; a crash of the run is a problem of the run."""
-    logging.disable(logging.CRITICAL)
-    try:
-        return simulate(seed)
-    except Exception as error:
-        return Report(seed, problems=[repr(error)])
+from tests.simulation.seeds import many
 
 
 def main() -> int:
@@ -25,15 +14,14 @@ def main() -> int:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     began, bad, totals = time.monotonic(), 0, Counter[str]()
-    with ProcessPoolExecutor() as pool:
-        for report in pool.map(one, range(first, first + seeds), chunksize=10):
-            totals["acknowledged"] += report.acknowledged
-            totals["rejected"] += report.rejected
-            totals["unknown"] += report.unknown
-            totals["kills"] += report.kills
-            if report.problems:
-                bad += 1
-                print(f"seed {report.seed}:", *report.problems[:5], sep="\n  ")
+    for report in many(range(first, first + seeds)):
+        totals["acknowledged"] += report.acknowledged
+        totals["rejected"] += report.rejected
+        totals["unknown"] += report.unknown
+        totals["kills"] += report.kills
+        if report.problems:
+            bad += 1
+            print(f"seed {report.seed}:", *report.problems[:5], sep="\n  ")
     seconds = time.monotonic() - began
     print(f"{seeds} seeds in {seconds:.0f} s: {dict(totals)}; {bad} broke a promise")
     return 1 if bad else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -12,16 +11,15 @@ from haproc.replicate import applier, schedule
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import Intent, Schedule, Unit
 from haproc.replicate.window import Window
-from tests.simulation.__main__ import one
 from tests.simulation.scenario import simulate
+from tests.simulation.seeds import many, one
 from tests.simulation.spark import SimSpark
 
 SEEDS = int(os.environ.get("SEEDS", "300"))
 
 
 def test_ring_under_every_kind_of_fault_keeps_its_promises() -> None:
-    with ProcessPoolExecutor() as pool:
-        reports = list(pool.map(one, range(SEEDS), chunksize=10))
+    reports = list(many(range(SEEDS)))
     assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
     # The runs were not idle: faults struck and writes got through.
     assert sum(report.kills for report in reports) > 5 * SEEDS

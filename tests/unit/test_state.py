@@ -47,7 +47,7 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
             {**WELL, "fenced_by": "a2"},
             "another process has taken over this cluster (a2)",
         ),
-        ({**WELL, "behind": "offset 3 is gone"}, "offset 3 is gone; rebuild this cluster"),
+        ({**WELL, "behind": "offset 3 is gone; rebuild"}, "offset 3 is gone; rebuild"),
         ({**WELL, "diverged_at": 17}, "offset 17 had another outcome here"),
         ({**WELL, "stuck_at": 17, "cluster_error": "disk full"}, "17 keeps failing here (disk"),
         ({"started": True, "cluster_error": "refused"}, "refused"),

@@ -1,0 +1,28 @@
+"""Running seeds, one or many."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.scenario import Report, simulate
+
+
+def one(seed: int) -> Report:
+    """Run a seed; a crash of the run is a problem of the run."""
+    logging.disable(logging.CRITICAL)
+    try:
+        return simulate(seed)
+    except Exception as error:
+        return Report(seed, problems=[repr(error)])
+
+
+def many(seeds: Iterable[int]) -> Iterator[Report]:
+    """Run seeds side by side, on every core.
+
+    In processes of their own from the start: what gRPC leaves in a process does not survive a fork.
+    """
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(one, seeds, chunksize=10)
