@@ -202,7 +202,7 @@ def _status(ring: LocalRing, name: str) -> Any:
 
 
 def _ms(name: str, pair: tuple[float, float], compared_with: str) -> Row:
-    return Row(name, "ms", pair[0], compared_with, pair[1])
+    return Row(name, "ms", pair[0] * 1e3, compared_with, pair[1] * 1e3)
 
 
 if __name__ == "__main__":
