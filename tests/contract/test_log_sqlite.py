@@ -206,19 +206,13 @@ async def test_append_while_a_writer_process_is_stopped_goes_on(tmp_path: Path) 
         lock = WriterLock(tmp_path / "log.db-lock")
         with lock.held():
             child.send_signal(signal.SIGSTOP)
-            await asyncio.wait_for(_stopped(child.pid), DEADLINE_S)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
         lock.close()
         assert await asyncio.wait_for(log.append([Record("test")]), DEADLINE_S) == [0]
     finally:
         child.kill()
         await child.wait()
     await log.close()
-
-
-async def _stopped(pid: int) -> None:
-    stat = Path(f"/proc/{pid}/stat")
-    while stat.read_text().rpartition(")")[2].split()[0] != "T":
-        await asyncio.sleep(0.01)
 
 
 async def test_append_writes_of_one_turn_share_one_transaction(tmp_path: Path) -> None:
