@@ -206,7 +206,7 @@ async def test_append_while_a_writer_process_is_stopped_goes_on(tmp_path: Path) 
         lock = WriterLock(tmp_path / "log.db-lock")
         with lock.held():
             child.send_signal(signal.SIGSTOP)
-            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            await asyncio.to_thread(os.waitid, os.P_PID, child.pid, os.WSTOPPED)
         lock.close()
         assert await asyncio.wait_for(log.append([Record("test")]), DEADLINE_S) == [0]
     finally:
