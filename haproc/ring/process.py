@@ -87,7 +87,7 @@ class DetachedProcess:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if (child := _children.get(identity.pid)) is not None and child.poll() is not None:
-            del _children[identity.pid]
+            _children.pop(identity.pid, None)  # another thread may look at the same time
         return identity if start_time(identity.pid) == identity.started else None
 
     def signal(self, number: signal.Signals) -> bool:

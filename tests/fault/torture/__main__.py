@@ -1,0 +1,50 @@
+"""``python -m tests.fault.torture --minutes 20 --kills 100 --log sqlite --seed 1``.
+
+``--check FILE`` judges an old history again instead. Exit code 1: a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from tests.fault.torture.run import Options, judge, torture
+
+
+def main() -> int:
+    """Run, print the figures and what was found."""
+    parser = argparse.ArgumentParser(prog="torture", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--log", default="sqlite")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--pace", type=float, default=6.5, help="seconds between faults")
+    parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--check", type=Path, default=None, help="a history to judge again")
+    given = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
+    folder = given.folder or Path("build") / f"torture-{given.log}-{seed}-{int(time.time())}"
+    options = Options(seed, folder.resolve(), given.minutes, given.kills, given.log, given.pace)
+    if given.check is not None:
+        verdict = judge(options, given.check)
+    else:
+        signal.signal(signal.SIGTERM, _interrupted)
+        print(f"seed {seed}, log {given.log}, in {options.folder}", flush=True)
+        verdict = torture(options)
+    print(verdict)
+    return 1 if verdict.violations else 0
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """End as Ctrl-C does, so that everything is cleaned up."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

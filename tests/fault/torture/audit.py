@@ -1,0 +1,177 @@
+"""Looks at the clusters and the log directly, past the HAProcs.
+
+While the run goes on: loads a cluster's stored progress from the log, then reads a table from its
+Spark, so that a cursor beyond the data is seen even while the HAProc is dead. In the end: all
+tables of all clusters, and every operation in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dmq import Log, LogError
+from dmq.opening import open_log
+from haproc.config.model import Config
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Session, Settings
+from haproc.replicate.progress import from_cursor
+from haproc.ring.compare import contents
+from tests.fault.torture.history import (
+    COLUMNS,
+    Content,
+    History,
+    Position,
+    content_json,
+    position_json,
+)
+from tests.fault.torture.part import Part
+from tests.fault.torture.workloads import TABLES, content_of, select
+
+_PAUSE_S = (1.0, 4.0)
+_READ_S = 20.0
+_FINAL_READ_S = 120.0
+_LOG_ENTRIES_A_LINE = 200
+
+
+class Auditor(Part):
+    """Audits now and then until stopped."""
+
+    def __init__(self, config: Config, seed: int, history: History) -> None:
+        super().__init__("auditor", history)
+        self._config = config
+        self._random = random.Random(f"{seed} auditor")
+
+    def work(self) -> None:
+        """Audit one table of one cluster after another."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        while not await asyncio.to_thread(self._stopped.wait, self._random.uniform(*_PAUSE_S)):
+            cluster = self._random.choice([each.name for each in self._config.clusters])
+            table = self._random.choice(list(TABLES))
+            try:
+                await self._audit(cluster, table)
+            except (EngineError, LogError, OSError, TimeoutError) as error:
+                self._history.write("audit-failed", cluster=cluster, error=str(error)[:200])
+
+    async def _audit(self, cluster: str, table: str) -> None:
+        async with asyncio.timeout(_READ_S + 5):
+            async with opened_log(self._config) as log:
+                invoked = self._history.now()
+                position = await position_of(log, cluster)
+            async with opened_session(self._config, cluster) as session:
+                rows = await read_rows(session, select(table), _READ_S)
+        self._history.write(
+            "read",
+            process=self.name,
+            invoked=round(invoked, 4),
+            table=table,
+            cluster=cluster,
+            content=content_json(content_of(table, rows)),
+            position=position_json(position),
+        )
+
+
+@contextlib.asynccontextmanager
+async def opened_log(config: Config) -> AsyncIterator[Log]:
+    """Open the ring's log for a look."""
+    log = await open_log(config.log)
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+@contextlib.asynccontextmanager
+async def opened_session(config: Config, cluster: str) -> AsyncIterator[Session]:
+    """Open a session on a cluster's Spark."""
+    address = config.cluster(cluster).spark
+    engine = SparkConnectEngine(address, ring=config.ring, cluster=f"{cluster}/audit-{os.getpid()}")
+    try:
+        session = engine.session("audit")
+        await session.configure(Settings())
+        yield session
+    finally:
+        await engine.aclose()
+
+
+async def position_of(log: Log, cluster: str) -> Position | None:
+    """Return a cluster's stored progress; None if it has none yet."""
+    cursor = await log.load_cursor(cluster)
+    if cursor is None:
+        return None
+    progress = from_cursor(cursor)
+    return Position(progress.low, progress.done, await log.end())
+
+
+async def read_rows(session: Session, sql: str, timeout_s: float) -> list[tuple[Any, ...]]:
+    """Run a query and return its rows."""
+    rows: list[tuple[Any, ...]] = []
+    async with contextlib.aclosing(await session.query(sql, timeout_s=timeout_s)) as result:
+        async for chunk in result:
+            with pa.ipc.open_stream(io.BytesIO(chunk.data)) as reader:
+                rows += [tuple(row.values()) for row in reader.read_all().to_pylist()]
+    return rows
+
+
+# -- in the end ----------------------------------------------------------------------------------
+
+
+async def finish(config: Config, tables: Sequence[str], history: History) -> None:
+    """Write down the whole log and what every cluster holds."""
+    checksums = await contents(config)
+    async with opened_log(config) as log:
+        await _write_log(log, history)
+        for cluster in config.clusters:
+            position = await position_of(log, cluster.name)
+            async with opened_session(config, cluster.name) as session:
+                held = await _held(session, tables)
+            history.write(
+                "final",
+                cluster=cluster.name,
+                position=position_json(position),
+                tables={name: content_json(content) for name, content in held.items()},
+                checksums={
+                    name: f"{found.rows} rows, {found.checksum:x}"
+                    for name, found in checksums[cluster.name].items()
+                    if found is not None
+                },
+            )
+
+
+async def _write_log(log: Log, history: History) -> None:
+    entries: list[tuple[int, str]] = []
+    at = await log.start()
+    while batch := await log.read(at):
+        entries += [(e.offset, e.record.key) for e in batch if e.record.kind == "operation"]
+        at = batch[-1].offset + 1
+    for first in range(0, max(1, len(entries)), _LOG_ENTRIES_A_LINE):
+        history.write("log", entries=entries[first : first + _LOG_ENTRIES_A_LINE])
+
+
+async def _held(session: Session, tables: Sequence[str]) -> dict[str, Content | None]:
+    there = {str(row[1]) for row in await read_rows(session, "SHOW TABLES", _FINAL_READ_S)}
+    held: dict[str, Content | None] = {}
+    for table in tables:
+        if table not in there:
+            held[table] = None
+            continue
+        rows = await read_rows(session, select(table), _FINAL_READ_S)
+        held[table] = content_of(table, rows)
+        if table not in TABLES:
+            described = await read_rows(session, f"DESCRIBE TABLE {table}", _FINAL_READ_S)
+            names = [str(row[0]) for row in described]
+            columns = tuple(
+                int(name[1:]) for name in names if name[:1] == "c" and name[1:].isdigit()
+            )
+            held[table] = {**held[table], COLUMNS: columns}  # type: ignore[dict-item]
+    return held

@@ -1,0 +1,159 @@
+"""What was done in a run, in figures. Values in, values out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.fault.torture.history import Outcome, Run, Verb
+
+_NEVER = math.inf
+
+
+def figures(run: Run) -> dict[str, Any]:
+    """Return everything that a report needs, ready for JSON."""
+    nemesis = [event for event in run.events if event["type"] == "nemesis"]
+    return {
+        "seconds": round(_end_of_faults(run), 1),
+        "kills": _kills(nemesis),
+        "kills_total": sum(1 for event in nemesis if _is_kill(event)),
+        "freezes": dict(Counter(e["target"] for e in nemesis if e["action"] == "freeze")),
+        "cuts": dict(Counter(e["mode"] for e in nemesis if e["action"] == "cut")),
+        "skipped": sum(1 for event in nemesis if event["action"] == "skip"),
+        "operations": _operations(run),
+        "reads": _reads(run),
+        "longest_s": _longest(run),
+        "no_cluster_ready_s": _without_any(run.events),
+        "recovery_s": _recoveries(run.events),
+        "log_operations": len(run.log) if run.log is not None else None,
+    }
+
+
+def _is_kill(event: Mapping[str, Any]) -> bool:
+    return event["action"] in ("kill", "died at step", "kill before its step")
+
+
+def _kills(nemesis: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return kills by target, and in each by what they were part of."""
+    found: dict[str, Counter[str]] = {}
+    for event in filter(_is_kill, nemesis):
+        what = event["scheme"]
+        if event["action"] == "died at step":
+            what = f"at {event['step'].partition(':')[0]}"
+        elif event["scheme"] == "a HAProc at a step":
+            what = "before it was armed" if event["action"] == "kill" else "armed in vain"
+        found.setdefault(event["target"], Counter())[what] += 1
+    return {target: dict(counts.most_common()) for target, counts in found.items()}
+
+
+def _operations(run: Run) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for op in run.ops:
+        workload = op.process.partition("-")[0]
+        if op.verb is Verb.WRONG:
+            workload = "wrong"
+        found.setdefault(workload, Counter())[op.outcome.value] += 1
+    return {name: dict(counts) for name, counts in sorted(found.items())}
+
+
+def _reads(run: Run) -> dict[str, int]:
+    audits = sum(1 for read in run.reads if read.position is not None)
+    failed = sum(1 for event in run.events if event["type"] == "read-failed")
+    return {"ok": len(run.reads) - audits, "failed": failed, "audits": audits}
+
+
+def _longest(run: Run) -> dict[str, float]:
+    """Return how long clients waited: for what was acknowledged, and in vain."""
+    acknowledged = sorted(op.took_s for op in run.ops if op.outcome is Outcome.ACK)
+    others = [op.took_s for op in run.ops if op.outcome is not Outcome.ACK]
+    reads = sorted(r.completed_s - r.invoked_s for r in run.reads if r.position is None)
+    failed = [e["t"] - e["invoked"] for e in run.events if e["type"] == "read-failed"]
+    return {
+        "write_p50": _share(acknowledged, 0.5),
+        "write_p99": _share(acknowledged, 0.99),
+        "write_max": _share(acknowledged, 1.0),
+        "write_in_vain_max": round(max((s for s in others if s != _NEVER), default=0.0), 2),
+        "read_p50": _share(reads, 0.5),
+        "read_p99": _share(reads, 0.99),
+        "read_max": _share(reads, 1.0),
+        "read_in_vain_max": round(max(failed, default=0.0), 2),
+    }
+
+
+def _share(ordered: Sequence[float], share: float) -> float:
+    if not ordered:
+        return 0.0
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 2)
+
+
+def _end_of_faults(run: Run) -> float:
+    return next((float(e["t"]) for e in run.events if e["type"] == "calm"), 0.0)
+
+
+def _without_any(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return how long no HAProc said READY, in all and at the longest, as the watch saw it."""
+    ready: set[str] = set()
+    seen: set[str] = set()
+    since: float | None = None
+    total = longest = 0.0
+    for event in events:
+        if event["type"] != "state":
+            continue
+        seen.add(event["cluster"])
+        if event["state"] == "READY":
+            ready.add(event["cluster"])
+            if since is not None:
+                total, longest = total + event["t"] - since, max(longest, event["t"] - since)
+                since = None
+        else:
+            had = bool(ready)
+            ready.discard(event["cluster"])
+            if had and not ready and since is None:
+                since = float(event["t"])
+    return {"total": round(total, 1), "longest": round(longest, 1)}
+
+
+def _recoveries(events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the seconds from the last start of a killed process to READY, by what was killed."""
+    found: dict[str, list[float]] = {}
+    started: dict[str, tuple[float, str]] = {}
+    for event in events:
+        if event["type"] == "nemesis" and event["action"] == "start":
+            if event["target"] == "broker":
+                continue
+            _, before = started.get(event["name"], (0.0, ""))
+            what = event["target"] if before in ("", event["target"]) else "haproc and spark"
+            started[event["name"]] = (float(event["t"]), what)
+        elif event["type"] == "nemesis" and _is_kill(event):
+            # Whatever was recovering is down again; what it had been waiting for stays known.
+            if event["name"] in started:
+                started[event["name"]] = (_NEVER, started[event["name"]][1])
+        elif event["type"] == "state" and event["state"] == "READY":
+            at, what = started.pop(event["cluster"], (_NEVER, ""))
+            if at != _NEVER:
+                found.setdefault(what, []).append(event["t"] - at)
+    return {
+        what: {
+            "count": len(each),
+            "p50": _share(sorted(each), 0.5),
+            "max": _share(sorted(each), 1.0),
+        }
+        for what, each in sorted(found.items())
+    }
+
+
+def shown(values: Mapping[str, Any], indent: str = "  ") -> str:
+    """Return figures as lines of text."""
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, dict) and any(isinstance(each, dict) for each in value.values()):
+            lines.append(f"{indent}{name}:")
+            lines.append(shown(value, indent + "  "))
+        elif isinstance(value, dict):
+            told = ", ".join(f"{key} {each}" for key, each in value.items()) or "none"
+            lines.append(f"{indent}{name}: {told}")
+        else:
+            lines.append(f"{indent}{name}: {value}")
+    return "\n".join(lines)

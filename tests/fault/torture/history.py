@@ -1,0 +1,308 @@
+"""What happened, as lines of JSON: written while it happens, and read back for the checker.
+
+Every line has a ``type`` and the times ``t`` (seconds since the run began, monotonic) and ``wall``.
+An operation has two lines, ``invoke`` and ``complete``; where the second is missing, because the
+run itself died, its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+
+class Verb(StrEnum):
+    """What an operation does. A table's verbs say which kind of table it is."""
+
+    INSERT = "insert"
+    """Rows with new ids, all or none; in a register: one more row for the key."""
+    PUT = "put"
+    """A register's value, whether it has one or not."""
+    UPDATE = "update"
+    """A register's value, if it has one."""
+    DELETE = "delete"
+    APPEND = "append"
+    """One more element at the end of a key's list."""
+    CREATE = "create"
+    ADD_COLUMN = "add column"
+    DROP = "drop"
+    WRONG = "wrong"
+    """A statement that must be refused."""
+
+
+class Outcome(StrEnum):
+    """What the client was told."""
+
+    ACK = "ack"
+    REJECTED = "rejected"
+    """It has no effect anywhere, now or later."""
+    NOT_SENT = "not sent"
+    """It is in no log."""
+    UNKNOWN = "unknown"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it surely has no effect."""
+        return self in (Outcome.REJECTED, Outcome.NOT_SENT)
+
+
+Content: TypeAlias = Mapping[str, tuple[int, ...]]
+"""A table by key: a list's elements in order, a register's rows, a set's ids under ``""``."""
+COLUMNS = "columns"
+"""The key under which a table that has its own DDL holds the numbers of its added columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One write of a client."""
+
+    id: str
+    process: str
+    verb: Verb
+    table: str
+    key: str = ""
+    values: tuple[int, ...] = ()
+    invoked_s: float = 0.0
+    completed_s: float = math.inf
+    """Infinite if the outcome is unknown: it may yet be applied."""
+    outcome: Outcome = Outcome.UNKNOWN
+    cluster: str = ""
+    offset: int | None = None
+    error: str = ""
+    took_s: float = math.inf
+
+    def __str__(self) -> str:
+        at = f" at offset {self.offset}" if self.offset is not None else ""
+        by = f" by {self.cluster}" if self.cluster else ""
+        what = f"{self.verb} {self.key}={pack(self.values)}" if self.key else str(self.verb)
+        return f"{self.process}'s {what} ({self.id}, {self.outcome}{by}{at})"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A cluster's stored progress: all below ``low`` and all of ``done`` is applied."""
+
+    low: int
+    done: frozenset[int] = frozenset()
+    log_end: int = 0
+    """The log's end, read after the progress."""
+
+    def claims(self, offset: int | None) -> bool:
+        """Whether the operation at this offset is said to be applied."""
+        return offset is not None and (offset < self.low or offset in self.done)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A table as somebody saw it on one cluster."""
+
+    process: str
+    table: str
+    cluster: str
+    invoked_s: float
+    completed_s: float
+    content: Content
+    position: Position | None = None
+    """The cluster's progress, loaded before the table was read."""
+
+    def __str__(self) -> str:
+        return f"{self.process}'s read at {self.completed_s:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """What a cluster held in the end; None for a table that is not there."""
+
+    cluster: str
+    position: Position | None
+    tables: Mapping[str, Content | None]
+    checksums: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A whole history."""
+
+    ops: tuple[Op, ...] = ()
+    reads: tuple[Read, ...] = ()
+    finals: tuple[Final, ...] = ()
+    log: tuple[tuple[int, str], ...] | None = None
+    """Offset and request id of every operation in the log, in its order."""
+    events: tuple[Mapping[str, Any], ...] = ()
+    """All other lines."""
+
+
+# -- values in JSON ------------------------------------------------------------------------------
+
+
+def pack(values: Sequence[int]) -> str:
+    """Write numbers shortly, in their order: runs that rise by one become ``first-last``."""
+    parts: list[str] = []
+    start = 0
+    for at in range(1, len(values) + 1):
+        if at == len(values) or values[at] != values[at - 1] + 1:
+            first, last = values[start], values[at - 1]
+            parts.append(str(first) if first == last else f"{first}-{last}")
+            start = at
+    return ",".join(parts)
+
+
+def unpack(text: str) -> tuple[int, ...]:
+    """Read what `pack` wrote."""
+    values: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        values.extend(range(int(first), int(last or first) + 1))
+    return tuple(values)
+
+
+def content_json(content: Content | None) -> dict[str, str] | None:
+    """Return a table's content as it stands in a history."""
+    return None if content is None else {key: pack(values) for key, values in content.items()}
+
+
+def _content(packed: Mapping[str, str] | None) -> Content | None:
+    return None if packed is None else {key: unpack(text) for key, text in packed.items()}
+
+
+def position_json(position: Position | None) -> dict[str, Any] | None:
+    """Return a cluster's progress as it stands in a history."""
+    if position is None:
+        return None
+    done = pack(sorted(position.done))
+    return {"low": position.low, "done": done, "log_end": position.log_end}
+
+
+def _position(packed: Mapping[str, Any] | None) -> Position | None:
+    if packed is None:
+        return None
+    return Position(packed["low"], frozenset(unpack(packed["done"])), packed["log_end"])
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+class History:
+    """Appends events to a file; threads share it."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file.open("a", encoding="utf-8")
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Return the seconds since the run began."""
+        return self._clock() - self._began
+
+    def write(self, kind: str, **fields: Any) -> float:
+        """Write one event and return its time."""
+        with self._lock:
+            # Within the lock, so that the lines stand in the order of their times.
+            at = round(self.now(), 4)
+            line = json.dumps({"t": at, "wall": round(time.time(), 3), "type": kind, **fields})
+            if not self._file.closed:
+                self._file.write(line + "\n")
+                self._file.flush()
+            return at
+
+    def close(self) -> None:
+        """Close the file; what is written later is dropped."""
+        with self._lock:
+            self._file.close()
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def load(file: Path) -> Run:
+    """Read a history; a last line that was cut off is left out."""
+    lines: list[dict[str, Any]] = []
+    with file.open(encoding="utf-8") as text:
+        for line in text:
+            if line.endswith("\n"):
+                lines.append(json.loads(line))
+    return from_lines(lines)
+
+
+def from_lines(lines: Iterable[Mapping[str, Any]]) -> Run:
+    """Return the history that these lines tell."""
+    ops: dict[str, Op] = {}
+    reads: list[Read] = []
+    finals: list[Final] = []
+    log: list[tuple[int, str]] | None = None
+    events: list[Mapping[str, Any]] = []
+    for line in lines:
+        match line["type"]:
+            case "invoke":
+                ops[line["id"]] = _invoked(line)
+            case "complete":
+                ops[line["id"]] = _completed(ops[line["id"]], line)
+            case "read":
+                reads.append(_read(line))
+            case "final":
+                finals.append(_final(line))
+            case "log":
+                log = [*(log or []), *((offset, key) for offset, key in line["entries"])]
+            case _:
+                events.append(line)
+    return Run(
+        tuple(ops.values()),
+        tuple(reads),
+        tuple(finals),
+        None if log is None else tuple(log),
+        tuple(events),
+    )
+
+
+def _invoked(line: Mapping[str, Any]) -> Op:
+    return Op(
+        id=line["id"],
+        process=line["process"],
+        verb=Verb(line["verb"]),
+        table=line["table"],
+        key=line["key"],
+        values=unpack(line["values"]),
+        invoked_s=line["t"],
+    )
+
+
+def _completed(op: Op, line: Mapping[str, Any]) -> Op:
+    outcome = Outcome(line["outcome"])
+    return replace(
+        op,
+        completed_s=math.inf if outcome is Outcome.UNKNOWN else line["t"],
+        outcome=outcome,
+        cluster=line["cluster"],
+        offset=line["offset"],
+        error=line["error"],
+        took_s=line["t"] - op.invoked_s,
+    )
+
+
+def _read(line: Mapping[str, Any]) -> Read:
+    return Read(
+        process=line["process"],
+        table=line["table"],
+        cluster=line["cluster"],
+        invoked_s=line["invoked"],
+        completed_s=line["t"],
+        content=_content(line["content"]) or {},
+        position=_position(line["position"]),
+    )
+
+
+def _final(line: Mapping[str, Any]) -> Final:
+    return Final(
+        cluster=line["cluster"],
+        position=_position(line["position"]),
+        tables={name: _content(content) for name, content in line["tables"].items()},
+        checksums=line["checksums"],
+    )

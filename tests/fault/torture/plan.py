@@ -1,0 +1,239 @@
+"""Which fault strikes when: a seed makes an endless list, always the same.
+
+The plan knows nothing of the run. It keeps account of what it has broken itself, with an estimate
+of how long that takes to recover, and mostly leaves one cluster alone; sometimes, on purpose, it
+does not. What is still down when its next fault is due is skipped by the nemesis.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from haproc.replicate.steps import Step
+
+
+class Target(StrEnum):
+    """A kind of process."""
+
+    HAPROC = "haproc"
+    SPARK = "spark"
+    BROKER = "broker"
+
+
+class Deed(StrEnum):
+    """What is done."""
+
+    KILL = "kill"
+    STEP = "step"
+    """The HAProc is killed and started so that it dies at a named step; two kills."""
+    FREEZE = "freeze"
+    CUT = "cut"
+
+
+class Mode(StrEnum):
+    """What a link does with what passes over it."""
+
+    PASS = "pass"
+    REFUSE = "refuse"
+    """Nobody listens; what was connected is reset."""
+    STALL = "stall"
+    """Bytes are held back, and go on when it is over."""
+    DROP = "drop"
+    """Connections are taken and reset."""
+    DELAY = "delay"
+
+
+Victim = tuple[Target, str]
+
+_RECOVERY_S = {Target.HAPROC: 6.0, Target.SPARK: 30.0, Target.BROKER: 12.0}
+"""Estimates on two busy cores, after the process is started again."""
+_STEPS = (
+    Step.APPEND_BEFORE,
+    Step.APPEND_AFTER,
+    Step.INTENT_AFTER,
+    Step.APPLY_BEFORE,
+    Step.APPLY_AFTER,
+    Step.APPLY_AFTER,  # the moment between a commit on Spark and the cursor
+    Step.CURSOR_AFTER,
+)
+
+
+class Scheme(StrEnum):
+    """What the plan chooses from."""
+
+    HAPROC = "a HAProc"
+    STEP = "a HAProc at a step"
+    TWICE = "a HAProc, again while it recovers"
+    TWO = "two HAProcs at once"
+    ALL = "all HAProcs"
+    SPARK = "a Spark server"
+    BOTH = "HAProc and Spark of a cluster"
+    FREEZE_HAPROC = "freeze a HAProc"
+    FREEZE_SPARK = "freeze a Spark server"
+    CUT = "cut a link"
+    BROKER = "a broker"
+    BROKER_RECOVERY = "a broker while a HAProc recovers"
+    FREEZE_BROKER = "freeze a broker"
+
+
+_WEIGHTS = {
+    Scheme.HAPROC: 26,
+    Scheme.STEP: 20,
+    Scheme.TWICE: 6,
+    Scheme.TWO: 6,
+    Scheme.ALL: 2,
+    Scheme.SPARK: 12,
+    Scheme.BOTH: 4,
+    Scheme.FREEZE_HAPROC: 8,
+    Scheme.FREEZE_SPARK: 4,
+    Scheme.CUT: 12,
+}
+_BROKER_WEIGHTS = {Scheme.BROKER: 16, Scheme.BROKER_RECOVERY: 5, Scheme.FREEZE_BROKER: 4}
+_MODES = (Mode.REFUSE, Mode.STALL, Mode.DROP, Mode.DELAY)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is done, and undone after ``lasts_s``."""
+
+    at_s: float
+    deed: Deed
+    scheme: Scheme
+    victims: tuple[Victim, ...] = ()
+    link: str = ""
+    mode: Mode = Mode.PASS
+    step: str = ""
+    """``STEP:COUNT``, as HAPROC_FAULT takes it."""
+    lasts_s: float = 0.0
+
+    def __str__(self) -> str:
+        who = " and ".join(f"{target} {name}" for target, name in self.victims)
+        what = f"{self.mode} {self.link}" if self.link else who
+        step = f" at {self.step}" if self.step else ""
+        return f"{self.at_s:.1f} s: {self.deed} {what}{step} for {self.lasts_s:.1f} s"
+
+
+class Planner:
+    """Makes the plan of one seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        clusters: Sequence[str],
+        brokers: Sequence[str] = (),
+        links: Sequence[str] = (),
+        pace_s: float = 6.5,
+    ) -> None:
+        self._random = random.Random(f"plan {seed}")
+        self._clusters = list(clusters)
+        self._brokers = list(brokers)
+        self._links = list(links)
+        self._pace_s = pace_s
+        self._busy_until: dict[Victim, float] = {}
+        weights = _WEIGHTS | (_BROKER_WEIGHTS if brokers else {})
+        if not links:
+            weights.pop(Scheme.CUT)
+        self._schemes = list(weights)
+        self._weights = list(weights.values())
+
+    def __iter__(self) -> Iterator[Fault]:
+        now = self._random.uniform(0.5, 0.8) * self._pace_s
+        while True:
+            (scheme,) = self._random.choices(self._schemes, self._weights)
+            faults = self._make(scheme, now)
+            yield from faults
+            if faults:
+                now = faults[-1].at_s
+            now += self._random.uniform(0.4, 1.6) * self._pace_s
+
+    def _make(self, scheme: Scheme, now: float) -> list[Fault]:
+        match scheme:
+            case Scheme.TWO:
+                return self._two(now)
+            case Scheme.ALL:
+                victims = [(Target.HAPROC, name) for name in self._clusters]
+                return self._kill(scheme, now, victims, self._random.uniform(0.2, 2.0))
+            case Scheme.CUT:
+                return self._cut(now)
+            case Scheme.BROKER | Scheme.BROKER_RECOVERY | Scheme.FREEZE_BROKER:
+                return self._broker(scheme, now)
+        name = self._one_to_strike(now)
+        return [] if name is None else self._cluster(scheme, now, name)
+
+    def _cluster(self, scheme: Scheme, now: float, name: str) -> list[Fault]:
+        haproc, spark = (Target.HAPROC, name), (Target.SPARK, name)
+        pause_s = self._random.choice((0.0, self._random.uniform(0.5, 6.0)))
+        match scheme:
+            case Scheme.STEP:
+                step = f"{self._random.choice(_STEPS)}:{self._random.choice((1, 1, 2, 3))}"
+                self._break(haproc, now, pause_s + _RECOVERY_S[Target.HAPROC])
+                fault = Fault(now, Deed.STEP, scheme, (haproc,), step=step, lasts_s=pause_s)
+                return [fault]
+            case Scheme.TWICE:
+                first = self._kill(scheme, now, [haproc], 0.0)
+                later = now + self._random.uniform(1.5, 4.5)
+                return [*first, *self._kill(scheme, later, [haproc], pause_s)]
+            case Scheme.SPARK:
+                return self._kill(scheme, now, [spark], pause_s)
+            case Scheme.BOTH:
+                return self._kill(scheme, now, [haproc, spark], pause_s)
+            case Scheme.FREEZE_HAPROC | Scheme.FREEZE_SPARK:
+                victim = haproc if scheme is Scheme.FREEZE_HAPROC else spark
+                return self._freeze(scheme, now, victim)
+        return self._kill(scheme, now, [haproc], pause_s)
+
+    def _two(self, now: float) -> list[Fault]:
+        names = self._random.sample(self._clusters, min(2, len(self._clusters)))
+        rest = set(self._clusters) - set(names)
+        if not any(self._serves(name, now) for name in rest):
+            return []
+        victims = [(Target.HAPROC, name) for name in names]
+        return self._kill(Scheme.TWO, now, victims, self._random.uniform(0.2, 4.0))
+
+    def _broker(self, scheme: Scheme, now: float) -> list[Fault]:
+        broker = (Target.BROKER, self._random.choice(self._brokers))
+        if self._busy_until.get(broker, 0.0) > now:
+            return []
+        pause_s = self._random.uniform(0.2, 4.0)
+        if scheme is Scheme.FREEZE_BROKER:
+            return self._freeze(scheme, now, broker)
+        if scheme is Scheme.BROKER:
+            return self._kill(scheme, now, [broker], pause_s)
+        name = self._one_to_strike(now)
+        if name is None:
+            return []
+        haproc = self._kill(scheme, now, [(Target.HAPROC, name)], 0.0)
+        later = now + self._random.uniform(1.0, 4.0)
+        return [*haproc, *self._kill(scheme, later, [broker], pause_s)]
+
+    def _kill(
+        self, scheme: Scheme, at_s: float, victims: Sequence[Victim], lasts_s: float
+    ) -> list[Fault]:
+        for victim in victims:
+            self._break(victim, at_s, lasts_s + _RECOVERY_S[victim[0]])
+        return [Fault(at_s, Deed.KILL, scheme, tuple(victims), lasts_s=lasts_s)]
+
+    def _freeze(self, scheme: Scheme, now: float, victim: Victim) -> list[Fault]:
+        lasts_s = self._random.uniform(0.5, 6.0)
+        self._break(victim, now, lasts_s + 2.0)
+        return [Fault(now, Deed.FREEZE, scheme, (victim,), lasts_s=lasts_s)]
+
+    def _cut(self, now: float) -> list[Fault]:
+        link, mode = self._random.choice(self._links), self._random.choice(_MODES)
+        lasts_s = self._random.uniform(0.5, 6.0)
+        return [Fault(now, Deed.CUT, Scheme.CUT, link=link, mode=mode, lasts_s=lasts_s)]
+
+    def _break(self, victim: Victim, now: float, for_s: float) -> None:
+        self._busy_until[victim] = max(self._busy_until.get(victim, 0.0), now + for_s)
+
+    def _serves(self, name: str, now: float) -> bool:
+        parts = ((Target.HAPROC, name), (Target.SPARK, name))
+        return all(self._busy_until.get(part, 0.0) <= now for part in parts)
+
+    def _one_to_strike(self, now: float) -> str | None:
+        """Return a cluster that serves and is not the last that does; None: nobody to strike."""
+        serving = [name for name in self._clusters if self._serves(name, now)]
+        return self._random.choice(serving) if len(serving) > 1 else None

@@ -1,0 +1,166 @@
+"""One run: a ring, clients, faults; then peace, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haproc.ring.local import LocalRing
+from tests.fault.torture import audit, workloads
+from tests.fault.torture.checker import check
+from tests.fault.torture.figures import figures, shown
+from tests.fault.torture.history import History, Run, load
+from tests.fault.torture.nemesis import Nemesis
+from tests.fault.torture.part import Part
+from tests.fault.torture.plan import Planner
+from tests.fault.torture.stage import Stage, free_block, open_ring, python_path
+from tests.fault.torture.violations import Violation
+from tests.fault.torture.watch import Watch
+
+SETTINGS = {
+    "timeouts": {
+        "probe_interval_s": 0.5,
+        "takeover_s": 1.5,
+        "peer_s": 1.5,
+        "retry_max_s": 1.0,
+        "drain_s": 10,
+    }
+}
+_CLIENT_ENDS_S = 90.0
+"""More than a client's longest request."""
+_PART_ENDS_S = 60.0
+SETTLED_S = 300.0
+_TURN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is told. It ends at whichever of ``minutes`` and ``kills`` comes first."""
+
+    seed: int
+    folder: Path
+    minutes: float = 3.0
+    kills: int = 20
+    log: str = "sqlite"
+    pace_s: float = 6.5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a run."""
+
+    options: Options
+    violations: tuple[Violation, ...]
+    figures: dict[str, Any]
+    history: Path
+
+    def __str__(self) -> str:
+        found = "\n".join(f"  {violation}" for violation in self.violations) or "  none"
+        return (
+            f"seed {self.options.seed}, log {self.options.log}, {self.history}\n"
+            f"{shown(self.figures)}\nviolations:\n{found}"
+        )
+
+
+def judge(options: Options, history: Path) -> Verdict:
+    """Check a history, of this run or an old one."""
+    run: Run = load(history)
+    return Verdict(options, tuple(check(run)), figures(run), history)
+
+
+def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
+    """Run it and judge it. A ring that is given must run, and only its HAProcs are stopped."""
+    python_path()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    file = options.folder / "history.jsonl"
+    file.unlink(missing_ok=True)
+    # Ports are no part of the plan: they depend on what else runs.
+    first_port = free_block(random.Random())
+    owned = ring is None
+    if ring is None:
+        ring = open_ring(options.folder / "ring", options.log, first_port, SETTINGS)
+    history = History(file)
+    stage = Stage(ring, first_port + 32)
+    try:
+        _play(options, stage, history)
+    finally:
+        stage.down(sparks=owned)
+        history.close()
+    verdict = judge(options, file)
+    (options.folder / "verdict.txt").write_text(f"{verdict}\n")
+    (options.folder / "figures.json").write_text(json.dumps(verdict.figures, indent=1) + "\n")
+    return verdict
+
+
+def _play(options: Options, stage: Stage, history: History) -> None:
+    stage.up()
+    workloads.make_tables([stage.url(name) for name in stage.names])
+    history.write("run", seed=options.seed, log=options.log, clusters=stage.names)
+    planner = Planner(options.seed, stage.names, stage.brokers, stage.proxies.names, options.pace_s)
+    for fault in itertools.islice(planner, 2 * options.kills):
+        history.write("plan", fault=str(fault), scheme=fault.scheme)
+    nemesis = Nemesis(stage, iter(planner), history)
+    watch = Watch(stage.ring.config, history)
+    auditor = audit.Auditor(stage.ring.config, options.seed, history)
+    clients = workloads.make_clients(stage.url, stage.names, options.seed, history)
+    parts: list[Part] = [watch, auditor, *clients, nemesis]
+    try:
+        for part in parts:
+            part.start()
+        _wait_for_faults(options, nemesis, parts)
+        nemesis.calm()
+        history.write("calm", kills=dict(nemesis.kills))
+        _end([auditor, *clients])
+        settled = _wait_until(lambda: nemesis.all_run() and watch.settled, SETTLED_S)
+        history.write("settled", ok=settled, status=watch.status)
+    finally:
+        for part in parts:
+            part.stop()
+        for part in (nemesis, watch):
+            if part.is_alive():
+                part.join(_PART_ENDS_S)
+    failed = [part for part in parts if part.error is not None]
+    if failed:
+        raise RuntimeError(f"the harness itself failed: {failed[0].name}") from failed[0].error
+    if settled:
+        tables = _tables(options.folder / "history.jsonl")
+        asyncio.run(audit.finish(stage.ring.config, tables, history))
+
+
+def _wait_for_faults(options: Options, nemesis: Nemesis, parts: Sequence[Part]) -> None:
+    end = time.monotonic() + options.minutes * 60
+    while time.monotonic() < end and sum(nemesis.kills.values()) < options.kills:
+        if not all(part.is_alive() for part in parts):
+            return  # one failed; it is reported when all have ended
+        time.sleep(_TURN_S)
+
+
+def _end(parts: Sequence[Part]) -> None:
+    for part in parts:
+        part.stop()
+    end = time.monotonic() + _CLIENT_ENDS_S
+    for part in parts:
+        part.join(max(0.0, end - time.monotonic()))
+        if part.is_alive():
+            raise RuntimeError(f"{part.name} does not come to its end")
+
+
+def _wait_until(condition: Any, timeout_s: float) -> bool:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_TURN_S)
+    return True
+
+
+def _tables(history: Path) -> list[str]:
+    """Return all tables that clients had to do with."""
+    return sorted({*workloads.TABLES, *(op.table for op in load(history).ops)})

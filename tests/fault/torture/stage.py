@@ -1,0 +1,213 @@
+"""The ring on which it happens: real processes, with a proxy in every link between them.
+
+Each HAProc is started with a configuration file of its own, in which its own doors are real and
+everything else (its Spark, its peers' operator doors) is reached through a proxy. Clients come
+through proxies as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from haproc.faults import VARIABLE
+from haproc.ring.daemon import launch, log_of, process_of
+from haproc.ring.local import LocalRing
+from haproc.ring.spark import SparkStartError
+from tests.fault.torture.plan import Target, Victim
+from tests.fault.torture.proxy import Proxies
+
+_GONE_S = 10.0
+_PORTS = range(12_000, 31_000)
+"""Below those that the system gives to outgoing connections: one of them could take the port of
+a process while that is down."""
+_BLOCK = 64
+_LOG_LINES_SHOWN = 6
+
+
+def free_block(random_source: random.Random) -> int:
+    """Return the first of many ports in a row that nothing uses."""
+    while True:
+        first = random_source.randrange(_PORTS.start, _PORTS.stop - _BLOCK)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + _BLOCK):
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port))
+            return first
+
+
+class Stage:
+    """A local ring whose links are proxies."""
+
+    def __init__(self, ring: LocalRing, first_proxy_port: int) -> None:
+        self.ring = ring
+        self.proxies = Proxies()
+        self.starting: set[Victim] = set()
+        """What is being started just now; nobody can tell yet whether it will run."""
+        self._threads: list[threading.Thread] = []
+        self._next_port = first_proxy_port
+        self._views: dict[str, Path] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The clusters in ring order."""
+        return self.ring.names
+
+    @property
+    def brokers(self) -> list[str]:
+        """The log's brokers, if it has any of its own."""
+        return []
+
+    @property
+    def victims(self) -> list[Victim]:
+        """Every process that may be struck."""
+        haprocs = [(Target.HAPROC, name) for name in self.names]
+        sparks = [(Target.SPARK, name) for name in self.names]
+        return [*haprocs, *sparks, *((Target.BROKER, name) for name in self.brokers)]
+
+    # -- links -------------------------------------------------------------------------------
+
+    def connect_parts(self) -> None:
+        """Open a proxy for each link and write each HAProc's view of the ring."""
+        config = self.ring.config
+        for cluster in config.clusters:
+            self._link(f"clients-{cluster.name}", cluster.listen.port)
+            self._link(f"{cluster.name}-spark", cluster.spark.port)
+            for peer in config.clusters:
+                if peer is not cluster:
+                    self._link(f"{cluster.name}-{peer.name}", peer.peer.port)
+        described = yaml.safe_load(self.ring.file.read_text())
+        for name in self.names:
+            file = self.ring.folder / f"view-{name}.yaml"
+            file.write_text(yaml.safe_dump(self._view(described, name), sort_keys=False))
+            self._views[name] = file
+
+    def _link(self, name: str, target: int) -> None:
+        self.proxies.add(name, self._next_port, target)
+        self._next_port += 1
+
+    def _view(self, described: Mapping[str, Any], me: str) -> dict[str, Any]:
+        clusters = []
+        for cluster in described["clusters"]:
+            name = cluster["name"]
+            if name == me:
+                url = f"sc://127.0.0.1:{self.proxies.port(f'{me}-spark')}"
+                clusters.append(cluster | {"spark": cluster["spark"] | {"url": url}})
+            else:
+                peer = f"127.0.0.1:{self.proxies.port(f'{me}-{name}')}"
+                clusters.append(cluster | {"peer": peer})
+        return {**described, "clusters": clusters}
+
+    def url(self, name: str) -> str:
+        """Return a client door, as clients reach it."""
+        return f"http://127.0.0.1:{self.proxies.port(f'clients-{name}')}"
+
+    # -- processes ---------------------------------------------------------------------------
+
+    def runs(self, victim: Victim) -> bool:
+        """Whether the process runs (or is stopped, but not dead)."""
+        target, name = victim
+        return self.ring.pids(name)[target.value] is not None
+
+    def signal(self, victim: Victim, number: signal.Signals) -> bool:
+        """Send a signal; False if the process does not run."""
+        target, name = victim
+        return self.ring.signal(name, target.value, number)
+
+    def kill(self, victim: Victim) -> bool:
+        """kill -9, and wait until it is gone; False if it did not run."""
+        if not self.signal(victim, signal.SIGKILL):
+            return False
+        end = time.monotonic() + _GONE_S
+        while self.runs(victim):
+            if time.monotonic() >= end:
+                raise TimeoutError(f"{victim} is still there after kill -9")
+            time.sleep(0.01)
+        return True
+
+    def start(self, victim: Victim, fault: str, report: Callable[[str], None]) -> None:
+        """Start a process without waiting for it; ``report`` hears why it failed."""
+        target, name = victim
+        if target is Target.HAPROC:
+            launch(self.ring.config, self._views[name], name, {VARIABLE: fault} if fault else None)
+            return
+        self.starting.add(victim)
+        thread = threading.Thread(target=self._start_slowly, args=(victim, report), daemon=True)
+        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def _start_slowly(self, victim: Victim, report: Callable[[str], None]) -> None:
+        try:
+            asyncio.run(self.ring.sparks[victim[1]].start(warm=False))
+        except (SparkStartError, OSError) as error:
+            report(str(error))
+        finally:
+            self.starting.discard(victim)
+
+    def log_tail(self, victim: Victim) -> str:
+        """Return the last lines that a process wrote."""
+        target, name = victim
+        if target is Target.SPARK:
+            return self.ring.sparks[name].log_tail(_LOG_LINES_SHOWN)
+        with contextlib.suppress(OSError):
+            lines = log_of(self.ring.config, name).read_text(errors="replace").splitlines()
+            return "\n".join(lines[-_LOG_LINES_SHOWN:])
+        return ""
+
+    # -- begin and end -----------------------------------------------------------------------
+
+    def up(self) -> None:
+        """Start everything and wait until all serve; HAProcs that run are started anew."""
+
+        async def up() -> None:
+            async def one(name: str) -> None:
+                await self.ring.start_spark(name)
+                launch(self.ring.config, self._views[name], name)
+                await self.ring.start_haproc(name)
+
+            await asyncio.gather(*(self.ring.stop_haproc(name) for name in self.names))
+            await asyncio.gather(*(one(name) for name in self.names))
+
+        self.connect_parts()
+        asyncio.run(up())
+
+    def down(self, *, sparks: bool = True) -> None:
+        """End everything at once: HAProcs by -9, Spark servers (if wanted) politely."""
+        for thread in self._threads:
+            thread.join(_GONE_S)
+        for victim in self.victims:
+            self.signal(victim, signal.SIGCONT)
+        for name in self.names:
+            process_of(self.ring.config, name).signal(signal.SIGKILL)
+        self.proxies.close()
+        if sparks:
+            asyncio.run(self.ring.down())
+
+
+def open_ring(folder: Path, log: str, first_port: int, settings: Mapping[str, Any]) -> LocalRing:
+    """Return the ring in the folder, made if there is none."""
+    if log != "sqlite":
+        raise ValueError(f"the harness knows no ring with a log in {log}")
+    return LocalRing.open_or_create(
+        folder, base_port=first_port, memory="1g", cores=2, settings=settings
+    )
+
+
+def python_path() -> None:
+    """Let the HAProcs run the code that this process runs, wherever it is started."""
+    here = str(Path(__file__).parents[3])
+    given = os.environ.get("PYTHONPATH", "")
+    if here not in given.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (here, given)))

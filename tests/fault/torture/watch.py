@@ -1,0 +1,59 @@
+"""Asks every HAProc for its state a few times a second and notes the changes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+
+from haproc.config.model import Config
+from tests.fault.torture.history import History
+from tests.fault.torture.part import Part
+
+_INTERVAL_S = 0.25
+_ANSWER_S = 1.0
+SILENT = "-"
+
+
+class Watch(Part):
+    """Writes a ``state`` event for each change; a HAProc that does not answer is ``-``."""
+
+    def __init__(self, config: Config, history: History) -> None:
+        super().__init__("watch", history)
+        self._urls = {c.name: f"{c.peer.url}/clusterStatus" for c in config.clusters}
+        self.status: dict[str, dict[str, object]] = {name: {} for name in self._urls}
+        """Each HAProc's last answer; empty while it gives none."""
+
+    def work(self) -> None:
+        """Ask until stopped."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            await asyncio.gather(*(self._follow(session, name) for name in self._urls))
+
+    async def _follow(self, session: aiohttp.ClientSession, name: str) -> None:
+        state = SILENT
+        while not self._stopped.is_set():
+            self.status[name] = status = await self._ask(session, self._urls[name])
+            if (now := str(status.get("state", SILENT))) != state:
+                state = now
+                reason = str(status.get("reason", ""))[:200]
+                self._history.write("state", cluster=name, state=state, reason=reason)
+            await asyncio.sleep(_INTERVAL_S)
+
+    async def _ask(self, session: aiohttp.ClientSession, url: str) -> dict[str, object]:
+        try:
+            async with session.get(url) as response:
+                return dict(await response.json())
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether all serve and have applied the whole log."""
+        answers = list(self.status.values())
+        ends = {str(answer.get("log_end")) for answer in answers}
+        done = all(a.get("state") == "READY" and a.get("lag") == 0 for a in answers)
+        return done and len(ends) == 1
