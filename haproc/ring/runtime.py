@@ -59,7 +59,11 @@ DELTA_JARS = (
     Coordinate("io.unitycatalog", "unitycatalog-hadoop", _CATALOG),
 )
 """All that Delta needs beside what Spark has itself (its full closure is six times the size)."""
-KAFKA_JARS = (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),)
+KAFKA_JARS = (
+    Coordinate("org.apache.kafka", "kafka_2.13", "4.3.0"),
+    # Without it a broker says nothing at all.
+    Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"),
+)
 
 
 def _silent(_: str) -> None:
@@ -249,6 +253,19 @@ def _run_ivy(work: Path, pattern: str, progress: Progress) -> None:
                 progress(f"fetching {line.split('/')[-1].removesuffix(' ...' + chr(10))}")
     if process.returncode != 0:
         raise RuntimeMissingError(_explain(said))
+
+
+def run_java(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a short Java command to its end; what it says, errors too, is in ``stdout``."""
+    return subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
 
 
 def _explain(said: Sequence[str]) -> str:

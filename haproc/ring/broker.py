@@ -1,0 +1,294 @@
+"""A real Kafka on this machine, for local rings and tests: one node, or a quorum of several.
+
+Each node is one JVM, broker and controller in one, started directly from the jars, bound to
+127.0.0.1. The cluster's folder holds ``kafka.yaml`` (its id and ports, written once) and a folder
+for each node: data, settings, log, pid file. Starting again over the same folder finds the same
+topics on the same ports. A node counts as started when it tells clients that it is a member, which
+it does only after the quorum has let it in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import signal
+import struct
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from haproc.ring import runtime
+from haproc.ring.broker_settings import LOG_SETTINGS, Ports, java_options, server_settings
+from haproc.ring.process import DetachedProcess
+from haproc.ring.spark import free_port
+
+START_TIMEOUT_S = 60.0
+"""Chosen: one node was up in 1.8 s, three at once on two cores in 4.7 s."""
+STOP_GRACE_S = 10.0
+"""Chosen: a node of a working quorum stops in 0.2 s."""
+STOP_ALL_GRACE_S = 2.0
+"""The last ones of a quorum wait in vain for a controller. What is killed after that has lost
+nothing: it starts like one that was killed."""
+BROKERS_MAX = 5
+_LOG_LINES_SHOWN = 20
+_POLL_INTERVAL_S = 0.05
+_ANSWER_S = 2.0
+_FRAME_BYTES_MAX = 1 << 16
+
+
+class BrokerStartError(Exception):
+    """A local Kafka did not come up; the message ends with the last lines of a node's log."""
+
+
+class LocalBroker:
+    """One node over one folder."""
+
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        nodes: Sequence[Ports],
+        cluster_id: str,
+        *,
+        memory: str = "256m",
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.number = number
+        self.name = f"broker{number}"
+        self.folder = folder.resolve()
+        self.ports = nodes[number - 1]
+        self.memory = memory
+        self.log = self.folder / "kafka.log"
+        self._nodes = nodes
+        self._cluster_id = cluster_id
+        self._progress = progress
+        self._process = DetachedProcess(self.folder / "kafka.pid")
+
+    @property
+    def address(self) -> str:
+        """Where clients reach the node, as ``host:port``."""
+        return f"127.0.0.1:{self.ports.told_to_clients}"
+
+    @property
+    def pid(self) -> int | None:
+        """The node's process id while it runs."""
+        identity = self._process.identity()
+        return identity.pid if identity else None
+
+    async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start the node unless it runs, and return once the quorum has let it in."""
+        began = time.monotonic()
+        if self._process.identity() is None:
+            await asyncio.to_thread(self._launch)
+        self._progress("starting")
+        await self.wait_members({self.number}, began + timeout_s)
+        self._progress(f"answers after {time.monotonic() - began:.1f} s")
+
+    async def stop(self, *, grace_s: float = STOP_GRACE_S) -> None:
+        """End the node, by force if it does not go by itself."""
+        await self._process.stop(grace_s)
+
+    def kill(self) -> bool:
+        """End the node at once (SIGKILL); False if it did not run."""
+        return self._process.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send the node a signal, such as SIGSTOP; False if it did not run."""
+        return self._process.signal(number)
+
+    async def wait_gone(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the process has ended."""
+        return await self._process.wait_gone(timeout_s)
+
+    async def members(self) -> frozenset[int]:
+        """Return the numbers of the nodes that this one knows to serve; none if it is silent."""
+        with contextlib.suppress(OSError, TimeoutError, EOFError, struct.error):
+            async with asyncio.timeout(_ANSWER_S):
+                return await _members(self.ports.client)
+        return frozenset()
+
+    async def wait_members(self, wanted: Collection[int], end: float) -> None:
+        """Wait until this node knows that these serve; ``end`` is a monotonic time."""
+        while not await self.members() >= frozenset(wanted):
+            if self._process.identity() is None:
+                raise self._failure("ended while it started")
+            if time.monotonic() >= end:
+                raise self._failure(f"does not serve on port {self.ports.client}")
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    def log_tail(self, lines: int = _LOG_LINES_SHOWN) -> str:
+        """Return the last lines of the node's log, without the frames of stack traces."""
+        with contextlib.suppress(OSError):
+            said = self.log.read_text(errors="replace").splitlines()
+            return "\n".join([line for line in said if not line.startswith("\tat ")][-lines:])
+        return ""
+
+    def _failure(self, what: str) -> BrokerStartError:
+        return BrokerStartError(
+            f"Kafka {self.name} {what}; the end of {self.log}:\n{self.log_tail()}"
+        )
+
+    def _launch(self) -> None:
+        jars = runtime.kafka_jars(self._progress)
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
+        (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)
+        properties = self.folder / "server.properties"
+        settings = server_settings(self.folder, self.number, self._nodes)
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        java = [
+            str(runtime.java()),
+            *("-cp", f"{jars[0].parent}/*"),
+            *java_options(self.folder, self.memory),
+        ]
+        if not (self.folder / "data" / "meta.properties").exists():
+            self._format(java, properties)
+        self._process.start(
+            [*java, "kafka.Kafka", str(properties)],
+            folder=self.folder,
+            log=self.log,
+            environment=os.environ,
+        )
+
+    def _format(self, java: Sequence[str], properties: Path) -> None:
+        """Give the empty data folder the cluster's id; Kafka refuses one that has none."""
+        done = runtime.run_java(
+            [
+                *java,
+                *("kafka.tools.StorageTool", "format", "--ignore-formatted"),
+                *("-t", self._cluster_id, "-c", str(properties)),
+            ]
+        )
+        if done.returncode:
+            raise BrokerStartError(f"{self.folder}/data can't be set up:\n{done.stdout[-2000:]}")
+
+
+class LocalKafka:
+    """The Kafka cluster that lives in a folder."""
+
+    def __init__(self, folder: Path, progress: Callable[[str, str], None] = lambda *_: None):
+        self.folder = folder.resolve()
+        known = yaml.safe_load((self.folder / "kafka.yaml").read_text())
+        nodes = [Ports(**ports) for ports in known["nodes"]]
+        self.brokers: Mapping[str, LocalBroker] = {
+            f"broker{number}": LocalBroker(
+                number,
+                self.folder / f"broker{number}",
+                nodes,
+                known["cluster_id"],
+                memory=known["memory"],
+                progress=lambda what, n=number: progress(  # type: ignore[misc]
+                    f"broker{n}", f"Kafka {what}"
+                ),
+            )
+            for number in range(1, len(nodes) + 1)
+        }
+
+    @classmethod
+    def open_or_create(
+        cls,
+        folder: Path,
+        *,
+        brokers: int = 1,
+        ports: Sequence[int] = (),
+        advertised_ports: Sequence[int] = (),
+        memory: str = "256m",
+        progress: Callable[[str, str], None] = lambda *_: None,
+    ) -> LocalKafka:
+        """Return the cluster in the folder, made first if there is none.
+
+        ``ports``: three for each broker, free ones if there are none. ``advertised_ports``: one
+        for each broker, that clients are told instead of its own (for a proxy in between).
+        """
+        if not (folder / "kafka.yaml").exists():
+            _create(folder, brokers, list(ports), list(advertised_ports), memory)
+        return cls(folder, progress)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients begin, as ``host:port,host:port``."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start every node that does not run; return once each knows all of them."""
+        end = time.monotonic() + timeout_s
+        nodes = self.brokers.values()
+        await asyncio.gather(*(node.start(timeout_s=timeout_s) for node in nodes))
+        everybody = {node.number for node in nodes}
+        await asyncio.gather(*(node.wait_members(everybody, end) for node in nodes))
+
+    async def stop(self) -> None:
+        """End every node; the data stay."""
+        nodes = self.brokers.values()
+        await asyncio.gather(*(node.stop(grace_s=STOP_ALL_GRACE_S) for node in nodes))
+
+
+def _create(
+    folder: Path, brokers: int, ports: list[int], advertised: list[int], memory: str
+) -> None:
+    if not 1 <= brokers <= BROKERS_MAX:
+        raise ValueError(f"a local Kafka has 1 to {BROKERS_MAX} brokers, not {brokers}")
+    ports = ports or _free_ports(3 * brokers)
+    if len(ports) != 3 * brokers or len(advertised) not in (0, brokers):
+        raise ValueError(f"{brokers} brokers need {3 * brokers} ports, and one advertised each")
+    nodes = [
+        {
+            **dict(zip(("client", "broker", "controller"), ports[3 * n : 3 * n + 3], strict=True)),
+            **({"advertised": advertised[n]} if advertised else {}),
+        }
+        for n in range(brokers)
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / "kafka.yaml.new"
+    described = {"cluster_id": _cluster_id(), "memory": memory, "nodes": nodes}
+    temporary.write_text(yaml.safe_dump(described, sort_keys=False))
+    temporary.replace(folder / "kafka.yaml")
+
+
+def _free_ports(count: int) -> list[int]:
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return sorted(found)
+
+
+def _cluster_id() -> str:
+    """Return an id in Kafka's form: 16 bytes, as 22 characters that don't look like an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+async def _members(port: int) -> frozenset[int]:
+    """Ask a broker for the cluster's brokers: Kafka's Metadata request, version 1, no topics."""
+    client = b"haproc"
+    request = struct.pack(">hhih", 3, 1, 1, len(client)) + client + struct.pack(">i", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        if not 8 <= size <= _FRAME_BYTES_MAX:
+            return frozenset()
+        return _node_ids(await reader.readexactly(size))
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def _node_ids(answer: bytes) -> frozenset[int]:
+    """Read the node ids; behind each stand host, port and rack (strings with their length)."""
+    (count,) = struct.unpack_from(">i", answer, 4)
+    at, found = 8, set()
+    for _ in range(count):
+        node, host_length = struct.unpack_from(">ih", answer, at)
+        at += 6 + host_length + 4
+        (rack_length,) = struct.unpack_from(">h", answer, at)
+        at += 2 + max(0, rack_length)
+        found.add(node)
+    return frozenset(found)
