@@ -131,7 +131,7 @@ async def test_frozen_node_is_silent_until_it_is_thawed(
     broker = kafka.brokers["broker1"]
     broker.signal(signal.SIGSTOP)
     async with asyncio.timeout(30):
-        while await broker.members():  # its threads stop one after another
+        while await broker.members():  # noqa: ASYNC110 (its threads stop one after another)
             await asyncio.sleep(0)
     broker.signal(signal.SIGCONT)
     await broker.wait_members({1}, time.monotonic() + 30)
