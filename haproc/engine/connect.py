@@ -13,10 +13,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from haproc.engine import checksums
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Column, EngineAddress
+from haproc.engine.interface import Column, EngineAddress, TableState
 from haproc.engine.lane import SparkLane, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.session import SparkSession
@@ -26,6 +27,8 @@ _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
 """Runs a job with one task, so a driver without executors does not pass."""
 _ATTEMPTS_MAX = 3
 _CONNECT_S = 1.0
+_CHECKS = "haproc/checks"
+"""Key of the session that verifications run in; no client's id has a slash."""
 _Result = TypeVar("_Result")
 
 
@@ -130,6 +133,17 @@ class SparkConnectEngine:
             for table, version in zip(asked, found, strict=True)
             if version is not None
         }
+
+    async def table_states(self) -> Sequence[TableState]:
+        """Return all tables and views as they stand now; raises EngineError."""
+        confs = await self._in_own_session(lambda own: own.confs_below(checksums.CATALOG_CONFS))
+        return await checksums.survey(
+            self.session(_CHECKS), checksums.catalogs(confs), self._limits.tables_at_once
+        )
+
+    async def checksum(self, state: TableState, *, timeout_s: float) -> str:
+        """Return what tells the content of a table from another one's; raises EngineError."""
+        return state.checksum or await checksums.checksum(self.session(_CHECKS), state, timeout_s)
 
     async def aclose(self) -> None:
         """Close the connection; sessions of clients are released."""

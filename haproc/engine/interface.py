@@ -51,6 +51,19 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class TableState:
+    """A table or view as it stood at a moment.
+
+    ``version``: the version of a Delta table, which can be read later. ``checksum``: of all others,
+    read at that moment; empty where that failed.
+    """
+
+    name: str
+    version: int | None = None
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SqlWrite:
     """One replicated SQL statement."""
 
@@ -166,6 +179,14 @@ class Engine(Protocol):
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         """Return the highest mark version each Delta table holds; tables without one are absent."""
+        ...
+
+    async def table_states(self) -> Sequence[TableState]:
+        """Return all tables and views as they stand now; raises EngineError."""
+        ...
+
+    async def checksum(self, state: TableState, *, timeout_s: float) -> str:
+        """Return what tells the content of a table from another one's; raises EngineError."""
         ...
 
     async def aclose(self) -> None:

@@ -126,6 +126,13 @@ class RemoteSession:
         response = await self._config(operation)
         return {pair.key: pair.value if pair.HasField("value") else None for pair in response.pairs}
 
+    async def confs_below(self, prefix: str) -> list[str]:
+        """Return the names of the session's settings that begin so."""
+        operation = _base.ConfigRequest.Operation()
+        operation.get_all.prefix = prefix
+        response = await self._config(operation)
+        return [prefix + pair.key.removeprefix(prefix) for pair in response.pairs]
+
     async def schema(self, relation: Any, timeout_s: float) -> Any:
         """Return the schema (a DataType message) of a relation without running it."""
         request = self._request(_base.AnalyzePlanRequest)

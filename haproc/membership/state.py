@@ -6,7 +6,7 @@ leave a wrong one behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -45,6 +45,40 @@ PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, 
 """States in which a HAProc will run what it originated without anybody's help."""
 
 
+class Cause(StrEnum):
+    """Why a cluster counts as different from the others."""
+
+    OUTCOME = "outcome"
+    """An operation ended differently here."""
+    SKIPPED = "skipped"
+    """An operator had an operation passed over here."""
+    TABLES = "tables"
+    """A verification found tables that differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """What is wrong with a cluster that differs; kept with the cursor until it is verified.
+
+    ``offset``: of the newest operation (or verification) concerned. ``applies``: whether it goes on
+    applying. An odd outcome stops it, so that it can be looked at as it was; what an operator
+    passed over, and what a verification found, goes on: it is to be mended and verified again.
+    """
+
+    offset: int
+    cause: Cause
+    applies: bool = False
+    tables: str = ""
+    """Names for people, for Cause.TABLES."""
+
+    def joined(self, earlier: Divergence | None) -> Divergence:
+        """Return what is wrong after this, too, was found."""
+        if earlier is None:
+            return self
+        newest = self if self.offset >= earlier.offset else earlier
+        return replace(newest, applies=self.applies or earlier.applies)
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """What is known of one HAProc; each ``*_at`` names the log offset concerned."""
@@ -57,7 +91,9 @@ class Condition:
     stopped: bool = False
     fenced_by: str | None = None
     stuck_at: int | None = None
-    diverged_at: int | None = None
+    diverged: Divergence | None = None
+    undecided_at: int | None = None
+    """Clusters differ about this offset, and nothing says which of them is right."""
     behind: str = ""
     """Why the log cannot bring this cluster up to date, and what to do; empty if it can."""
     cluster_error: str = ""
@@ -75,16 +111,10 @@ def state_of(condition: Condition) -> tuple[State, str]:
         )
     if c.behind:
         return State.TOO_FAR_BEHIND, c.behind
-    if c.diverged_at is not None:
-        return State.DIVERGED, (
-            f"the operation at offset {c.diverged_at} had another outcome here than on the other "
-            "clusters; compare the tables it wrote and rebuild this cluster"
-        )
+    if c.diverged is not None:
+        return State.DIVERGED, _differs(c.diverged) + _stuck(c)
     if c.stuck_at is not None and c.cluster_up:
-        return State.STUCK, (
-            f"the operation at offset {c.stuck_at} keeps failing here ({c.cluster_error}); "
-            "it is tried again"
-        )
+        return State.STUCK, _stuck(c).removeprefix("; ")
     if c.draining:
         return State.DRAINING, "stopping"
     if not c.started:
@@ -95,4 +125,39 @@ def state_of(condition: Condition) -> tuple[State, str]:
         return State.RECOVERING, c.log_error
     if not c.log_up:
         return State.READ_ONLY, c.log_error
+    if c.undecided_at is not None:
+        return State.READY, (
+            f"clusters differ about offset {c.undecided_at} and nothing tells which of them is "
+            "right: run haproc verify"
+        )
     return State.READY, ""
+
+
+def _differs(divergence: Divergence) -> str:
+    offset = divergence.offset
+    match divergence.cause:
+        case Cause.SKIPPED:
+            what = f"the operation at offset {offset} was skipped here: mend what it wrote"
+        case Cause.TABLES:
+            what = (
+                f"the verification at offset {offset} found tables that differ from the other "
+                f"clusters' ({divergence.tables}): mend them"
+            )
+        case Cause.OUTCOME:
+            what = f"the operation at offset {offset} had another outcome here than on the others"
+            if not divergence.applies:
+                return what + (
+                    "; nothing more is applied: mend the tables it wrote and run haproc queue "
+                    "skip, or rebuild this cluster"
+                )
+            what += ": mend what it wrote"
+    return what + ", then run haproc verify"
+
+
+def _stuck(c: Condition) -> str:
+    if c.stuck_at is None:
+        return ""
+    return (
+        f"; the operation at offset {c.stuck_at} keeps failing here ({c.cluster_error}); it is "
+        "tried again; see haproc queue show"
+    )

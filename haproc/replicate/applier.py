@@ -8,7 +8,6 @@ has its own outcome.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -16,12 +15,14 @@ from typing import Final
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, Mark
+from haproc.membership.state import Cause, Divergence
 from haproc.replicate.core import Core
 from haproc.replicate.operation import Failure, Operation
 from haproc.replicate.outcomes import Outcome, Status
-from haproc.replicate.schedule import Intent, Unit
+from haproc.replicate.schedule import MARKER, Intent, Unit
 from haproc.replicate.steps import Step
 from haproc.replicate.synchronous import Synchronous
+from haproc.replicate.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,10 @@ def applied_before(kind: Kind, error: EngineError) -> bool:
 
 
 class Applier:
-    """See the module. ``on_outcome`` hears of every operation that was run here."""
+    """See the module. ``on_outcome`` hears of every operation that was run here.
+
+    ``on_marker`` is awaited where the order has a verification, with nothing running beside it.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Applier:
         lanes: Sequence[Lane],
         synchronous: Synchronous,
         on_outcome: Callable[[int, Operation, Outcome], None],
+        on_marker: Callable[[int], Awaitable[None]],
     ) -> None:
         self._core = core
         self._lanes = list(lanes)
@@ -64,6 +69,7 @@ class Applier:
         self.stopping = False
         self._synchronous = synchronous
         self._on_outcome = on_outcome
+        self._on_marker = on_marker
 
     @property
     def idle(self) -> bool:
@@ -91,25 +97,33 @@ class Applier:
 
     async def _run_unit(self, unit: Unit, lane: Lane) -> None:
         core = self._core
+        if unit.operations[0] is MARKER:
+            await self._on_marker(unit.offsets[0])
+            await self._done(unit)
+            return
         if unit.intent is not Intent.NONE:
             await core.store()
             await core.trace(Step.INTENT_AFTER)
         outcome = await self._execute(unit, lane)
         await core.trace(Step.APPLY_AFTER)
-        if outcome.status is Status.FAILED and len(unit.operations) > 1:
+        apart = outcome is None or (outcome.status is Status.FAILED and len(unit.operations) > 1)
+        skipped = outcome is not None and outcome.status is Status.SKIPPED
+        if skipped:
+            await self._skipped(unit)
+        self._trouble_over(unit, apart)
+        if outcome is None or apart:
             logger.info("offsets %d..%d run one by one", unit.offsets[0], unit.offsets[-1])
             core.schedule.split(unit)
             await core.store()  # without the intent
             core.schedule.split_stored(unit)
             return
         follow_up: Callable[[], Awaitable[None]] | None = None
-        if self._decides(unit):
+        if not skipped and self._decides(unit):
             outcome, follow_up = await self._synchronous.concluded(
                 unit.offsets[0], unit.operations[0], outcome
             )
         elif outcome.status is Status.FAILED:
             await self._report(unit, outcome)
-        core.schedule.complete(unit)
         core.on_applied(outcome.status.value, len(unit.operations))
         if unit.intent is Intent.ALONE:
             core.exclusive_applied += 1
@@ -117,11 +131,24 @@ class Applier:
             if follow_up is None:
                 core.board.resolve(offset, _share(outcome, unit, op))
             self._on_outcome(offset, op, outcome)
-        await core.store()
-        core.schedule.release(unit)
-        await core.trace(Step.CURSOR_AFTER)
+        await self._done(unit)
         if follow_up is not None:
             core.spawn(_task(follow_up))
+
+    async def _done(self, unit: Unit) -> None:
+        """Make it durable that the unit needs no more running; what waits for it may start."""
+        self._core.schedule.complete(unit)
+        await self._core.store()
+        self._core.schedule.release(unit)
+        await self._core.trace(Step.CURSOR_AFTER)
+
+    async def _skipped(self, unit: Unit) -> None:
+        """An operator has the operation passed over: from here on this cluster differs."""
+        core, offset = self._core, unit.offsets[0]
+        logger.warning("offset %d is skipped here", offset)
+        core.diverge(Divergence(offset, Cause.SKIPPED, applies=True))
+        if self._decides(unit):
+            await self._synchronous.hand_over(offset, unit.operations[0])
 
     def _decides(self, unit: Unit) -> bool:
         op = unit.operations[0]
@@ -135,15 +162,15 @@ class Applier:
         offset = unit.offsets[0]
         await self._core.report(offset, outcome.failure)
 
-    async def _execute(self, unit: Unit, lane: Lane) -> Outcome:
-        """Run the unit until it has a deterministic outcome."""
+    async def _execute(self, unit: Unit, lane: Lane) -> Outcome | None:
+        """Run the unit until it has a deterministic outcome; None: take it apart."""
         core, op = self._core, unit.operations[0]
         write, doubt = unit.write(), unit.in_doubt
         # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
         # is worth it; an INSERT's first attempt relies on the fence alone.
         plain = len(unit.operations) == 1 and op.kind in (Kind.INSERT, Kind.ROWS)
-        delay, failures = core.timeouts.retry_first_s, 0
-        while True:
+        delay, skip = core.timeouts.retry_first_s, core.troubles.skip_wanted(unit.offsets)
+        while not skip:
             await core.allowed.wait()
             await core.trace(Step.APPLY_BEFORE)
             mark = Mark(core.application, unit.version, guarded=doubt or not plain)
@@ -157,24 +184,36 @@ class Applier:
                         return Outcome(Status.APPLIED, assumed=True)
                     failure = Failure(error.error_class, error.sqlstate, error.message)
                     return Outcome(Status.FAILED, failure=failure)
-                logger.warning("offset %d: %s: %s", unit.version, error.kind, error.message)
                 doubt = True
-                if error.kind is ErrorKind.AVAILABILITY:
-                    core.health.suspect(error.message)
-                    if self._decides(unit):
-                        await self._synchronous.hand_over(unit.offsets[0], op)
-                else:
-                    failures += 1
-                    if failures >= core.timeouts.stuck_after_attempts:
-                        core.update(stuck_at=unit.version, cluster_error=error.message)
-                await asyncio.sleep(delay)
+                if error.kind is ErrorKind.AVAILABILITY and self._decides(unit):
+                    await self._synchronous.hand_over(unit.offsets[0], op)
+                trouble = self._failed(unit, error)
+                await trouble.pause(delay)
                 delay = min(2 * delay, core.timeouts.retry_max_s)
                 if await self._committed_after_all(unit, lane):
                     return Outcome(Status.APPLIED, assumed=True)
+                skip = core.troubles.skip_wanted(unit.offsets)
+                if trouble.apart:
+                    return None
             else:
-                if core.condition.stuck_at == unit.version:
-                    core.update(stuck_at=None, cluster_error="")
                 return Outcome(Status.APPLIED, applied)
+        if await self._committed_after_all(unit, lane):
+            return Outcome(Status.APPLIED, assumed=True)
+        return Outcome(Status.SKIPPED) if len(unit.operations) == 1 else None
+
+    def _failed(self, unit: Unit, error: EngineError, *, counts: bool = True) -> Trouble:
+        """Note a failed attempt; after some that count, the cluster is stuck at it."""
+        core = self._core
+        logger.warning("offset %d: %s: %s", unit.version, error.kind, error.message)
+        if error.kind is ErrorKind.AVAILABILITY:
+            core.health.suspect(error.message)
+        trouble = core.troubles.failed(unit.offsets, error, counts=counts)
+        self._core.tell_stuck()
+        return trouble
+
+    def _trouble_over(self, unit: Unit, apart: bool) -> None:
+        if self._core.troubles.over(unit.offsets, apart=apart):
+            self._core.tell_stuck()
 
     async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
         """Make sure that a failed attempt is over, and ask the tables whether it committed."""
@@ -183,14 +222,19 @@ class Applier:
         while True:
             await core.allowed.wait()
             await core.still_mine()
+            lane_is_clear = False
             try:
                 await lane.fence()
+                lane_is_clear = True
                 found = await core.engine.offsets_applied(tables, core.application)
                 return any(offset >= unit.version for offset in found.values())
             except EngineError as error:
-                logger.warning("offset %d: %s: %s", unit.version, error.kind, error.message)
-                core.health.suspect(error.message)
-            await asyncio.sleep(delay)
+                away = error.kind is ErrorKind.AVAILABILITY
+                trouble = self._failed(unit, error, counts=not away)
+                # It will not run here again, so what the tables would say can wait.
+                if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
+                    return False
+            await trouble.pause(delay)
             delay = min(2 * delay, core.timeouts.retry_max_s)
 
 

@@ -13,8 +13,9 @@ import logging
 from collections import OrderedDict
 
 from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import Cause, Divergence
 from haproc.replicate.core import Core
-from haproc.replicate.divergence import is_odd
+from haproc.replicate.divergence import is_odd, right_words
 from haproc.replicate.operation import Failure, FailureReport, Operation
 from haproc.replicate.outcomes import Outcome, Status
 
@@ -42,10 +43,24 @@ class Comparison:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._reports: OrderedDict[int, Failure] = OrderedDict()
-        self._judging: set[int] = set()
+        self._told: dict[int, dict[str, str]] = {}
+        """What the log said again, after a restart, of operations that are not judged yet."""
+
+    def resume(self) -> None:
+        """Judge what an earlier process did not live to judge."""
+        core = self._core
+        for offset in core.schedule.judging:
+            known = core.board.at(offset)
+            if known is not None and known.outcome is not None:
+                core.spawn(self._judge(offset, known.operation, known.outcome))
+            else:
+                core.schedule.judged(offset)
 
     def reported(self, report: FailureReport) -> None:
         """Another cluster failed an operation."""
+        if not self._core.condition.started and report.offset in self._core.schedule.judging:
+            word = _word(report.failure.error_class, report.failure.sqlstate)
+            self._told.setdefault(report.offset, {})[report.cluster] = word
         known = self._core.board.at(report.offset)
         if known is None or known.outcome is None:
             self._reports[report.offset] = report.failure
@@ -64,37 +79,49 @@ class Comparison:
 
     def _compare(self, offset: int, op: Operation, outcome: Outcome, theirs: Failure) -> None:
         same = outcome.failure is not None and outcome.failure.same_as(theirs)
-        if not same and not outcome.assumed and outcome.status is not Status.REJECTED:
+        comparable = outcome.status not in (Status.REJECTED, Status.SKIPPED)
+        if not same and comparable and not outcome.assumed:
             self._judge_soon(offset, op, outcome)
 
     def _judge_soon(self, offset: int, operation: Operation, outcome: Outcome) -> None:
-        if offset not in self._judging:
-            self._judging.add(offset)
+        if offset not in self._core.schedule.judging:
+            self._core.schedule.judge(offset)
+            self._core.store.soon()
             self._core.spawn(self._judge(offset, operation, outcome))
 
     async def _judge(self, offset: int, operation: Operation, outcome: Outcome) -> None:
         core = self._core
-        words = {core.me: _mine(outcome)}
-        missing = set(core.identity.peers)
+        words = {**self._told.pop(offset, {}), core.me: _mine(outcome)}
+        missing = set(core.identity.peers) - words.keys()
         for _ in range(ROUNDS_MAX):
             for peer in sorted(missing):
                 word = await self._outcome_of(peer, offset)
                 if word is not None:
-                    words[peer] = word
                     missing.discard(peer)
+                if word:
+                    words[peer] = word
             if not missing:
                 break
             await asyncio.sleep(core.timeouts.probe_interval_s)
-        self._judging.discard(offset)
-        if is_odd(core.me, words, operation.origin):
+        await self._conclude(offset, words, operation.origin)
+
+    async def _conclude(self, offset: int, words: dict[str, str], origin: str) -> None:
+        core = self._core
+        core.schedule.judged(offset)
+        if offset < core.verified_below:
+            pass  # the tables were found equal since
+        elif is_odd(core.me, words, origin):
             logger.error(
                 "offset %d: outcomes differ: %s; this cluster is the odd one", offset, words
             )
-            core.schedule.mark_diverged(offset)
-            core.update(diverged_at=offset)
-            await core.store()
+            core.diverge(Divergence(offset, Cause.OUTCOME))
+        elif len(right_words(words, origin)) > 1:
+            logger.error("offset %d: outcomes differ: %s; run haproc verify", offset, words)
+            core.update(undecided_at=offset)
+        await core.store()
 
     async def _outcome_of(self, peer: str, offset: int) -> str | None:
+        """Return a peer's outcome; None if it is not known yet, empty if it never will be."""
         try:
             answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
@@ -106,5 +133,7 @@ class Comparison:
                 return Status.APPLIED.value
             case Status.FAILED.value:
                 return _word(answer.get("error_class"), answer.get("sqlstate"))
+            case Status.SKIPPED.value:
+                return ""
             case _:
                 return None

@@ -26,7 +26,7 @@ from haproc.config.model import Limits, Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
-from haproc.membership.state import Condition, State, state_of
+from haproc.membership.state import Condition, Divergence, State, state_of
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.operation import (
@@ -44,6 +44,7 @@ from haproc.replicate.progress import Progress, to_cursor
 from haproc.replicate.schedule import Schedule
 from haproc.replicate.steps import Trace, no_trace
 from haproc.replicate.store import Committer
+from haproc.replicate.trouble import Troubles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -125,6 +126,7 @@ class Core:
         self.condition = Condition()
         self.board = Board(limits.window_records)
         self.verdicts = Verdicts()
+        self.troubles = Troubles(timeouts.stuck_after_attempts)
         self.claims = Claims()
         self.application = identity.ring
         """What this ring's marks are known by on tables: the ring and its log. A log made anew
@@ -148,6 +150,8 @@ class Core:
         """Set while what is under way here will not be finished soon."""
         self.allowed = asyncio.Event()
         """Set while new statements may be started on the cluster."""
+        self.verified_below = 0
+        """A verification found this cluster's tables equal to the others' here."""
         self.exclusive_applied = 0
         """How many exclusive operations (DDL) this process has applied; dates cached schemas."""
         self._on_state = on_state
@@ -195,8 +199,32 @@ class Core:
     def may_apply(self) -> bool:
         """Whether new statements may be started on the cluster."""
         c = self.condition
-        blocked = c.stopped or c.fenced_by or c.behind or c.diverged_at is not None
+        differs = c.diverged is not None and not c.diverged.applies
+        blocked = c.stopped or c.fenced_by or c.behind or differs
         return c.started and c.cluster_up and not blocked
+
+    @property
+    def applying(self) -> bool:
+        """Whether the queue goes on, as far as is known."""
+        return self.may_apply and self.condition.stuck_at is None
+
+    def tell_stuck(self) -> None:
+        """Make the state say where this cluster is stuck, if it is."""
+        stuck = self.troubles.stuck()
+        at = stuck.version if stuck is not None else None
+        if at is not None or self.condition.stuck_at is not None:
+            self.update(stuck_at=at, cluster_error=stuck.error if stuck is not None else "")
+
+    def verified(self, marker: int) -> None:
+        """Everything before a marker was found equal to the others'."""
+        self.verified_below = max(self.verified_below, marker)
+        undecided = self.condition.undecided_at
+        if undecided is not None and undecided <= marker:
+            self.update(undecided_at=None)
+
+    def diverge(self, divergence: Divergence) -> None:
+        """Take the cluster out of service because it differs; `store` makes that durable."""
+        self.update(diverged=self.schedule.mark_diverged(divergence))
 
     # -- tasks -----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``outcome``: an application error that a cluster met when it applied an operation. Recorded
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
+- ``skip``, ``verify``, ``checksums``: see `haproc.replicate.checks`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ from typing import Any, Final, TypeAlias
 from dmq import Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.replicate.checks import (
+    KINDS,
+    Check,
+    Checksums,
+    Skip,
+    Verify,
+    check_message,
+    check_record,
+)
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
 
@@ -132,7 +142,7 @@ class Claim:
     incarnation: str
 
 
-Message: TypeAlias = Operation | Decision | FailureReport | Claim
+Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check
 
 
 def _failure_json(failure: Failure | None) -> Json:
@@ -228,6 +238,8 @@ def to_record(message: Message) -> Record:
             return Record(
                 "claim", "", {"cluster": message.cluster, "incarnation": message.incarnation}
             )
+        case Skip() | Verify() | Checksums():
+            return check_record(message)
 
 
 def from_record(record: Record) -> Message:
@@ -245,6 +257,8 @@ def from_record(record: Record) -> Message:
                 return FailureReport(h["offset"], h["cluster"], h["epoch"], Failure(*h["failure"]))
             case "claim":
                 return Claim(h["cluster"], h["incarnation"])
+            case kind if kind in KINDS:
+                return check_message(record)
     except (KeyError, TypeError, ValueError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
     raise LogCorruptError(

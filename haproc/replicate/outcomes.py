@@ -24,6 +24,8 @@ class Status(StrEnum):
     """It ran and met an application error."""
     REJECTED = "rejected"
     """Its origin decided against it; it never ran here, or had no effect."""
+    SKIPPED = "skipped"
+    """An operator had it passed over on this cluster; nobody is told this as its outcome."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dmq import Cursor, LogCorruptError
+from haproc.membership.state import Cause, Divergence
 
 SPAN_MAX: Final = 16_384
 """Offsets between ``low`` and the farthest operation started. Keeps the worst note (every other
 offset done) at about 2.8 kB, under what the log stores beside a cursor."""
+
+
+JUDGING_MAX: Final = 8
+"""Operations whose comparison is resumed after a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,15 @@ class Progress:
     done: frozenset[int] = frozenset()
     batches: tuple[tuple[int, int], ...] = ()
     alone: int | None = None
-    diverged_at: int | None = None
-    """The operation at which this cluster was found to differ from the others."""
+    diverged: Divergence | None = None
+    """How this cluster was found to differ from the others."""
     claims: tuple[tuple[str, int], ...] = ()
     """Each cluster's newest claim below ``low``."""
+    born: int = 0
+    """The claim of the first process that began without a cursor. What the log says of this
+    cluster before it (skips) concerns tables that were rebuilt since."""
+    judging: tuple[int, ...] = ()
+    """Operations whose outcomes are to be compared with the other clusters', the newest ones."""
 
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
@@ -58,11 +68,24 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         ]
     if progress.alone is not None:
         note["a"] = progress.alone
-    if progress.diverged_at is not None:
-        note["x"] = progress.diverged_at
+    if (diverged := progress.diverged) is not None:
+        note["x"] = diverged.offset
+        if diverged != Divergence(diverged.offset, Cause.OUTCOME):
+            note["y"] = [diverged.cause.value, diverged.applies, diverged.tables]
     if progress.claims:
         note["c"] = dict(progress.claims)
+    if progress.judging:
+        note["j"] = [*progress.judging]
+    if progress.born:
+        note["n"] = progress.born
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
+
+
+def _divergence(note: dict[str, Any]) -> Divergence | None:
+    if "x" not in note:
+        return None
+    cause, applies, tables = note.get("y", [Cause.OUTCOME, False, ""])
+    return Divergence(note["x"], Cause(cause), applies, tables)
 
 
 def from_cursor(cursor: Cursor) -> Progress:
@@ -81,7 +104,14 @@ def from_cursor(cursor: Cursor) -> Progress:
         )
         claims = tuple(sorted(note.get("c", {}).items()))
         return Progress(
-            cursor.offset, frozenset(done), batches, note.get("a"), note.get("x"), claims
+            low=cursor.offset,
+            done=frozenset(done),
+            batches=batches,
+            alone=note.get("a"),
+            diverged=_divergence(note),
+            claims=claims,
+            born=note.get("n", 0),
+            judging=tuple(note.get("j", ())),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from dmq import Entry
+from haproc.replicate.checks import Check, Verify
 from haproc.replicate.core import Core
 from haproc.replicate.operation import (
     Claim,
@@ -20,6 +21,7 @@ from haproc.replicate.operation import (
     from_record,
 )
 from haproc.replicate.outcomes import DONE_BEFORE, Outcome, Status
+from haproc.replicate.schedule import MARKER
 from haproc.replicate.window import Window
 
 logger = logging.getLogger(__name__)
@@ -29,11 +31,20 @@ WAIT_S = 30.0
 
 
 class Reader:
-    """See the module. ``on_failure`` hears of other clusters' application errors."""
+    """See the module. ``on_failure`` hears of other clusters' application errors.
 
-    def __init__(self, core: Core, on_failure: Callable[[FailureReport], None]) -> None:
+    ``on_check`` hears of skips and verifications, with their offsets, at least once.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        on_failure: Callable[[FailureReport], None],
+        on_check: Callable[[int, Check], None],
+    ) -> None:
         self._core = core
         self._on_failure = on_failure
+        self._on_check = on_check
         self._window = Window(core.limits.window_records)
         self._ahead = 0
         self.unfinished: dict[int, Operation] = {}
@@ -113,6 +124,8 @@ class Reader:
         core, offset = self._core, entry.offset
         message = from_record(entry.record)
         if not isinstance(message, Operation):
+            if isinstance(message, Verify):
+                core.schedule.add(offset, MARKER)
             core.schedule.passed(offset)
             self._control(offset, message)
             return
@@ -132,19 +145,25 @@ class Reader:
         if own and self._core.verdicts.get(offset) is None:
             self.unfinished[offset] = operation
 
-    def _control(self, offset: int, message: Decision | FailureReport | Claim) -> None:
+    def _control(self, offset: int, message: Decision | FailureReport | Claim | Check) -> None:
         core = self._core
         match message:
             case Decision():
                 self._decided(offset, message)
             case FailureReport() if core.claims.void(offset, message.cluster, message.epoch):
                 logger.info("offset %d: a report of a replaced process", offset)
+            case FailureReport() if (
+                message.cluster == core.me and message.epoch < core.schedule.born
+            ):
+                logger.info("offset %d: a report about tables that were rebuilt since", offset)
             case FailureReport() if message.cluster == core.me:
                 core.board.resolve(message.offset, Outcome(Status.FAILED, failure=message.failure))
             case FailureReport():
                 self._on_failure(message)
             case Claim():
                 core.claimed(offset, message)
+            case _:
+                self._on_check(offset, message)
 
     def _decided(self, offset: int, decision: Decision) -> None:
         core = self._core

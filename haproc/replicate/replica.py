@@ -25,11 +25,13 @@ from haproc.replicate.claims import Claims
 from haproc.replicate.comparison import Comparison
 from haproc.replicate.core import Core
 from haproc.replicate.operation import Claim, Operation, to_record
-from haproc.replicate.outcomes import DONE_BEFORE, Outcome
+from haproc.replicate.operators import Operators
+from haproc.replicate.outcomes import DONE_BEFORE, Outcome, Status
 from haproc.replicate.progress import Progress, from_cursor
 from haproc.replicate.reader import Reader
 from haproc.replicate.steps import Step
 from haproc.replicate.synchronous import Synchronous, describe
+from haproc.replicate.verify import Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +57,13 @@ class Replica:
         self.core = core
         self._comparison = Comparison(core)
         self._synchronous = Synchronous(core)
-        self._reader = Reader(core, self._comparison.reported)
+        self._verifier = Verifier(core)
+        self.operators = Operators(core, self._verifier)
+        self._reader = Reader(core, self._comparison.reported, self.operators.read)
         lanes = [core.engine.lane(index) for index in range(core.limits.lanes)]
-        self._applier = Applier(core, lanes, self._synchronous, self._comparison.ran)
+        self._applier = Applier(
+            core, lanes, self._synchronous, self._comparison.ran, self._verifier.at
+        )
         self._log_end = 0
         self._recovery_from: tuple[int, float] | None = None
 
@@ -90,7 +96,7 @@ class Replica:
         core.schedule = core.new_schedule(progress, doubtful_below)
         core.claims = Claims(progress.claims)
         await core.reaching(lambda: self._reader.rebuild(progress.low))
-        core.update(diverged_at=progress.diverged_at)
+        core.update(diverged=progress.diverged)
         core.spawn(self._reader.run())
         await self._fence()
         await self._read_up_to(doubtful_below)
@@ -100,6 +106,8 @@ class Replica:
         core.spawn(self._synchronous.watch())
         core.spawn(self._catch_up())
         core.spawn(self._know_the_end())
+        self._comparison.resume()
+        await self._verifier.resume()
         await self._synchronous.resume(dict(self._reader.unfinished))
 
     async def _load(self) -> Progress:
@@ -107,7 +115,7 @@ class Replica:
         cursor = await core.reaching(lambda: core.log.load_cursor(core.me))
         if cursor is not None:
             return from_cursor(cursor)
-        return Progress()
+        return Progress(born=core.epoch)
 
     async def _read_up_to(self, offset: int) -> None:
         """Wait until the log is read up to the offset, or as far as it is read ahead."""
@@ -290,7 +298,17 @@ class Replica:
                 error_class="HAPROC_REQUEST_ID_REUSED",
                 hint="use a new request_id for each new request",
             )
-        return known.offset, await self.core.board.outcome(known)
+        outcome = await self.core.board.outcome(known)
+        if outcome.status is Status.SKIPPED:
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"the operation at offset {known.offset} was skipped on cluster {self.core.me}",
+                error_class="HAPROC_SKIPPED",
+                outcome=WriteOutcome.UNKNOWN,
+                hint="ask the next HAProc with the same request_id",
+                offset=known.offset,
+            )
+        return known.offset, outcome
 
     def unavailable(
         self, outcome: WriteOutcome = WriteOutcome.NOT_SENT, offset: int | None = None
@@ -333,6 +351,7 @@ class Replica:
             "cursor": low,
             "log_end": self.log_end,
             "lag": self.log_end - low,
+            "applying": core.applying,
         }
 
     @property

@@ -16,15 +16,23 @@ stored, or the first operation alone. Delta's marks make the two one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import takewhile
+from typing import Final
 
+from haproc.classify.model import Kind, OperationClass
 from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.membership.state import Divergence
 from haproc.replicate.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
 from haproc.replicate.operation import Operation, Verdict
-from haproc.replicate.progress import SPAN_MAX, Progress
+from haproc.replicate.progress import JUDGING_MAX, SPAN_MAX, Progress
+
+MARKER: Final = Operation(
+    "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlWrite(""), tables_known=False
+)
+"""Stands where the log has a verification: a place in the order with nothing beside it."""
 
 
 class Intent(Enum):
@@ -55,6 +63,16 @@ class Unit:
     def write(self) -> SqlWrite | RowsWrite:
         """Return the statement to run."""
         return combine(self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An operation of the queue; ``undecided``: it waits for its origin's decision."""
+
+    offset: int
+    op: Operation
+    running: bool
+    undecided: bool
 
 
 class _State(Enum):
@@ -108,12 +126,17 @@ class Schedule:
         self._restored = frozenset(progress.done)
         self._old_batches = dict(progress.batches)
         self._old_alone = progress.alone
-        self._diverged_at = progress.diverged_at
+        self._diverged = progress.diverged
+        self._born = progress.born
+        self._judging = set(progress.judging)
         self._doubtful_below = doubtful_below
         self._settled: set[str] = set()
         self._permitted: set[int] = set()
         self._verdicts: dict[int, Verdict] = {}
+        self._singles: set[int] = set()
         self._bytes = 0
+        self.held = False
+        """Whether nothing exclusive may start: what tables there are must stay as it is."""
 
     # -- what comes in ---------------------------------------------------------------------
 
@@ -126,7 +149,7 @@ class Schedule:
         if self._verdicts.get(offset) is Verdict.REJECT:
             self._done.add(offset)
             return False
-        self._tasks[offset] = _Task(offset, op, batch_key(op))
+        self._tasks[offset] = _Task(offset, op, batch_key(op), single=offset in self._singles)
         self._bytes += op.size_bytes
         return True
 
@@ -151,6 +174,12 @@ class Schedule:
     def permit(self, offset: int) -> None:
         """Let a synchronous operation run before its decision: its origin asked for it."""
         self._permitted.add(offset)
+
+    def isolate(self, offset: int) -> None:
+        """See to it that an operation is not combined with others."""
+        self._singles.add(offset)
+        if task := self._tasks.get(offset):
+            task.single = True
 
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
         """Mark as done what the tables themselves say was applied; return those offsets.
@@ -192,8 +221,10 @@ class Schedule:
             if len(units) == lanes_free or task.offset >= farthest:
                 break
             if task.op.exclusive:
-                if position == 0 and task.state is _State.WAITING and self._may_run(task):
-                    units.append(self._start([task], Intent.ALONE))
+                idle = position == 0 and task.state is _State.WAITING and not self.held
+                if idle and self._may_run(task):
+                    intent = Intent.NONE if task.op is MARKER else Intent.ALONE
+                    units.append(self._start([task], intent))
                 break
             if task.state is _State.WAITING and not busy.conflicts(task.op):
                 unit = self._begin(task, tasks[position:], farthest)
@@ -288,10 +319,23 @@ class Schedule:
         for offset in unit.offsets:
             self._tasks[offset].state = _State.WAITING
 
-    def mark_diverged(self, offset: int) -> None:
-        """Remember, in the progress, that this cluster differs from the others."""
-        if self._diverged_at is None:
-            self._diverged_at = offset
+    def mark_diverged(self, divergence: Divergence) -> Divergence:
+        """Remember, in the progress, that this cluster differs from the others; return how."""
+        self._diverged = divergence.joined(self._diverged)
+        return self._diverged
+
+    def judge(self, offset: int) -> None:
+        """Remember, in the progress, that an operation's outcome is to be compared."""
+        self._judging.add(offset)
+
+    def judged(self, offset: int) -> None:
+        """Forget that: it was compared."""
+        self._judging.discard(offset)
+
+    def mark_verified(self, marker: int) -> None:
+        """Forget it if it was found at or before a verification that found the tables equal."""
+        if self._diverged is not None and self._diverged.offset <= marker:
+            self._diverged = None
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -314,6 +358,33 @@ class Schedule:
         return max((last + 1 for last in self._old_batches.values()), default=0)
 
     @property
+    def diverged(self) -> Divergence | None:
+        """How this cluster differs from the others, as `progress` says it."""
+        return self._diverged
+
+    @property
+    def judging(self) -> tuple[int, ...]:
+        """The operations whose outcomes are to be compared with the other clusters'."""
+        return tuple(sorted(self._judging))
+
+    @property
+    def born(self) -> int:
+        """See Progress."""
+        return self._born
+
+    def expects(self, offset: int) -> bool:
+        """Whether an operation there is still to be run, or may come."""
+        task = self._tasks.get(offset)
+        return offset >= self._read_to or (task is not None and task.state is not _State.COMPLETE)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield what is not finished, in order."""
+        for offset, task in self._tasks.items():
+            running = task.state in (_State.RUNNING, _State.COMPLETE)
+            undecided = task.op.exclusive and not self._may_run(task)
+            yield Unfinished(offset, task.op, running, undecided)
+
+    @property
     def pending(self) -> int:
         """How many operations are not finished."""
         return len(self._tasks)
@@ -329,6 +400,7 @@ class Schedule:
         low = self.low
         self._done = {offset for offset in self._done if offset >= low}
         self._verdicts = {o: verdict for o, verdict in self._verdicts.items() if o >= low}
+        self._singles = {offset for offset in self._singles if offset >= low}
         units = {
             id(task.unit): task.unit
             for task in self._tasks.values()
@@ -342,7 +414,9 @@ class Schedule:
             done=frozenset(offset for offset in self._done if self._worth_storing(offset, low)),
             batches=tuple(sorted(batches.items())),
             alone=alone[0] if alone else self._old_alone,
-            diverged_at=self._diverged_at,
+            diverged=self._diverged,
+            born=self._born,
+            judging=self.judging[-JUDGING_MAX:],
         )
 
     def _worth_storing(self, offset: int, low: int) -> bool:

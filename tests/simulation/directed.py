@@ -7,14 +7,17 @@ the clusters committed is on record, each with its virtual time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
+from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.operation import Claim, Decision, FailureReport, Operation, from_record
+from haproc.replicate.operation import Decision, Message, Operation, from_record
+from haproc.replicate.operators import Operators
 from haproc.replicate.outcomes import Outcome
 from haproc.replicate.steps import Step
 from tests.simulation.clock import run
@@ -71,11 +74,40 @@ class Stage:
         assert replica is not None, f"{name} is dead"
         return replica.core.state
 
+    def alive_state(self, name: str) -> State | None:
+        replica = self.node(name).replica
+        return None if replica is None else replica.core.state
+
+    def reason(self, name: str) -> str:
+        replica = self.node(name).replica
+        return "" if replica is None else replica.core.reason
+
+    def stuck_at(self, name: str) -> int | None:
+        replica = self.node(name).replica
+        return None if replica is None else replica.core.condition.stuck_at
+
+    def operators(self, name: str) -> Operators:
+        replica = self.node(name).replica
+        assert replica is not None, f"{name} is dead"
+        return replica.operators
+
+    async def verify(self, name: str) -> Mapping[str, Any]:
+        """Verify through one node; wait until all that can have told what they hold."""
+        marker = (await self.operators(name).verify())["marker"]
+        assert isinstance(marker, int)
+        async with asyncio.timeout(300):
+            while True:
+                with contextlib.suppress(RequestError):  # not read from the log yet
+                    found = await self.operators(name).verification(marker)
+                    if found["complete"]:
+                        return found
+                await asyncio.sleep(0.1)
+
     async def submit(self, name: str, op: Operation, timeout_s: float = 30) -> Outcome:
         _, outcome = await self.ring.submit(name, op, timeout_s)
         return outcome
 
-    def messages(self) -> list[Operation | Decision | FailureReport | Claim]:
+    def messages(self) -> list[Message]:
         """Return all that the log holds."""
         return [
             from_record(decode(data)) for _, data in self.ring.store.stored_from(0, 10**6, 10**9)

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
+from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite, TableState
 
 _TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
 _STATES = (("already exists", "42P07"), ("no such table", "42P01"), ("CHECK constraint", "23001"))
@@ -31,6 +31,10 @@ class SimSpark:
         self.environment_error_rate = 0.0
         self.refuses: set[str] = set()
         """Statements that meet an application error here."""
+        self.poison: set[str] = set()
+        """Statements that meet an environment error here, as often as they are tried."""
+        self.poison_word = ""
+        """A part of such statements."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
         """Called with the cluster's name and the statement whenever one commits."""
         self._rng = rng
@@ -41,6 +45,7 @@ class SimSpark:
         self._notes: dict[str, int] = {}
         self._generations: dict[int, int] = {}
         self._running: dict[int, set[asyncio.Task[Applied]]] = {}
+        self._kept: dict[tuple[str, int], str] = {}
 
     def kill(self) -> None:
         """The server dies: what has not committed never will."""
@@ -78,6 +83,37 @@ class SimSpark:
         await asyncio.sleep(self._rng.uniform(0, 0.2))
         self._check()
         return {table: self._notes[table] for table in tables if table in self._notes}
+
+    async def table_states(self) -> Sequence[TableState]:
+        await asyncio.sleep(self._rng.uniform(0, 0.3))
+        self._check()
+        states = []
+        for name, rows in self.dump().items():
+            states.append(TableState(name, self._versions.get(name, 0)))
+            self._kept[name, self._versions.get(name, 0)] = repr(rows)
+        return states
+
+    async def checksum(self, state: TableState, *, timeout_s: float) -> str:
+        await asyncio.sleep(self._rng.uniform(0, 0.5))
+        self._check()
+        if state.name not in self.dump():
+            raise EngineError(ErrorKind.APPLICATION, "dropped meanwhile", sqlstate="42P01")
+        assert state.version is not None
+        return self._kept[state.name, state.version]
+
+    def mend(self, sql: str) -> None:
+        """Somebody runs a statement past HAProc."""
+        self._disk.execute(sql)
+
+    def note(self, table: str, version: int) -> None:
+        """A table's newest commit has this mark."""
+        self._notes[table] = self._marks[table] = version
+
+    def empty(self) -> None:
+        """Somebody drops every table."""
+        for name in self.dump():
+            self._disk.execute(f"DROP TABLE {name}")
+        self._marks, self._notes = {}, {}
 
     # -- statements ------------------------------------------------------------------------
 
@@ -117,7 +153,8 @@ class SimSpark:
             return Applied()
         await asyncio.sleep(self._rng.expovariate(5))  # at work
         self._check(life)
-        if self._rng.random() < self.environment_error_rate:
+        poisoned = sql in self.poison or (self.poison_word and self.poison_word in sql)
+        if poisoned or self._rng.random() < self.environment_error_rate:
             raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
         if guarded and self._versions.get(target, 0) != version:
             raise EngineError(ErrorKind.ENVIRONMENT, "concurrent transaction", error_class="TXN")
@@ -160,6 +197,12 @@ class SimEngine:
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         return await self._spark.offsets_applied(tables, application)
+
+    async def table_states(self) -> Sequence[TableState]:
+        return await self._spark.table_states()
+
+    async def checksum(self, state: TableState, *, timeout_s: float) -> str:
+        return await self._spark.checksum(state, timeout_s=timeout_s)
 
     def lane(self, index: int) -> SimLane:
         return self._lanes.setdefault(index, SimLane(self._spark, index))

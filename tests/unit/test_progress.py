@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from dmq import Cursor, LogCorruptError
 from dmq.entries import check_cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
-from haproc.replicate.progress import SPAN_MAX, Progress, from_cursor, to_cursor
+from haproc.membership.state import Cause, Divergence
+from haproc.replicate.progress import (
+    JUDGING_MAX,
+    SPAN_MAX,
+    Progress,
+    from_cursor,
+    to_cursor,
+)
+from haproc.replicate.verify import NAMES_CHARACTERS_MAX
 
 OFFSET_MAX = 2**63 - 1
 
@@ -26,7 +34,18 @@ def progresses(draw: st.DrawFn) -> Progress:
         done=draw(st.frozensets(near)),
         batches=tuple(sorted((min(pair), max(pair)) for pair in pairs)),
         alone=draw(st.none() | near),
-        diverged_at=draw(st.none() | st.integers(0, low)),
+        diverged=draw(
+            st.none()
+            | st.builds(
+                Divergence,
+                st.integers(0, low),
+                st.sampled_from(Cause),
+                st.booleans(),
+                st.text(max_size=20),
+            )
+        ),
+        born=draw(st.integers(0, low)),
+        judging=tuple(sorted(draw(st.frozensets(st.integers(0, low), max_size=8)))),
     )
 
 
@@ -44,7 +63,9 @@ def test_from_cursor_without_a_note_is_just_the_offset() -> None:
 
 def test_from_cursor_kept_note_gives_the_progress() -> None:
     note = '{"v":1,"d":"c-mtF000L72L","b":[[3,9]],"a":102,"x":17}'
-    progress = Progress(100, frozenset({101, 102}), ((103, 109),), 102, 17)
+    progress = Progress(
+        100, frozenset({101, 102}), ((103, 109),), 102, Divergence(17, Cause.OUTCOME)
+    )
     assert from_cursor(Cursor(100, note)) == progress
 
 
@@ -56,7 +77,15 @@ WORST_BATCHES = tuple(
 
 def worst(done: frozenset[int]) -> Progress:
     """Everything else at its longest too."""
-    return Progress(WORST_LOW, done, WORST_BATCHES, alone=OFFSET_MAX, diverged_at=OFFSET_MAX)
+    return Progress(
+        WORST_LOW,
+        done,
+        WORST_BATCHES,
+        alone=OFFSET_MAX,
+        diverged=Divergence(OFFSET_MAX, Cause.TABLES, True, "n" * NAMES_CHARACTERS_MAX),
+        born=OFFSET_MAX,
+        judging=(OFFSET_MAX,) * JUDGING_MAX,
+    )
 
 
 def alternating() -> frozenset[int]:
@@ -83,7 +112,7 @@ def test_to_cursor_worst_patterns_fit_beside_the_cursor(done: frozenset[int]) ->
     progress = worst(done)
     cursor = to_cursor(progress)
     check_cursor(cursor)
-    assert len(cursor.note) <= 2800 < CURSOR_NOTE_BYTES_MAX
+    assert len(cursor.note) <= 3250 < CURSOR_NOTE_BYTES_MAX
     assert from_cursor(cursor) == progress
 
 

@@ -13,10 +13,11 @@ from itertools import takewhile
 import pytest
 
 from haproc.engine.interface import SqlWrite
+from haproc.membership.state import Cause, Divergence
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.operation import Operation, Verdict
 from haproc.replicate.progress import SPAN_MAX, Progress
-from haproc.replicate.schedule import Intent, Schedule, Unit
+from haproc.replicate.schedule import MARKER, Intent, Schedule, Unit
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 ME, LANES = "a", 8
@@ -348,11 +349,43 @@ def test_split_operations_run_one_by_one_without_an_intent() -> None:
     assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
 
 
-def test_mark_diverged_first_offset_stays() -> None:
-    schedule = schedule_of("ux")
-    schedule.mark_diverged(7)
-    schedule.mark_diverged(8)
-    assert schedule.progress.diverged_at == 7
+def test_mark_diverged_newest_stays_until_a_later_verification() -> None:
+    schedule = schedule_of("")
+    schedule.mark_diverged(Divergence(7, Cause.OUTCOME))
+    schedule.mark_diverged(Divergence(8, Cause.SKIPPED, applies=True))
+    assert schedule.progress.diverged == Divergence(8, Cause.SKIPPED, applies=True)
+    schedule.mark_verified(7)
+    assert schedule.diverged is not None
+    schedule.mark_verified(8)
+    assert schedule.progress.diverged is None
+
+
+def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:
+    schedule = schedule_of("ix")
+    schedule.add(1, MARKER)
+    schedule.add(2, operation("iy", 2))
+    (insert_x,) = schedule.take(LANES)
+    finish(schedule, insert_x)
+    (marker,) = schedule.take(LANES)
+    assert (marker.operations, marker.intent) == ((MARKER,), Intent.NONE)
+    finish(schedule, marker)
+    assert rounds(schedule) == [[(2,)]]
+    assert schedule.progress == Progress(low=3)
+
+
+def test_held_schedule_starts_nothing_exclusive() -> None:
+    schedule = schedule_of("ix D iy")
+    schedule.held = True
+    finish(schedule, *schedule.take(LANES))
+    assert schedule.take(LANES) == []
+    schedule.held = False
+    assert offsets(schedule.take(LANES)) == [(1,)]
+
+
+def test_isolated_operation_is_not_combined() -> None:
+    schedule = schedule_of("ix ix ix")
+    schedule.isolate(1)
+    assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
 
 
 # -- bounds ------------------------------------------------------------------------------------

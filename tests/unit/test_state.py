@@ -6,10 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.membership.state import PROGRESSING, SERVING, Condition, State, state_of
+from haproc.membership.state import (
+    PROGRESSING,
+    SERVING,
+    Cause,
+    Condition,
+    Divergence,
+    State,
+    state_of,
+)
 
 UP = {"started": True, "cluster_up": True}
 WELL = {**UP, "caught_up": True}
+ODD = Divergence(17, Cause.OUTCOME)
+SKIPPED = Divergence(17, Cause.SKIPPED, applies=True)
 
 
 @pytest.mark.parametrize(
@@ -27,10 +37,10 @@ WELL = {**UP, "caught_up": True}
         ({**WELL, "stuck_at": 0}, State.STUCK),
         # a cluster that is away is down, whatever kept failing there
         ({**WELL, "stuck_at": 0, "cluster_up": False}, State.DOWN),
-        ({**WELL, "diverged_at": 0}, State.DIVERGED),
-        ({"diverged_at": 0}, State.DIVERGED),
-        ({**WELL, "diverged_at": 0, "stuck_at": 0}, State.DIVERGED),
-        ({**WELL, "behind": "trimmed", "diverged_at": 0}, State.TOO_FAR_BEHIND),
+        ({**WELL, "diverged": ODD}, State.DIVERGED),
+        ({"diverged": ODD}, State.DIVERGED),
+        ({**WELL, "diverged": ODD, "stuck_at": 0}, State.DIVERGED),
+        ({**WELL, "behind": "trimmed", "diverged": ODD}, State.TOO_FAR_BEHIND),
         ({**WELL, "fenced_by": "a2", "behind": "trimmed"}, State.FENCED),
         ({**WELL, "fenced_by": "a2", "stopped": True}, State.STOPPED),
         ({"stopped": True}, State.STOPPED),
@@ -48,7 +58,13 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
             "another process has taken over this cluster (a2)",
         ),
         ({**WELL, "behind": "offset 3 is gone; rebuild"}, "offset 3 is gone; rebuild"),
-        ({**WELL, "diverged_at": 17}, "offset 17 had another outcome here"),
+        ({**WELL, "diverged": ODD}, "offset 17 had another outcome here"),
+        ({**WELL, "diverged": ODD}, "nothing more is applied"),
+        ({**WELL, "diverged": SKIPPED}, "offset 17 was skipped here"),
+        ({**WELL, "diverged": SKIPPED}, "then run haproc verify"),
+        ({**WELL, "diverged": SKIPPED, "stuck_at": 19}, "offset 19 keeps failing"),
+        ({**WELL, "diverged": Divergence(9, Cause.TABLES, True, "a.b")}, "clusters' (a.b)"),
+        ({**WELL, "undecided_at": 17}, "run haproc verify"),
         ({**WELL, "stuck_at": 17, "cluster_error": "disk full"}, "17 keeps failing here (disk"),
         ({"started": True, "cluster_error": "refused"}, "refused"),
         ({**WELL, "log_up": False, "log_error": "the log is away"}, "the log is away"),
@@ -68,7 +84,8 @@ conditions = st.builds(
     stopped=st.booleans(),
     fenced_by=st.none() | st.just("a2"),
     stuck_at=st.none() | st.just(0),
-    diverged_at=st.none() | st.just(0),
+    diverged=st.none() | st.sampled_from([ODD, SKIPPED]),
+    undecided_at=st.none() | st.just(0),
     behind=st.sampled_from(["", "trimmed"]),
 )
 
@@ -76,7 +93,7 @@ conditions = st.builds(
 @given(conditions)
 def test_state_of_serving_needs_a_cluster_that_holds_what_it_should(c: Condition) -> None:
     state, _ = state_of(c)
-    hurt = c.stopped or c.fenced_by or c.behind or c.diverged_at is not None
+    hurt = c.stopped or c.fenced_by or c.behind or c.diverged is not None
     if state in SERVING:
         assert c.started and c.cluster_up and c.caught_up and not c.draining and not hurt
     if hurt:
@@ -90,3 +107,20 @@ def test_state_of_ready_needs_the_log(c: Condition) -> None:
 
 def test_serving_is_progressing() -> None:
     assert SERVING < PROGRESSING
+
+
+@pytest.mark.parametrize(
+    ("new", "earlier", "joined"),
+    [
+        (ODD, None, ODD),
+        # a skip lets a stopped cluster go on
+        (SKIPPED, ODD, SKIPPED),
+        # one that goes on is not stopped again, and the newest is what has to be verified
+        (Divergence(20, Cause.OUTCOME), SKIPPED, Divergence(20, Cause.OUTCOME, True)),
+        (Divergence(3, Cause.OUTCOME), SKIPPED, SKIPPED),
+    ],
+)
+def test_divergence_joined_is_the_newest_and_goes_on_if_either_does(
+    new: Divergence, earlier: Divergence | None, joined: Divergence
+) -> None:
+    assert new.joined(earlier) == joined

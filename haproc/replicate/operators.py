@@ -1,0 +1,305 @@
+"""What operators ask of one cluster: its queue, an operation in it, retry, skip, verify.
+
+A skip is a record in the log before it is anything else. So it survives this process, all clusters
+see it, and this one carries it out when it reads it: at once, or after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from dmq import Entry, Json, LogError
+from haproc.engine.interface import RowsWrite
+from haproc.failure import FailureKind, RequestError
+from haproc.failure import Outcome as WriteOutcome
+from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate.checks import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
+from haproc.replicate.core import Core
+from haproc.replicate.operation import Operation, from_record, to_record
+from haproc.replicate.outcomes import Outcome, Status
+from haproc.replicate.schedule import MARKER, Unfinished
+from haproc.replicate.standing import (
+    Advice,
+    Position,
+    Standing,
+    blockers,
+    retry_advice,
+    skip_advice,
+)
+from haproc.replicate.synchronous import describe
+from haproc.replicate.verify import Verifier
+
+logger = logging.getLogger(__name__)
+
+SKIP_WAIT_S: Final = 10.0
+"""How long an answer waits for a recorded skip to be carried out; it is in any case."""
+SQL_CHARACTERS_MAX: Final = 1_000_000
+NOT_FOUND: Final = "HAPROC_OFFSET_UNKNOWN"
+NOT_NOW: Final = "HAPROC_NOT_NOW"
+
+
+class Operators:
+    """See the module. Methods raise RequestError."""
+
+    def __init__(self, core: Core, verifier: Verifier) -> None:
+        self._core = core
+        self._verifier = verifier
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def queue(self, start: int, count: int, now_ms: int) -> Mapping[str, Json]:
+        """Tell what is in this cluster's queue at or above an offset, as far as it was read."""
+        core = self._core
+        listed = itertools.dropwhile(
+            lambda pair: pair[0].offset < start, blockers(core.schedule.unfinished())
+        )
+        page = list(itertools.islice(listed, count + 1))
+        return {
+            "cluster": core.me,
+            "state": core.state.value,
+            "reason": core.reason,
+            "cursor": core.schedule.low,
+            "read_to": core.schedule.read_to,
+            "more": len(page) > count,
+            "operations": [self._line(each, by, now_ms) for each, by in page[:count]],
+        }
+
+    def _line(self, each: Unfinished, blocked_by: int | None, now_ms: int) -> Json:
+        standing, op = self._standing(each, blocked_by), each.op
+        return {
+            "offset": each.offset,
+            "head": standing.head,
+            "class": op.operation_class.value,
+            "kind": "verification" if op is MARKER else op.kind.value,
+            "reads": [*sorted(op.reads)],
+            "writes": [*sorted(op.writes)],
+            "origin": op.origin,
+            "age_s": max(0, now_ms - op.created_ms) // 1000 if op.created_ms else None,
+            **_standing_json(standing),
+        }
+
+    def _standing(self, each: Unfinished, blocked_by: int | None) -> Standing:
+        core, offset = self._core, each.offset
+        head, trouble = offset == core.schedule.low, core.troubles.of(offset)
+        if trouble is not None:
+            stuck = trouble.attempts >= core.timeouts.stuck_after_attempts
+            together = (trouble.offsets[0], trouble.version) if trouble.offsets[1:] else None
+            position = Position.STUCK if stuck else Position.FAILING
+            return Standing(position, None, together, trouble.attempts, trouble.error, head)
+        if each.running:
+            return Standing(Position.RUNNING, head=head)
+        if blocked_by is not None:
+            return Standing(Position.BLOCKED, blocked_by, head=head)
+        return Standing(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
+
+    def _standing_at(self, offset: int) -> Standing:
+        """Return where the operation at an offset stands."""
+        core, diverged = self._core, self._core.condition.diverged
+        if diverged is not None and not diverged.applies and diverged.offset == offset:
+            return Standing(Position.ODD)
+        for each, blocked_by in blockers(core.schedule.unfinished()):
+            if each.offset == offset:
+                return self._standing(each, blocked_by)
+        beyond = offset >= core.schedule.read_to
+        return Standing(Position.QUEUED if beyond else Position.DONE)
+
+    async def show(self, offset: int, now_ms: int) -> Mapping[str, Json]:
+        """Tell everything about one operation, and what retry and skip would do."""
+        core, op = self._core, await self._operation(offset)
+        standing, known = self._standing_at(offset), core.board.at(offset)
+        outcome = known.outcome if known is not None else None
+        retry, skip = retry_advice(standing), skip_advice(standing)
+        return {
+            "cluster": core.me,
+            "offset": offset,
+            "operation": _operation_json(op, now_ms),
+            **_standing_json(standing),
+            "outcome": describe(outcome) if outcome is not None else None,
+            "retry": {"allowed": retry.allowed, "text": retry.text},
+            "skip": {"allowed": skip.allowed, "text": skip.text},
+        }
+
+    async def _operation(self, offset: int) -> Operation:
+        core, entries = self._core, list[Entry]()
+        try:
+            async with asyncio.timeout(core.timeouts.append_s):
+                if offset < await core.log.end():
+                    entries = await core.log.read(offset, records_max=1)
+        except (LogError, TimeoutError) as error:
+            raise _unavailable(f"the log cannot be read: {error or 'no answer in time'}") from error
+        if not entries or entries[0].offset != offset:
+            _refuse(NOT_FOUND, f"the log has nothing at offset {offset}", "see haproc queue list")
+        message = from_record(entries[0].record)
+        if not isinstance(message, Operation):
+            kind = entries[0].record.kind
+            _refuse(NOT_FOUND, f"offset {offset} is a {kind} record, not an operation")
+        return message
+
+    # -- acting ----------------------------------------------------------------------------
+
+    async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
+        """Have what fails tried at once."""
+        self._check(cluster)
+        await self._operation(offset)
+        standing = self._standing_at(offset)
+        advice = _allowed(retry_advice(standing), offset)
+        trouble = self._core.troubles.of(offset)
+        assert trouble is not None
+        trouble.attempts, trouble.apart = 0, len(trouble.offsets) > 1
+        trouble.poked.set()
+        self._core.tell_stuck()
+        return {"cluster": self._core.me, "offset": offset, "done": advice.text}
+
+    async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
+        """Record that this cluster passes over an operation; wait until it has."""
+        core = self._core
+        self._check(cluster)
+        op = await self._operation(offset)
+        _allowed(skip_advice(self._standing_at(offset)), offset)
+        skip = Skip(offset, op.id, core.me, core.epoch, reason[:REASON_CHARACTERS_MAX])
+        recorded_at = await self._append(skip)
+        try:
+            async with asyncio.timeout(SKIP_WAIT_S):
+                while core.schedule.read_to <= recorded_at or core.schedule.expects(offset):
+                    core.moved.clear()
+                    await core.moved.wait()
+        except TimeoutError:
+            status = "recorded"
+        else:
+            known = core.board.at(offset)
+            outcome = known.outcome if known is not None else None
+            status = outcome.status.value if outcome is not None else Status.SKIPPED.value
+        return {
+            "cluster": core.me,
+            "offset": offset,
+            "recorded_at": recorded_at,
+            "status": status,
+            "state": core.state.value,
+            "reason": core.reason,
+        }
+
+    async def verify(self) -> Mapping[str, Json]:
+        """Put a marker into the log, at which every cluster notes what it holds."""
+        return {"marker": await self._append(Verify(self._core.me))}
+
+    async def verification(self, marker: int) -> Mapping[str, Json]:
+        """Tell what a verification came to so far."""
+        found = await self._verifier.describe(marker)
+        if found is None:
+            _refuse(NOT_FOUND, f"no verification at offset {marker} is known here")
+        return found
+
+    def _check(self, cluster: str) -> None:
+        core = self._core
+        if cluster != core.me:
+            _refuse(NOT_NOW, f"this is cluster {core.me}, not {cluster}", "check the addresses")
+        if core.state in (State.STARTING, State.STOPPED, State.FENCED, State.TOO_FAR_BEHIND):
+            _refuse(NOT_NOW, f"cluster {core.me} is {core.state}: {core.reason}")
+
+    async def _append(self, message: Skip | Verify) -> int:
+        core = self._core
+        try:
+            async with asyncio.timeout(core.timeouts.append_s):
+                (offset,) = await core.log.append([to_record(message)])
+        except (LogError, TimeoutError) as error:
+            raise _unavailable(
+                f"the log did not take the record: {error or 'no answer in time'}"
+            ) from error
+        return offset
+
+    # -- what the log says -----------------------------------------------------------------
+
+    def read(self, offset: int, message: Skip | Verify | Checksums) -> None:
+        """Take in a record; hearing of it again changes nothing."""
+        if not isinstance(message, Skip):
+            self._verifier.read(offset, message)
+            return
+        core = self._core
+        logger.warning("%s skips offset %d: %s", message.cluster, message.offset, message.reason)
+        replaced = core.claims.void(offset, message.cluster, message.epoch)
+        if message.cluster != core.me or replaced or message.epoch < core.schedule.born:
+            return
+        at, diverged = message.offset, core.condition.diverged
+        if core.schedule.expects(at):
+            core.troubles.skips[at] = message
+            core.schedule.isolate(at)
+            if trouble := core.troubles.of(at):
+                trouble.poked.set()
+        elif diverged is not None and not diverged.applies and at == diverged.offset:
+            core.diverge(Divergence(at, Cause.OUTCOME, applies=True))
+            core.store.soon()
+        elif (known := core.board.at(at)) and known.outcome and known.outcome.assumed:
+            core.board.resolve(at, Outcome(Status.SKIPPED))
+
+
+def _allowed(advice: Advice, offset: int) -> Advice:
+    if not advice.allowed:
+        _refuse(NOT_NOW, f"offset {offset}: {advice.text}", "see haproc queue show")
+    return advice
+
+
+def _refuse(error_class: str, message: str, hint: str = "") -> NoReturn:
+    raise RequestError(FailureKind.REFUSED, message, error_class=error_class, hint=hint)
+
+
+def _unavailable(message: str) -> RequestError:
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        message,
+        error_class="HAPROC_LOG_UNAVAILABLE",
+        outcome=WriteOutcome.UNKNOWN,
+        hint="try again",
+    )
+
+
+def _standing_json(standing: Standing) -> dict[str, Json]:
+    return {
+        "position": standing.position.value,
+        "blocked_by": standing.blocked_by,
+        "together": list(standing.together) if standing.together else None,
+        "attempts": standing.attempts,
+        "error": standing.error,
+    }
+
+
+def _operation_json(op: Operation, now_ms: int) -> dict[str, Json]:
+    settings: dict[str, Json] = {
+        "catalog": op.settings.catalog,
+        "schema": op.settings.schema,
+        "time_zone": op.settings.time_zone,
+        "ansi": op.settings.ansi,
+        "confs": dict(op.settings.confs),
+    }
+    described: dict[str, Json] = {
+        "request_id": op.id,
+        "class": op.operation_class.value,
+        "kind": op.kind.value,
+        "origin": op.origin,
+        "user": op.user,
+        "created_ms": op.created_ms,
+        "age_s": max(0, now_ms - op.created_ms) // 1000 if op.created_ms else None,
+        "settings": settings,
+        "reads": [*sorted(op.reads)],
+        "writes": [*sorted(op.writes)],
+        "tables_known": op.tables_known,
+    }
+    if isinstance(op.write, RowsWrite):
+        described["rows"] = _rows_json(op.write)
+    else:
+        described["sql"] = op.write.sql[:SQL_CHARACTERS_MAX]
+        described["sql_characters"] = len(op.write.sql)
+    return described
+
+
+def _rows_json(write: RowsWrite) -> dict[str, Json]:
+    with pa.ipc.open_stream(write.rows) as reader:
+        schema: Any = reader.schema
+        columns: list[Json] = [f"{field.name}: {field.type}" for field in schema]
+        count = sum(batch.num_rows for batch in reader)
+    return {"table": write.table, "bytes": len(write.rows), "count": count, "columns": columns}

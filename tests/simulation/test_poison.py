@@ -1,0 +1,303 @@
+"""Operations that one cluster cannot apply: stuck, retried, skipped, verified.
+
+Docs: docs/design.md, "Poison operations and verification".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.failure import RequestError
+from haproc.membership.state import State
+from haproc.replicate import verify
+from haproc.replicate.checks import Checksums, Skip
+from haproc.replicate.operation import Operation
+from haproc.replicate.outcomes import Status
+from haproc.replicate.steps import Step
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.scenario import insert, operation
+
+POISON = "UPDATE t SET x = x || '!'"
+
+
+def update(op_id: str, sql: str = POISON) -> Operation:
+    return operation(op_id, Kind.UPDATE, sql, "a", writes=frozenset({"t"}))
+
+
+async def stuck(stage: Stage, name: str = "c") -> int:
+    """Have one cluster stuck at an operation that the others applied; return its offset."""
+    await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+    await stage.submit("a", insert("one", "t", "a"))
+    stage.node(name).spark.poison = {POISON}
+    offset, _ = await stage.ring.submit("a", update("poison"), 30)
+    await stage.submit("a", insert("after", "t", "a"))
+    await stage.until(lambda: stage.state(name) is State.STUCK)
+    return offset
+
+
+def rows(stage: Stage, name: str) -> list[str]:
+    return [str(row[0]) for row in stage.node(name).spark.dump()["t"]]
+
+
+def findings(found: Mapping[str, Any]) -> dict[str, str]:
+    return {name: each["finding"] for name, each in found["clusters"].items()}
+
+
+def skips(stage: Stage) -> list[tuple[str, int]]:
+    return [(m.cluster, m.offset) for m in stage.messages() if isinstance(m, Skip)]
+
+
+def test_stuck_cluster_shows_its_queue_and_what_can_be_done() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        operators = stage.operators("c")
+        queue = operators.queue(0, 10, 0)["operations"]
+        assert isinstance(queue, list)
+        lines = [(e["offset"], e["position"], e["blocked_by"], e["head"]) for e in queue]  # type: ignore[call-overload,index]
+        assert lines == [(offset, "stuck", None, True), (offset + 1, "blocked", offset, False)]
+        shown = await operators.show(offset, 0)
+        assert shown["operation"]["sql"] == POISON  # type: ignore[call-overload,index]
+        assert shown["attempts"] >= 8 and "out of memory" in str(shown["error"])  # type: ignore[operator]
+        assert shown["skip"]["allowed"] and shown["retry"]["allowed"]  # type: ignore[call-overload,index]
+
+    story(tell)
+
+
+def test_retry_after_the_cause_is_gone_applies_at_once_and_reopens() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        stage.node("c").spark.poison = set()
+        await stage.operators("c").retry("c", offset)
+        assert stage.state("c") is not State.STUCK
+        await stage.settle()
+        assert rows(stage, "c") == ["after", "one!"]
+
+    story(tell)
+
+
+def test_skip_goes_on_diverged_verification_fails_then_mended_passes() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        answer = await stage.operators("c").skip("c", offset, "disk is broken")
+        assert (answer["status"], answer["state"]) == ("skipped", "DIVERGED")
+        await stage.submit("a", insert("later", "t", "a"))
+        await stage.until(lambda: rows(stage, "c") == ["after", "later", "one"])
+        assert stage.state("c") is State.DIVERGED
+        found = await stage.verify("a")
+        assert findings(found) == {"a": "equal", "b": "equal", "c": "different"}
+        assert found["tables"]["t"]["c"] == "different"
+        await stage.until(lambda: "(t)" in stage.reason("c"))
+        stage.node("c").spark.mend("UPDATE t SET x = 'one!' WHERE x = 'one'")
+        assert findings(await stage.verify("b"))["c"] == "equal"
+        await stage.settle()
+
+    story(tell)
+
+
+def test_skip_of_a_cluster_mended_before_returns_it_with_the_first_verification() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        await stage.operators("c").skip("c", offset, "")
+        stage.node("c").spark.mend("UPDATE t SET x = 'one!' WHERE x = 'one'")
+        # A skipped cluster may ask for the verification, too.
+        assert findings(await stage.verify("c")) == dict.fromkeys("abc", "equal")
+        await stage.settle()
+
+    story(tell)
+
+
+@pytest.mark.parametrize("step", [Step.APPLY_AFTER, Step.CURSOR_AFTER])
+def test_killed_between_skip_record_and_progress_is_skipped_after_the_restart(step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        stage.at("c", step, lambda node: node.kill())
+        skipping = asyncio.ensure_future(stage.operators("c").skip("c", offset, ""))
+        await stage.until(lambda: not stage.node("c").alive)
+        skipping.cancel()
+        assert skips(stage) == [("c", offset)]
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 120)
+        await stage.until(lambda: rows(stage, "c") == ["after", "one"])
+        assert findings(await stage.verify("a"))["c"] == "different"
+        stage.node("c").spark.mend("UPDATE t SET x = 'one!' WHERE x = 'one'")
+        assert findings(await stage.verify("a"))["c"] == "equal"
+        await stage.settle()
+        assert skips(stage) == [("c", offset)]
+
+    story(tell)
+
+
+def test_skip_of_what_was_committed_after_all_completes_it() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        # As if the last attempt had committed before it failed.
+        spark = stage.node("c").spark
+        spark.mend("UPDATE t SET x = 'one!' WHERE x = 'one'")
+        spark.note("t", offset)
+        answer = await stage.operators("c").skip("c", offset, "")
+        assert answer["status"] == Status.APPLIED.value
+        await stage.settle()
+
+    story(tell)
+
+
+def test_stuck_batch_is_taken_apart_by_a_retry_before_it_can_be_skipped() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        await stage.submit("a", insert("zero", "t", "a"))
+        await stage.ready("c")
+        spark = stage.node("c").spark
+        spark.poison_word, spark.environment_error_rate = "'bad'", 1.0
+        ops = [insert(op_id, "t", "a") for op_id in ("one", "two", "bad", "three")]
+        one, _, bad, three = [(await stage.ring.submit("a", op, 30))[0] for op in ops]
+        await stage.until(lambda: stage.stuck_at("c") == one)
+        spark.environment_error_rate = 0.0
+        # The other three are one statement, named after its last operation.
+        await stage.until(lambda: stage.stuck_at("c") == three)
+        operators = stage.operators("c")
+        for offset in (bad, three):
+            with pytest.raises(RequestError, match="retry takes them apart"):
+                await operators.skip("c", offset, "")
+        await operators.retry("c", bad)
+        await stage.until(lambda: stage.stuck_at("c") == bad)
+        await operators.skip("c", bad, "")
+        await stage.until(lambda: rows(stage, "c") == ["one", "three", "two", "zero"])
+
+    story(tell)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "offset", "says"),
+    [
+        ("b", 0, "this is cluster c"),
+        ("c", -1, "blocked|waits for the operation that blocks it"),
+        ("c", 10**6, "nothing at offset"),
+        ("c", 0, "not an operation"),
+        ("c", -3, "it is done here"),
+    ],
+)
+def test_skip_or_retry_of_anything_else_is_refused_and_changes_nothing(
+    cluster: str, offset: int, says: str
+) -> None:
+    async def tell(stage: Stage) -> None:
+        at = await stuck(stage)
+        wanted = {-1: at + 1, -3: at - 1}.get(offset, offset)
+        for act in ("retry", "skip"):
+            with pytest.raises(RequestError, match=says):
+                if act == "retry":
+                    await stage.operators("c").retry(cluster, wanted)
+                else:
+                    await stage.operators("c").skip(cluster, wanted, "")
+        assert stage.state("c") is State.STUCK and skips(stage) == []
+
+    story(tell)
+
+
+def test_odd_outcome_stops_until_a_skip_lets_it_go_on_to_be_verified() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
+        offset, _ = await stage.ring.submit("a", insert("one", "t", "a"), 30)
+        await stage.until(lambda: stage.state("c") is State.DIVERGED, 120)
+        await stage.submit("a", insert("two", "t", "a"))
+        found = await stage.verify("a")
+        assert findings(found) == {"a": "equal", "b": "equal", "c": "unavailable"}
+        assert rows(stage, "c") == []
+        await stage.operators("c").skip("c", offset, "known")
+        await stage.until(lambda: rows(stage, "c") == ["two"])
+        assert findings(await stage.verify("a"))["c"] == "different"
+        stage.node("c").spark.mend("INSERT INTO t VALUES ('one')")
+        assert findings(await stage.verify("a"))["c"] == "equal"
+        await stage.settle()
+
+    story(tell)
+
+
+def test_verification_of_equal_clusters_under_writes_finds_them_equal() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        for n in range(5):
+            await stage.submit("abc"[n % 3], insert(f"w{n}", "t", "a"))
+            if n % 2:
+                assert findings(await stage.verify("a")) == dict.fromkeys("abc", "equal")
+        await stage.settle()
+
+    story(tell)
+
+
+def test_table_changed_past_haproc_is_found_and_survives_a_restart() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        stage.node("b").spark.mend("INSERT INTO t VALUES ('past')")
+        assert findings(await stage.verify("a"))["b"] == "different"
+        await stage.until(lambda: stage.state("b") is State.DIVERGED)
+        stage.node("b").kill()
+        stage.node("b").start()
+        await stage.until(lambda: stage.alive_state("b") is State.DIVERGED, 120)
+        assert "(t)" in stage.reason("b")
+        stage.node("b").spark.mend("DELETE FROM t")
+        assert findings(await stage.verify("c"))["b"] == "equal"
+        await stage.settle()
+
+    story(tell)
+
+
+def test_verification_without_one_cluster_leaves_it_unavailable_and_judges_the_others() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        stage.node("b").kill()
+        stage.node("c").spark.mend("INSERT INTO t VALUES ('past')")
+        found = await stage.verify("a")
+        # Of two that differ the one that was asked is right.
+        assert findings(found) == {"a": "equal", "b": "unavailable", "c": "different"}
+        await stage.until(lambda: stage.state("c") is State.DIVERGED)
+        stage.node("b").start()
+        await stage.ready("a", "b")
+
+    story(tell)
+
+
+def test_killed_while_it_reads_its_tables_says_so() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        await stage.submit("a", insert("one", "t", "a"))
+        await stage.ready("a", "b", "c")
+        stage.at("c", Step.CURSOR_AFTER, lambda node: node.kill())
+        marker = (await stage.operators("a").verify())["marker"]
+        await stage.until(lambda: not stage.node("c").alive)
+        stage.node("c").start()
+        await stage.until(
+            lambda: any(
+                isinstance(m, Checksums) and m.cluster == "c" and m.error == verify.REPLACED
+                for m in stage.messages()
+            )
+        )
+        assert isinstance(marker, int)
+        found = await stage.operators("a").verification(marker)
+        assert findings(found)["c"] == "unavailable"
+        assert findings(await stage.verify("a")) == dict.fromkeys("abc", "equal")
+        await stage.settle()
+
+    story(tell)
+
+
+def test_rebuilt_cluster_replays_what_its_earlier_life_skipped() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        await stage.operators("c").skip("c", offset, "")
+        await stage.verify("a")
+        node = stage.node("c")
+        node.kill()
+        del stage.ring.store.cursors["c"]
+        node.spark.empty()
+        node.spark.poison = set()
+        node.start()
+        await stage.settle()
+        assert rows(stage, "c") == ["after", "one!"]
+
+    story(tell)
