@@ -16,15 +16,18 @@ from dmq.errors import (
     UnknownVersionError,
 )
 from dmq.interface import Cursor, Entry, Log
+from dmq.kafka_options import KafkaOptions
 from dmq.memory import MemoryLog, MemoryStore
 from dmq.opening import open_log
-from dmq.record import Json, Record, decode, encode
+from dmq.record import FILLER, Json, Record, decode, encode
 
 __all__ = [
+    "FILLER",
     "Cursor",
     "Entry",
     "FencedError",
     "Json",
+    "KafkaOptions",
     "Log",
     "LogCorruptError",
     "LogError",

@@ -19,7 +19,7 @@ from dmq.errors import (
     TrimmedError,
 )
 from dmq.interface import CURSOR_NOTE_BYTES_MAX, Cursor, Entry
-from dmq.record import Record, decode, encode
+from dmq.record import FILLER, Record, decode, encode
 
 RECORD_BYTES_MAX: Final = (8 << 20) + (64 << 10)
 """Default limit of an encoded record: a payload of 8 MiB and its headers."""
@@ -27,6 +27,8 @@ RECORD_BYTES_MAX: Final = (8 << 20) + (64 << 10)
 
 def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes, ...]:
     """Return the records' bytes, or raise RecordTooLargeError if any is over the limit."""
+    if any(record.kind == FILLER for record in records):
+        raise ValueError(f"records of kind {FILLER!r} are the log's own")
     encoded = tuple(encode(record) for record in records)
     for index, data in enumerate(encoded):
         if len(data) > record_bytes_max:

@@ -2,14 +2,19 @@
 
 Contract (the suite in tests/contract runs it against every backend):
 
-- Offsets rise strictly; they need not be dense. One append's records are adjacent and in order.
+- Offsets rise strictly; they need not be dense. One append's records are in order. On some
+  backends (Kafka) records of other writers may stand between them, and a writer that dies in an
+  append of several may leave the first ones.
 - ``append`` returns once the records would survive a kill of every process that holds the log.
   If it raises LogUnavailableError the records may or may not be there; if it raises anything
   else they are not.
 - A record is seen by all readers in the same order; no reader sees a record before all that
   precede it are visible.
-- ``read`` below the trim point raises TrimmedError and never skips; above the end it raises
-  LogRegressedError.
+- ``read`` below the log's start raises TrimmedError and never skips; above the end it raises
+  LogRegressedError. A log that lost records or was made anew under an open handle raises
+  LogRegressedError, too; nothing makes it anew but opening it.
+- An entry whose record is of kind `dmq.record.FILLER` only holds a place (a part of a larger
+  record, say): it is in nobody's append, and readers pass over it. Cursors may stand on it.
 - A cursor is durable when ``commit_cursor`` returns. The last commit of a reader counts, but one
   of a lower epoch than the stored one is refused and changes nothing.
 
@@ -55,7 +60,7 @@ class Log(Protocol):
     """One ordered, durable sequence of records. Safe for many tasks of one event loop."""
 
     async def append(self, records: Sequence[Record]) -> list[int]:
-        """Make the records durable, adjacent and in order; return their offsets."""
+        """Make the records durable, in order; return their offsets."""
         ...
 
     async def read(
@@ -92,7 +97,10 @@ class Log(Protocol):
         ...
 
     async def trim(self, before: int) -> None:
-        """Delete the records below ``before``; asking again or for less is harmless."""
+        """Delete the records below ``before``; asking again or for less is harmless.
+
+        Some of them may stay for a while where the backend still needs them.
+        """
         ...
 
     async def identity(self) -> str:

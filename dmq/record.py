@@ -18,6 +18,8 @@ from dmq.errors import LogCorruptError, UnknownVersionError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 FORMAT_VERSION: Final = 1
+FILLER: Final = "dmq.filler"
+"""The kind of what only holds a place in the log and means nothing: readers pass over it."""
 _PREFIX: Final = struct.Struct("<2sBBI")
 _MAGIC: Final = b"DQ"
 

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from log_backends import BACKENDS, Backend
+from log_backends import BACKENDS, Backend, KafkaBackend
+
+from haproc.ring.broker import LocalKafka
+
+
+@pytest.fixture(scope="session")
+def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real broker, one for the whole run."""
+    kafka = LocalKafka.open_or_create(tmp_path_factory.mktemp("kafka"))
+    asyncio.run(kafka.start())
+    yield kafka.bootstrap_servers
+    asyncio.run(kafka.stop())
+
+
+@pytest.fixture(autouse=True)
+def quiet_kafka(caplog: pytest.LogCaptureFixture) -> None:
+    """kafka-python reports each lost connection as an error, which some tests bring about."""
+    caplog.set_level(logging.CRITICAL, "kafka")
+
+
+def _fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    if request.param == "kafka":
+        return KafkaBackend(request.getfixturevalue("kafka_servers"))
+    return BACKENDS[request.param](tmp_path)
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """One fresh log of each backend."""
-    return BACKENDS[request.param](tmp_path)
+    return _fresh(request, tmp_path)
 
 
 @pytest.fixture(params=[name for name, kind in BACKENDS.items() if kind.survives_processes])
 def shared_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """One fresh log of each backend that several processes can use."""
-    return BACKENDS[request.param](tmp_path)
+    return _fresh(request, tmp_path)

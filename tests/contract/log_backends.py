@@ -6,14 +6,19 @@ A new backend is one class here and one entry in BACKENDS. What a backend cannot
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Callable
+import uuid
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from dmq import Log, MemoryLog, MemoryStore, open_log
+from kafka import KafkaProducer
+
+from dmq import KafkaOptions, Log, MemoryLog, MemoryStore, open_log
 
 RECORD_BYTES_MAX = (8 << 20) + (64 << 10)
+KAFKA_OPTIONS = KafkaOptions(replication_factor=1, min_insync_replicas=1)
+"""For a single broker."""
 
 
 class Backend(Protocol):
@@ -21,6 +26,8 @@ class Backend(Protocol):
 
     survives_processes: ClassVar[bool]
     """Other processes can reach the log by ``url``, and it outlives them."""
+    appends_whole: ClassVar[bool]
+    """One append's records stand side by side, and a writer that dies leaves all or none."""
 
     @property
     def url(self) -> str: ...
@@ -38,6 +45,7 @@ class MemoryBackend:
     """Handles share one store."""
 
     survives_processes = False
+    appends_whole = True
     url = "memory:"
 
     def __init__(self, folder: Path) -> None:
@@ -54,6 +62,7 @@ class SqliteBackend:
     """A file in the test's folder."""
 
     survives_processes = True
+    appends_whole = True
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "log.db"
@@ -74,7 +83,38 @@ class SqliteBackend:
             db.close()
 
 
-BACKENDS: dict[str, Callable[[Path], Backend]] = {
+class KafkaBackend:
+    """A topic of the broker that all tests share."""
+
+    survives_processes = True
+    appends_whole = False
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._topic = f"log-{uuid.uuid4().hex}"
+
+    @property
+    def url(self) -> str:
+        return f"kafka://{self._servers}/{self._topic}"
+
+    async def open(self) -> Log:
+        return await open_log(self.url, record_bytes_max=RECORD_BYTES_MAX, kafka=KAFKA_OPTIONS)
+
+    async def append_stored(self, data: bytes) -> int:
+        return await asyncio.to_thread(append_message, self._servers, self._topic, data)
+
+
+def append_message(servers: str, topic: str, data: bytes) -> int:
+    """Put a message into a topic with Kafka's own means; return its offset."""
+    producer = KafkaProducer(bootstrap_servers=servers)
+    try:
+        return int(producer.send(topic, data, partition=0).get(10).offset)
+    finally:
+        producer.close()
+
+
+BACKENDS: dict[str, type[MemoryBackend | SqliteBackend | KafkaBackend]] = {
     "memory": MemoryBackend,
     "sqlite": SqliteBackend,
+    "kafka": KafkaBackend,
 }

@@ -11,11 +11,13 @@ import asyncio
 import sys
 import time
 
+from log_backends import KAFKA_OPTIONS
+
 from dmq import Record, open_log
 
 
 async def write(url: str, name: str, count: int) -> None:
-    log = await open_log(url)
+    log = await open_log(url, kafka=KAFKA_OPTIONS)
     number = 0
     while count == 0 or number < count:
         batch = [Record("test", f"{name}-{number}-{part}") for part in range(3)]
@@ -26,7 +28,7 @@ async def write(url: str, name: str, count: int) -> None:
 
 
 async def answer(url: str) -> None:
-    log = await open_log(url)
+    log = await open_log(url, kafka=KAFKA_OPTIONS)
     print("ready", flush=True)
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):

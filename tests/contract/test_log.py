@@ -11,6 +11,7 @@ import pytest
 from log_backends import RECORD_BYTES_MAX, Backend
 
 from dmq import (
+    FILLER,
     Cursor,
     Entry,
     FencedError,
@@ -48,7 +49,7 @@ async def read_all(log: Log, start: int | None = None) -> list[Entry]:
     entries: list[Entry] = []
     offset = await log.start() if start is None else start
     while found := await log.read(offset):
-        entries += found
+        entries += [entry for entry in found if entry.record.kind != FILLER]
         offset = found[-1].offset + 1
     return entries
 

@@ -80,8 +80,9 @@ async def test_append_writer_killed_midstream_keeps_every_acknowledged_record(
     entries = await read_all(log)
     stored = {entry.offset: entry.record.key for entry in entries}
     assert expected.items() <= stored.items()
-    # What was under way at a kill is there as a whole or not at all.
-    assert len(entries) % 3 == 0
+    if shared_backend.appends_whole:
+        # What was under way at a kill is there as a whole or not at all.
+        assert len(entries) % 3 == 0
     await log.close()
 
 
@@ -103,7 +104,7 @@ async def test_append_many_processes_share_one_order(shared_backend: Backend) ->
     assert len(entries) == 4 * 60 * 3
     for first in range(0, len(entries), 3):
         batch = [entry.record.key.rsplit("-", 1)[0] for entry in entries[first : first + 3]]
-        assert len(set(batch)) == 1
+        assert len(set(batch)) == 1 or not shared_backend.appends_whole
     await log.close()
 
 

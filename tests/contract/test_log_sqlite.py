@@ -306,7 +306,7 @@ async def test_wal_stays_bounded_while_reads_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "hint"),
     [
-        ("kafka://broker/topic", "known are memory:"),
+        ("redis://host/topic", "known are memory:"),
         ("log.db", "known are memory:"),
         ("sqlite", "known are memory:"),
         ("memory:name", "has no name"),

@@ -1,0 +1,195 @@
+"""The clients of a Kafka log, all with the same way to the brokers, and what their errors mean.
+
+Secrets among the settings appear nowhere: not in errors, not in the log. (kafka-python itself
+writes its requests to the log at level DEBUG, the one with the password included: that one is left
+out.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import errors as kafka_errors
+
+from dmq.errors import LogError, LogUnavailableError
+from dmq.kafka_options import KafkaOptions
+
+BOOTSTRAP_TIMEOUT_S: Final = 3.0
+"""A new client that finds no broker for so long gives up."""
+REQUEST_TIMEOUT_S: Final = 3.0
+"""A request without an answer for so long is given up, and its connection closed."""
+RECONNECT_BACKOFF_MAX_MS: Final = 500
+RETRY_BACKOFF_MS: Final = 20
+FETCH_BYTES_MAX: Final = 8 << 20
+"""One fetch brings so much; chosen, not measured."""
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+
+_OWN: Final = frozenset(
+    {
+        "bootstrap_servers",
+        "bootstrap_timeout_ms",
+        "request_timeout_ms",
+        "retry_backoff_ms",
+        "reconnect_backoff_max_ms",
+        "metrics_enabled",
+    }
+)
+"""Settings that the log chooses itself."""
+_SECRET_PARTS: Final = ("password", "token", "secret", "proxy")
+
+_REFUSED: Final = (
+    kafka_errors.AuthorizationError,
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.SecurityDisabledError,
+    kafka_errors.UnsupportedVersionError,
+    kafka_errors.UnsupportedCompressionTypeError,
+    kafka_errors.UnsupportedForMessageFormatError,
+    kafka_errors.InvalidTopicError,
+    kafka_errors.InvalidRequestError,
+    kafka_errors.InvalidRecordError,
+    kafka_errors.MessageSizeTooLargeError,
+    kafka_errors.RecordListTooLargeError,
+    kafka_errors.PolicyViolationError,
+    kafka_errors.KafkaConfigurationError,
+)
+"""What asking again will not mend."""
+
+
+class _NoCredentials(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        return not any("SaslAuthenticate" in type(each).__name__ for each in arguments)
+
+
+logging.getLogger("kafka.net.connection").addFilter(_NoCredentials())
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Makes clients for one topic."""
+
+    servers: tuple[str, ...]
+    topic: str
+    options: KafkaOptions
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The topic's only partition."""
+        return TopicPartition(self.topic, 0)
+
+    def check(self) -> None:
+        """Raise ValueError for settings that cannot be passed on; names them, not their values."""
+        known = set(KafkaAdminClient.DEFAULT_CONFIG)
+        known &= set(KafkaProducer.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG)
+        for name in self.options.client:
+            if name in _OWN:
+                raise ValueError(f"the Kafka client's {name} is the log's own: leave it out")
+            if name not in known:
+                raise ValueError(
+                    f"{name} is no setting of a Kafka client; known are "
+                    f"{', '.join(sorted(known - _OWN))}"
+                )
+
+    def admin(self) -> Any:
+        """Return a new admin client; raises if no broker answers."""
+        return KafkaAdminClient(**self._shared())
+
+    def consumer(self, **settings: object) -> Any:
+        """Return a new consumer that commits nothing by itself and never resets its place."""
+        shared = {
+            "group_id": None,
+            "auto_offset_reset": "none",
+            "enable_auto_commit": False,
+            "allow_auto_create_topics": False,
+            "max_partition_fetch_bytes": FETCH_BYTES_MAX,
+            "metrics_enabled": False,
+        }
+        return KafkaConsumer(**{**self._shared(), **shared, **settings})
+
+    def producer(self) -> Any:
+        """Return a new idempotent producer, each of whose requests waits for all replicas."""
+        options = self.options
+        timeout_ms = int(1000 * options.append_timeout_s)
+        return KafkaProducer(
+            **{
+                **self._shared(),
+                "acks": "all",
+                "enable_idempotence": True,
+                "linger_ms": 0,
+                "batch_size": options.message_bytes_max,
+                "max_request_size": options.message_bytes_max,
+                "compression_type": options.compression or None,
+                "max_block_ms": timeout_ms,
+                "delivery_timeout_ms": timeout_ms,
+                # Leaves time to try another broker where the leader hangs.
+                "request_timeout_ms": max(1, timeout_ms // 2),
+                "allow_auto_create_topics": False,
+                "metrics_enabled": False,
+            }
+        )
+
+    def transactional_producer(self, transactional_id: str, timeout_s: float) -> Any:
+        """Return a new producer for transactions under this id."""
+        return KafkaProducer(
+            **{
+                **self._shared(),
+                "transactional_id": transactional_id,
+                "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+                "max_block_ms": int(1000 * timeout_s),
+                # A transaction waits so long when it meets the end of the one before it.
+                "retry_backoff_ms": 5,
+                "allow_auto_create_topics": False,
+                "metrics_enabled": False,
+            }
+        )
+
+    def error(self, error: BaseException, doing: str) -> LogError:
+        """Return what an error of a client means for the log's user, its cause included.
+
+        To be raised ``from`` its own ``__cause__``, which is None if that holds a secret.
+        """
+        if isinstance(error, LogError):
+            return error
+        kind = LogError if isinstance(error, _REFUSED) else LogUnavailableError
+        text = str(error) or type(error).__name__
+        found = kind(f"{doing} at {', '.join(self.servers)}: {self._without_secrets(text)}")
+        found.__cause__ = error if self._without_secrets(text) == text else None
+        return found
+
+    def _shared(self) -> dict[str, object]:
+        return {
+            **self.options.client,
+            "bootstrap_servers": list(self.servers),
+            "bootstrap_timeout_ms": int(1000 * BOOTSTRAP_TIMEOUT_S),
+            "request_timeout_ms": int(1000 * REQUEST_TIMEOUT_S),
+            "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
+        }
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in secrets(self.options.client):
+            text = text.replace(secret, "***")
+        return text
+
+
+def secrets(client: Mapping[str, object]) -> list[str]:
+    """Return the values among these settings that nobody may see."""
+    return [
+        value
+        for name, value in client.items()
+        if isinstance(value, str) and value and any(part in name for part in _SECRET_PARTS)
+    ]
+
+
+def close_quietly(client: Any, **how: object) -> None:
+    """Close a client that may be broken already."""
+    try:
+        client.close(**how)
+    except Exception as error:
+        logging.getLogger("dmq").debug("a Kafka client did not close: %r", error)

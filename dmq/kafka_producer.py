@@ -1,0 +1,231 @@
+"""Appends to a topic, in groups.
+
+An append alone is sent at once. While `GROUPS_IN_FLIGHT_MAX` groups are under way, further ones are
+queued, and all of them make up the next group. Between the event loop and the thread that feeds the
+producer there is one hand-over for each group and one back, not one for each record.
+
+Kafka's idempotent producer sees to it that what it sends again is stored once and in order. Only a
+timeout leaves it open whether a record is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Final
+
+from kafka import errors as kafka_errors
+
+from dmq.errors import LogError, LogUnavailableError
+from dmq.kafka_clients import Clients, close_quietly
+from dmq.kafka_thread import deliver
+
+GROUPS_IN_FLIGHT_MAX: Final = 2
+"""One on its way to the broker, and one that waits in the producer for its turn."""
+GROUP_BYTES_MAX: Final = 32 << 20
+PENDING_BYTES_MAX: Final = 256 << 20
+"""Appends beyond this many bytes that wait for their turn are refused."""
+
+_logger = logging.getLogger("dmq")
+
+
+@dataclass(slots=True, eq=False)
+class _Append:
+    values: Sequence[bytes]
+    size_bytes: int
+    answer: asyncio.Future[list[int]]
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    appends: list[_Append]
+    outcomes: list[list[int | BaseException]] = field(default_factory=list)
+    left: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Appender:
+    """The producer of one log handle. ``on_stored`` hears of stored values, by their offsets."""
+
+    def __init__(
+        self, clients: Clients, on_stored: Callable[[list[tuple[int, bytes]]], None]
+    ) -> None:
+        self._clients = clients
+        self._on_stored = on_stored
+        self._loop = asyncio.get_running_loop()
+        self._pending: deque[_Append] = deque()
+        self._pending_bytes = 0
+        self._in_flight = 0
+        self._flush_due = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._groups: SimpleQueue[_Group | None] = SimpleQueue()
+        self._producer: Any = None
+        self._broken = False
+        self._thread = threading.Thread(target=self._run, name="dmq-kafka-append", daemon=True)
+
+    def start(self) -> None:
+        """Make the producer. Blocks; raises LogError."""
+        self._connect()
+        self._thread.start()
+
+    async def append(self, values: Sequence[bytes]) -> list[int]:
+        """Store these values one after another and return their offsets."""
+        if self._pending_bytes > PENDING_BYTES_MAX:
+            raise LogUnavailableError(
+                f"{len(self._pending)} appends already wait for the log: it is slower than they "
+                "come"
+            )
+        answer: asyncio.Future[list[int]] = self._loop.create_future()
+        append = _Append(values, sum(map(len, values)), answer)
+        self._pending.append(append)
+        self._pending_bytes += append.size_bytes
+        self._idle.clear()
+        timer = self._loop.call_later(
+            self._clients.options.append_timeout_s, self._time_over, answer
+        )
+        self._flush_soon()
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    async def finish(self) -> None:
+        """Wait until nothing is under way."""
+        await self._idle.wait()
+
+    def stop(self) -> None:
+        """Let the thread close the producer and end."""
+        self._groups.put(None)
+
+    def _time_over(self, answer: asyncio.Future[list[int]]) -> None:
+        if not answer.done():
+            answer.set_exception(
+                LogUnavailableError(
+                    f"the append to topic {self._clients.topic} at "
+                    f"{', '.join(self._clients.servers)} was not acknowledged within "
+                    f"{self._clients.options.append_timeout_s:g} s"
+                )
+            )
+
+    def _flush_soon(self) -> None:
+        # In the loop's next turn: all appends of this turn share a group.
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        while self._pending and self._in_flight < GROUPS_IN_FLIGHT_MAX:
+            if group := self._take_group():
+                self._in_flight += 1
+                self._groups.put(group)
+        if not self._pending and not self._in_flight:
+            self._idle.set()
+
+    def _take_group(self) -> _Group | None:
+        """Take what waits, up to a limit; what nobody waits for any more is left out."""
+        taken: list[_Append] = []
+        size = 0
+        while self._pending:
+            append = self._pending[0]
+            if not append.answer.done():
+                size += append.size_bytes
+                if taken and size > GROUP_BYTES_MAX:
+                    break
+                taken.append(append)
+            self._pending.popleft()
+            self._pending_bytes -= append.size_bytes
+        return _Group(taken) if taken else None
+
+    def _finished(self, group: _Group) -> None:
+        self._in_flight -= 1
+        stored: list[tuple[int, bytes]] = []
+        for append, outcomes in zip(group.appends, group.outcomes, strict=True):
+            offsets = [found for found in outcomes if isinstance(found, int)]
+            if len(offsets) == len(append.values):
+                stored += zip(offsets, append.values, strict=True)
+                if not append.answer.done():
+                    append.answer.set_result(offsets)
+            elif not append.answer.done():
+                append.answer.set_exception(self._failure(outcomes, some=bool(offsets)))
+        self._on_stored(stored)
+        self._flush()
+
+    def _failure(self, outcomes: list[int | BaseException], *, some: bool) -> LogError:
+        error = next(found for found in outcomes if not isinstance(found, int))
+        failure = self._clients.error(error, f"the append to topic {self._clients.topic} failed")
+        if some and not isinstance(failure, LogUnavailableError):
+            return LogUnavailableError(f"only a part was appended: {failure}")
+        return failure
+
+    # -- on the thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (group := self._groups.get()) is not None:
+            self._send(group)
+        if self._producer is not None:
+            close_quietly(self._producer, timeout=1.0)
+
+    def _connect(self) -> None:
+        try:
+            self._producer = self._clients.producer()
+        except Exception as error:
+            failure = self._clients.error(error, f"topic {self._clients.topic} cannot be written")
+            raise failure from failure.__cause__
+
+    def _send(self, group: _Group) -> None:
+        group.outcomes = [[LogUnavailableError("not sent")] * len(a.values) for a in group.appends]
+        group.left = 1 + sum(len(append.values) for append in group.appends)
+        failure: Exception | None = None
+        for append, outcomes in zip(group.appends, group.outcomes, strict=True):
+            for index, value in enumerate(append.values):
+                if failure is None:
+                    failure = self._send_one(value, group, outcomes, index)
+                if failure is not None:
+                    self._settle(group, outcomes, index, failure)
+        self._settle(group, None, 0, None)
+
+    def _send_one(
+        self, value: bytes, group: _Group, outcomes: list[int | BaseException], index: int
+    ) -> Exception | None:
+        try:
+            if self._broken:
+                self._replace()
+            future = self._producer.send(self._clients.topic, value, partition=0)
+        except Exception as error:
+            return error
+        future.add_callback(lambda found: self._settle(group, outcomes, index, found.offset))
+        future.add_errback(lambda error: self._settle(group, outcomes, index, error))
+        return None
+
+    def _replace(self) -> None:
+        """Go on with a new producer: the old one met something that it cannot get over."""
+        old, self._producer = self._producer, None
+        if old is not None:
+            close_quietly(old, timeout=0)
+        self._connect()
+        self._broken = False
+
+    def _settle(
+        self,
+        group: _Group,
+        outcomes: list[int | BaseException] | None,
+        index: int,
+        outcome: int | BaseException | None,
+    ) -> None:
+        """Note one value's outcome (on the producer's thread, too); the last one ends the group."""
+        if outcomes is not None and outcome is not None:
+            outcomes[index] = outcome
+            if isinstance(outcome, kafka_errors.KafkaError) and not outcome.retriable:
+                self._broken = True
+        with group.lock:
+            group.left -= 1
+            done = group.left == 0
+        if done:
+            deliver(self._loop, self._finished, group)

@@ -1,0 +1,159 @@
+"""The topic of a log: what it must be like, and what is wrong with one that is not.
+
+Decisions only, no Kafka: `needed` is what a new topic is made with, `faults` compares what a broker
+reports with it. Anything that could lose a record, or refuse one, is a fault, and each says the
+command that mends it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dmq.kafka_options import KafkaOptions
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[^\[\]:/@,\s]+):([0-9]{1,5})")
+FLUSH_EACH: Final = {"flush.messages": "1"}
+"""For a topic with one copy: a message is on the disk before it is acknowledged. With several
+copies the loss of power on one host loses nothing, so their brokers need not wait for the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaUrl:
+    """The parts of ``kafka://host:port,host:port/TOPIC``."""
+
+    servers: tuple[str, ...]
+    topic: str
+
+
+def parse_url(url: str) -> KafkaUrl:
+    """Return the parts of a Kafka log's URL; ValueError says what is wrong with it."""
+    rest = url.removeprefix("kafka:")
+    addresses, slash, topic = rest.removeprefix("//").partition("/")
+    example = "write kafka://host:9092,other:9092/topic"
+    if rest == url or not rest.startswith("//") or not slash:
+        raise ValueError(f"{_shown(url)} is not the URL of a Kafka log: {example}")
+    servers = tuple(addresses.split(","))
+    for server in servers:
+        if "@" in server:
+            raise ValueError(
+                f"{_shown(url)} holds credentials: give them as settings of the client "
+                "(sasl_plain_username, sasl_plain_password)"
+            )
+        if not _ADDRESS.fullmatch(server):
+            raise ValueError(f"{_shown(url)}: {server!r} is not host:port; {example}")
+    if not _NAME.fullmatch(topic) or topic in {".", ".."}:
+        raise ValueError(
+            f"{_shown(url)}: a topic's name has letters, digits, dots, underscores and hyphens, "
+            f"200 at most; {example}"
+        )
+    return KafkaUrl(servers, topic)
+
+
+def _shown(url: str) -> str:
+    """Return the URL without what may be a password."""
+    return repr(re.sub(r"//[^/]*@", "//***@", url))
+
+
+def check_options(options: KafkaOptions) -> None:
+    """Raise ValueError for options that contradict each other or make no sense."""
+    if not 1 <= options.min_insync_replicas <= options.replication_factor:
+        raise ValueError(
+            f"min_insync_replicas is {options.min_insync_replicas}, but must be from 1 to "
+            f"replication_factor ({options.replication_factor})"
+        )
+    if options.message_bytes_max < 16 << 10:
+        raise ValueError(
+            f"message_bytes_max is {options.message_bytes_max}, but must be at least {16 << 10}"
+        )
+    if not 0.1 <= options.append_timeout_s <= 60:
+        raise ValueError(
+            f"append_timeout_s is {options.append_timeout_s:g}, but must be from 0.1 to 60"
+        )
+    if options.compression not in {"", "gzip", "snappy", "lz4", "zstd"}:
+        raise ValueError(
+            f"compression is {options.compression!r}, but must be gzip, snappy, lz4, zstd or empty"
+        )
+
+
+def needed(options: KafkaOptions) -> dict[str, str]:
+    """Return the settings that a topic is made with."""
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "min.insync.replicas": str(options.min_insync_replicas),
+        "max.message.bytes": str(options.message_bytes_max),
+        "message.timestamp.type": "LogAppendTime",
+        "unclean.leader.election.enable": "false",
+        **(FLUSH_EACH if options.replication_factor == 1 else {}),
+    }
+
+
+_WHY: Final = {
+    "cleanup.policy": "compaction would delete records",
+    "retention.ms": "old records would be deleted whether they were applied or not",
+    "retention.bytes": "old records would be deleted whether they were applied or not",
+    "min.insync.replicas": "an acknowledged record could be lost with too few brokers",
+    "max.message.bytes": "it would refuse records that the log takes",
+    "message.timestamp.type": "trimming tells by the broker's clock which records are new",
+    "unclean.leader.election.enable": "acknowledged records could be lost when a broker fails",
+    "flush.messages": "a single copy that is not on the disk is lost with the host's power",
+}
+_AT_LEAST: Final = frozenset({"min.insync.replicas", "max.message.bytes"})
+
+
+def faults(
+    topic: str,
+    partitions: int,
+    replicas: int,
+    settings: Mapping[str, str],
+    options: KafkaOptions,
+) -> list[str]:
+    """Return what is wrong with a topic, each fault with its fix; empty if it can hold the log."""
+    found: list[str] = []
+    if partitions != 1:
+        found.append(
+            f"it has {partitions} partitions, and records in several have no order: use another "
+            "topic; HAProc makes it if there is none"
+        )
+    if replicas < options.replication_factor:
+        found.append(
+            f"it has {replicas} {'copy' if replicas == 1 else 'copies'}, but replication_factor "
+            f"is {options.replication_factor}: add replicas with kafka-reassign-partitions.sh, or "
+            "lower replication_factor"
+        )
+    wanted = needed(options)
+    if replicas > 1:
+        wanted.pop("flush.messages", None)
+    wrong = {
+        name: value
+        for name, value in wanted.items()
+        if not _fulfils(name, settings.get(name, ""), value)
+    }
+    found += [
+        f"{name} is {settings.get(name, 'not known')}, but must be "
+        f"{'at least ' if name in _AT_LEAST else ''}{value}: {_WHY[name]}"
+        for name, value in wrong.items()
+    ]
+    insync = settings.get("min.insync.replicas", "")
+    if insync.isdecimal() and int(insync) > replicas:
+        found.append(
+            f"min.insync.replicas is {insync}, but there are only {replicas} copies: nothing could "
+            "be appended"
+        )
+    if wrong:
+        found.append(
+            f"to mend its settings: kafka-configs.sh --bootstrap-server SERVER --alter --topic "
+            f"{topic} --add-config {','.join(f'{name}={value}' for name, value in wrong.items())}"
+        )
+    return found
+
+
+def _fulfils(name: str, found: str, wanted: str) -> bool:
+    if name in _AT_LEAST:
+        return found.isdecimal() and int(found) >= int(wanted)
+    return found == wanted
