@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from dmq import Json, LogCorruptError, Record
+from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
 from haproc.replicate.checks import (
@@ -142,6 +142,11 @@ class Claim:
     incarnation: str
 
 
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """A place in the log that means nothing, such as a part of a large record; never written."""
+
+
 Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check
 
 
@@ -242,8 +247,10 @@ def to_record(message: Message) -> Record:
             return check_record(message)
 
 
-def from_record(record: Record) -> Message:
+def from_record(record: Record) -> Message | Filler:
     """Return the message of a log record; LogCorruptError if it is none of ours."""
+    if record.kind == FILLER:
+        return Filler()
     h: Mapping[str, Any] = record.headers
     try:
         match record.kind:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 from dmq import Entry
 from haproc.replicate.checks import Check, Verify
@@ -16,6 +17,7 @@ from haproc.replicate.operation import (
     Claim,
     Decision,
     FailureReport,
+    Filler,
     Operation,
     Verdict,
     from_record,
@@ -25,6 +27,9 @@ from haproc.replicate.schedule import MARKER
 from haproc.replicate.window import Window
 
 logger = logging.getLogger(__name__)
+
+Control: TypeAlias = Decision | FailureReport | Claim | Check | Filler
+"""What is no operation."""
 
 WAIT_S = 30.0
 """How long one wait for news may last; it only bounds how late a lost wake-up is noticed."""
@@ -145,7 +150,7 @@ class Reader:
         if own and self._core.verdicts.get(offset) is None:
             self.unfinished[offset] = operation
 
-    def _control(self, offset: int, message: Decision | FailureReport | Claim | Check) -> None:
+    def _control(self, offset: int, message: Control) -> None:
         core = self._core
         match message:
             case Decision():
@@ -162,6 +167,8 @@ class Reader:
                 self._on_failure(message)
             case Claim():
                 core.claimed(offset, message)
+            case Filler():
+                pass
             case _:
                 self._on_check(offset, message)
 
