@@ -6,14 +6,13 @@ Spark counted as two replicas, a log that other processes cannot see, an open do
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
 
+from haproc.config.check_kafka import check_kafka
+from haproc.config.errors import Finding
+from haproc.config.hosts import is_loopback, is_wildcard
 from haproc.config.model import LANES_MAX, Address, Config
-
-Finding = tuple[str, str]
-"""A key's path and what is wrong with it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CLUSTERS_MAX = 64
@@ -25,30 +24,11 @@ def check(config: Config) -> list[Finding]:
         *_names(config),
         *_addresses(config),
         *_log(config),
+        *check_kafka(config),
         *_access(config),
         *_limits(config),
         *_timeouts(config),
     ]
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether only processes of the same machine reach this host."""
-    if host.lower() == "localhost":
-        return True
-    address = _ip(host)
-    return address is not None and address.is_loopback
-
-
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
-
-
-def _wildcard(host: str) -> bool:
-    address = _ip(host)
-    return address is not None and address.is_unspecified
 
 
 def _names(config: Config) -> Iterator[Finding]:
@@ -79,19 +59,19 @@ def _addresses(config: Config) -> Iterator[Finding]:
         path = f"clusters[{index}]"
         listeners += [(f"{path}.listen", cluster.listen), (f"{path}.peer", cluster.peer)]
         sparks.append((f"{path}.spark.url", f"{_host(cluster.spark.host)}:{cluster.spark.port}"))
-        if _wildcard(cluster.peer.host):
+        if is_wildcard(cluster.peer.host):
             yield (
                 f"{path}.peer",
                 f"the other HAProcs cannot connect to {cluster.peer.host}: name this host",
             )
-        if _wildcard(cluster.spark.host):
+        if is_wildcard(cluster.spark.host):
             yield f"{path}.spark.url", f"nobody can connect to {cluster.spark.host}"
     yield from _twice([*((path, f"{_host(at.host)}:{at.port}") for path, at in listeners), *sparks])
 
 
 def _host(host: str) -> str:
     """Return one name for all names of the own machine; a wildcard takes its ports too."""
-    return "localhost" if is_loopback(host) or _wildcard(host) else host.lower()
+    return "localhost" if is_loopback(host) or is_wildcard(host) else host.lower()
 
 
 def _log(config: Config) -> Iterator[Finding]:
@@ -110,9 +90,10 @@ def _log(config: Config) -> Iterator[Finding]:
                 f"an SQLite file serves the processes of one machine, but the HAProcs are on "
                 f"{', '.join(hosts)}",
             )
-    else:
+    elif not config.log.startswith("kafka:"):
         kind = config.log.split(":", 1)[0]
-        yield "log", f"unknown kind of log {kind!r}; known are sqlite:///path and memory:"
+        known = "sqlite:///path, kafka://host:port/RING and memory:"
+        yield "log", f"unknown kind of log {kind!r}; known are {known}"
 
 
 def _access(config: Config) -> Iterator[Finding]:

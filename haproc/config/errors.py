@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+Finding = tuple[str, str]
+"""A key's path and what is wrong with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

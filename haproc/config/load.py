@@ -53,6 +53,7 @@ def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
         for where, message in check(config):
             walker.problem(where, message)
         _check_rules(config, walker)
+        _check_files(config, walker)
     if walker.problems or config is None:
         raise ConfigError(file, walker.problems)
     return config
@@ -67,6 +68,17 @@ def _absolute_log(log: str, walker: Walker) -> str:
         walker.problem("log", f"{log!r} names no file: sqlite:///absolute/path, or sqlite:relative")
         return log
     return f"sqlite://{walker.absolute(Path(name))}"
+
+
+def _check_files(config: Config, walker: Walker) -> None:
+    """Certificates are read by the Kafka client, whose error would not name the key."""
+    for key in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file"):
+        file: Path | None = getattr(config.kafka, key)
+        try:
+            if file is not None:
+                file.read_bytes()
+        except OSError as error:
+            walker.problem(f"kafka.{key}", f"{file} cannot be read: {error.strerror}")
 
 
 def _check_rules(config: Config, walker: Walker) -> None:

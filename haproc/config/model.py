@@ -121,13 +121,77 @@ class Timeouts:
     """Environment failures of one operation that make the cluster STUCK."""
 
 
+class Compression(StrEnum):
+    """What a Kafka log's messages are compressed with."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class SecurityProtocol(StrEnum):
+    """How Kafka's brokers are reached; by Kafka's own names."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def tls(self) -> bool:
+        """Whether everything on the way is encrypted."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def sasl(self) -> bool:
+        """Whether a user and a password are shown."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class SaslMechanism(StrEnum):
+    """How the user is shown to Kafka's brokers; those that need no more than a password."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A log in Kafka: how its topic is made, how its brokers are reached."""
+
+    replication_factor: int = 3
+    """Copies of the topic, when it is made."""
+    min_insync_replicas: int = 2
+    """Copies that must have a write before it is acknowledged."""
+    compression: Compression = Compression.NONE
+    message_bytes_max: int = 1 << 20
+    """A larger record is stored in several messages; Kafka's own default bound is as much."""
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    ssl_ca_file: Path | None = None
+    """Who may have signed the brokers' certificates; else those whom the system trusts."""
+    ssl_certificate_file: Path | None = None
+    """The HAProc's own certificate, for brokers that ask for one."""
+    ssl_key_file: Path | None = None
+    """Its key, if that is not in the same file."""
+    ssl_key_password: str = field(default="", repr=False)
+    ssl_check_hostname: bool = True
+    sasl_mechanism: SaslMechanism | None = None
+    sasl_username: str | None = None
+    sasl_password: str = field(default="", repr=False)
+    allow_sasl_plaintext: bool = False
+    """Needed to show user and password over a network without TLS."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """One ring."""
 
     ring: str
     log: str
-    """URL of the log: ``sqlite:///absolute/path`` or ``memory:``."""
+    """URL of the log: ``sqlite:///absolute/path``, ``kafka://host:port,…/RING`` or ``memory:``."""
     clusters: tuple[ClusterConfig, ...]
     secret: str = field(repr=False)
     """What peers show each other."""
@@ -144,6 +208,7 @@ class Config:
     on_cluster_down: OnClusterDown = OnClusterDown.WAIT
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+    kafka: Kafka = Kafka()
 
     def cluster(self, name: str) -> ClusterConfig:
         """Return the cluster of this name; KeyError if the ring has none."""

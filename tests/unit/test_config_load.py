@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.load import ConfigError, load, load_text
-from haproc.config.model import Address, Config, Limits, OnClusterDown, Timeouts
+from haproc.config.model import Address, Config, Kafka, Limits, OnClusterDown, Timeouts
 
 CONF = Path(__file__).parents[2] / "conf"
 ENVIRON = {
@@ -186,7 +186,7 @@ def test_load_wrong_value_named(extra: str, path: str, message: str) -> None:
         ("28081", "28081/;token=abc", "clusters[1].spark.url", "must not stand in the URL"),
         ("28081", "28081/;x=1", "clusters[1].spark.url", "unknown option 'x=1'"),
         ("sqlite:log.db", "'memory:'", "log", "one process only"),
-        ("sqlite:log.db", "'kafka:host'", "log", "unknown kind of log 'kafka'"),
+        ("sqlite:log.db", "'redis:host'", "log", "unknown kind of log 'redis'"),
         ("sqlite:log.db", "'sqlite:'", "log", "names no file"),
         ("sqlite:log.db", "'sqlite://host/x'", "log", "names no file"),
         ("peer: 127.0.0.1:18081", "peer: other.example:1", "log", "one machine"),
@@ -243,14 +243,30 @@ def test_load_missing_file_named(tmp_path: Path) -> None:
         load(tmp_path / "none.yaml", {})
 
 
-def test_conf_examples_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def production(folder: Path, text: str) -> Config:
+    """Load the production example with the files that it names."""
+    for name in re.findall(r"/run/secrets/([a-z-]+)", text):
+        (folder / name).write_text(f"{name}-secret")
+    for name in re.findall(r"/etc/haproc/([a-z.-]+)", text):
+        (folder / name).write_text("-")
+    text = text.replace("/run/secrets/", f"{folder}/").replace("/etc/haproc/", f"{folder}/")
+    return load_text(text, CONF / "ring.production.yaml", {})
+
+
+def test_conf_examples_load(tmp_path: Path) -> None:
     environ = {"HAPROC_SECRET": "ring-secret-1", "HAPROC_SPARK_TOKEN": "spark-token-1"}
     assert len(load(CONF / "ring.local.yaml", environ).clusters) == 3
-    text = (CONF / "ring.production.yaml").read_text()
-    names = set(re.findall(r"/run/secrets/([a-z-]+)", text))
-    text = re.sub(r"\{file: /run/secrets/([a-z-]+)\}", r"{env: \1}", text)
-    loaded = load_text(text, CONF / "ring.production.yaml", {n: f"{n}-secret" for n in names})
+    loaded = production(tmp_path, (CONF / "ring.production.yaml").read_text())
     assert loaded.clusters[0].spark.tls and len(loaded.users) == 2
+    assert loaded.log.endswith(f"/{loaded.ring}") and loaded.kafka.security_protocol.tls
+    assert loaded.kafka.sasl_password == "kafka-haproc-secret"
+
+
+def test_conf_production_example_shows_every_kafka_key(tmp_path: Path) -> None:
+    text = (CONF / "ring.production.yaml").read_text()
+    uncommented = re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE)
+    assert set(yaml.safe_load(uncommented)["kafka"]) == set(Kafka.__dataclass_fields__)
+    assert production(tmp_path, uncommented).kafka.ssl_key_password == "haproc-key-secret"
 
 
 @pytest.mark.parametrize("section", ["limits", "timeouts"])
