@@ -17,7 +17,7 @@ def test_fillers_between_operations_are_passed_over() -> None:
         outcome = await stage.submit("a", ddl("a"))
         assert outcome.status is Status.APPLIED
         stage.ring.store.append_stored(FILLERS)
-        outcome = await stage.submit("b", insert("1", "ids", "b"))
+        outcome = await stage.submit("b", insert("1", "t", "b"))
         assert outcome.status is Status.APPLIED
         stage.ring.store.append_stored(FILLERS)
         await stage.settle()  # every cursor is at the log's end
@@ -27,10 +27,11 @@ def test_fillers_between_operations_are_passed_over() -> None:
 
 def test_fillers_in_a_queue_longer_than_what_is_read_ahead_are_passed_over() -> None:
     async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
         stage.node("c").kill()
         for number in range(2 * LIMITS.look_ahead_records_max):
             stage.ring.store.append_stored(FILLERS)
-            await stage.submit("a", insert(str(number), "ids", "a"))
+            await stage.submit("a", insert(str(number), "t", "a"))
         stage.ring.store.append_stored(FILLERS)
         await stage.settle()
 
