@@ -11,14 +11,16 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import IntEnum
 
-from dmq import Json, Log
+from dmq import Json, Log, LogUnavailableError
 from dmq.opening import open_log
 from haproc.classify.rules import Rules, load_rules
+from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
-from haproc.doors.apps import BOARD, client_app, operator_app
+from haproc.doors.apps import BOARD, client_app, operator_app, waiting_app
 from haproc.doors.gate import Gate
 from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
@@ -32,6 +34,7 @@ from haproc.membership.watch import PeerWatch
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
 from haproc.route.service import RingService
+from haproc.waiting import WaitingForLog
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +75,9 @@ class Node:
         """Serve until stopped; raises what no retry can mend."""
         config = self._config
         rules = load_rules(config.rules) if config.rules else Rules.builtin()
-        log = await open_log(
-            config.log,
-            record_bytes_max=config.limits.operation_bytes_max + RECORD_HEADER_BYTES_MAX,
-        )
+        log = await self._open_log()
+        if log is None:
+            return ExitCode.STOPPED
         engine = SparkConnectEngine(self._cluster.spark, ring=config.ring, cluster=self._name)
         peers = HttpPeers(config, self._name)
         try:
@@ -85,6 +87,38 @@ class Node:
             await peers.aclose()
             await engine.aclose()
             await log.close()
+
+    async def _open_log(self) -> Log | None:
+        """Open the log, however long its keeper is away; None if asked to stop meanwhile."""
+        config = self._config
+        try:
+            return await self._try_log()
+        except LogUnavailableError as error:
+            waiting = WaitingForLog(config, self._name, self._incarnation, str(error))
+        logger.warning("%s waits for its log: %s", self._name, waiting.reason)
+        self._metrics.state(State.STARTING.value)
+        app = waiting_app(config, self._name, waiting, self._metrics)
+        door = Listener(app, self._cluster.peer, shutdown_s=1.0)
+        await door.open()
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), config.timeouts.retry_max_s)
+                    return None
+                try:
+                    return await self._try_log()
+                except LogUnavailableError as error:
+                    waiting.reason = str(error)
+        finally:
+            await door.aclose()
+
+    async def _try_log(self) -> Log:
+        config = self._config
+        return await open_log(
+            config.log,
+            record_bytes_max=config.limits.operation_bytes_max + RECORD_HEADER_BYTES_MAX,
+            kafka=kafka_options(config),
+        )
 
     def _build(self, log: Log, engine: SparkConnectEngine, peers: HttpPeers, rules: Rules) -> None:
         config = self._config
@@ -119,7 +153,8 @@ class Node:
     async def _serve(self) -> ExitCode:
         config, name = self._config, self._name
         clients = client_app(config, name, self._service, self, self._metrics)
-        operators = operator_app(config, name, self._replica, self, self._metrics)
+        replica = self._replica
+        operators = operator_app(config, name, replica, replica.operators, self, self._metrics)
         client_door = Listener(clients, self._cluster.listen, shutdown_s=config.timeouts.drain_s)
         operator_door = Listener(operators, self._cluster.peer, shutdown_s=1.0)
         await client_door.start()
@@ -185,6 +220,7 @@ class Node:
             recovery = replica.recovery
             metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
             metrics.sessions(len(self._service.sessions))
+            metrics.undecided(replica.core.condition.undecided_at is not None)
             await asyncio.sleep(1.0)
 
     # -- what the status doors ask ---------------------------------------------------------

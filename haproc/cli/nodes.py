@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from dmq import LogError
 from haproc.cli import output
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
@@ -59,7 +60,7 @@ def serve(options: argparse.Namespace) -> int:
     sys.setswitchinterval(0.0005)
     try:
         return int(uvloop.run(_serve(config, options.cluster)))
-    except OSError as error:
+    except (OSError, LogError) as error:
         output.error(f"{options.cluster}: {error}")
         return ExitCode.FAILED
 

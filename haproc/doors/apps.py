@@ -15,6 +15,7 @@ from haproc.doors.errors import as_request_error
 from haproc.doors.gate import Gate
 from haproc.doors.metrics import Metrics
 from haproc.doors.peers import PeerDoor, PeerService
+from haproc.doors.queue import OperatorService, QueueDoor
 from haproc.doors.results import ResultStore
 from haproc.doors.rows_door import RowsDoor
 from haproc.doors.sessions import Sessions
@@ -48,11 +49,27 @@ def client_app(
 
 
 def operator_app(
-    config: Config, cluster: str, peers: PeerService, status: StatusSource, metrics: Metrics
+    config: Config,
+    cluster: str,
+    peers: PeerService,
+    operators: OperatorService,
+    status: StatusSource,
+    metrics: Metrics,
 ) -> web.Application:
-    """Return the operator door's application: peers under the secret, health for everybody."""
+    """Return the operator door's application: health for everybody, all else under the secret."""
     app = _application(config, cluster, Credentials(()))
-    app.add_routes(PeerDoor(peers, Credentials.of_peers(config)).routes())
+    secret = Credentials.of_peers(config)
+    app.add_routes(PeerDoor(peers, secret).routes())
+    app.add_routes(QueueDoor(operators, secret).routes())
+    app.add_routes(StatusDoor(status, metrics).routes())
+    return app
+
+
+def waiting_app(
+    config: Config, cluster: str, status: StatusSource, metrics: Metrics
+) -> web.Application:
+    """Return the operator door's application while there is nothing to ask but the status."""
+    app = _application(config, cluster, Credentials(()))
     app.add_routes(StatusDoor(status, metrics).routes())
     return app
 

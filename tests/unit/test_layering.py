@@ -77,6 +77,7 @@ ORDER = (
     "faults",
     "route",
     "doors",
+    "waiting",
     "node",
     "ring",
     "cli",

@@ -1,0 +1,48 @@
+"""What a HAProc says about itself while it can't open its log: that it is starting, and why.
+
+It has no cursor and knows no end of the log yet, so it serves neither clients nor peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from dmq import Json
+from haproc.config.model import Config
+from haproc.doors.status import Readiness
+from haproc.membership.state import State
+
+
+class WaitingForLog:
+    """A source for the status doors; ``reason`` is why the log could not be opened last time."""
+
+    def __init__(self, config: Config, name: str, incarnation: str, reason: str) -> None:
+        self._config = config
+        self._name = name
+        self._incarnation = incarnation
+        self._since = datetime.now(UTC)
+        self.reason = reason
+
+    def readiness(self) -> Readiness:
+        """Return that the cluster does not serve."""
+        return Readiness(False, State.STARTING.value, self.reason)
+
+    def cluster_status(self) -> Mapping[str, Json]:
+        """Return the body of ``GET /clusterStatus``."""
+        return {
+            "ring": self._config.ring,
+            "cluster": self._name,
+            "state": State.STARTING.value,
+            "reason": self.reason,
+            "incarnation": self._incarnation,
+            "since": self._since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "log_end": 0,
+            "cursor": 0,
+            "lag": 0,
+            "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
+            "peers": {
+                c.name: {"alive": False} for c in self._config.clusters if c.name != self._name
+            },
+            "clusters": [{"name": c.name, "url": c.listen.url} for c in self._config.clusters],
+        }
