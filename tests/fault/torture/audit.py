@@ -36,7 +36,7 @@ from tests.fault.torture.history import (
 from tests.fault.torture.part import Part
 from tests.fault.torture.workloads import TABLES, content_of, select
 
-_PAUSE_S = (1.0, 4.0)
+_PAUSE_S = (2.0, 8.0)
 _READ_S = 20.0
 _FINAL_READ_S = 120.0
 _LOG_ENTRIES_A_LINE = 200

@@ -116,16 +116,30 @@ class Fault:
         return f"{self.at_s:.1f} s: {self.deed} {what}{step} for {self.lasts_s:.1f} s"
 
 
-class Planner:
-    """Makes the plan of one seed."""
+def plan(
+    seed: int,
+    clusters: Sequence[str],
+    brokers: Sequence[str] = (),
+    links: Sequence[str] = (),
+    pace_s: float = 6.5,
+) -> Iterator[Fault]:
+    """Return the plan of a seed: faults in the order of their times, without an end.
+
+    ``links`` may be cut; ``pace_s`` is the mean time between two faults.
+    """
+    return _Planner(seed, clusters, brokers, links, pace_s).faults()
+
+
+class _Planner:
+    """The plan while it is made."""
 
     def __init__(
         self,
         seed: int,
         clusters: Sequence[str],
-        brokers: Sequence[str] = (),
-        links: Sequence[str] = (),
-        pace_s: float = 6.5,
+        brokers: Sequence[str],
+        links: Sequence[str],
+        pace_s: float,
     ) -> None:
         self._random = random.Random(f"plan {seed}")
         self._clusters = list(clusters)
@@ -139,7 +153,8 @@ class Planner:
         self._schemes = list(weights)
         self._weights = list(weights.values())
 
-    def __iter__(self) -> Iterator[Fault]:
+    def faults(self) -> Iterator[Fault]:
+        """Go on for ever."""
         now = self._random.uniform(0.5, 0.8) * self._pace_s
         while True:
             (scheme,) = self._random.choices(self._schemes, self._weights)

@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.fault.torture.figures import figures, shown
 from tests.fault.torture.history import History, Run, load
 from tests.fault.torture.nemesis import Nemesis
 from tests.fault.torture.part import Part
-from tests.fault.torture.plan import Planner
+from tests.fault.torture.plan import Fault, plan
 from tests.fault.torture.stage import Stage, free_block, open_ring, python_path
 from tests.fault.torture.violations import Violation
 from tests.fault.torture.watch import Watch
@@ -103,10 +103,13 @@ def _play(options: Options, stage: Stage, history: History) -> None:
     stage.up()
     workloads.make_tables([stage.url(name) for name in stage.names])
     history.write("run", seed=options.seed, log=options.log, clusters=stage.names)
-    planner = Planner(options.seed, stage.names, stage.brokers, stage.proxies.names, options.pace_s)
-    for fault in itertools.islice(planner, 2 * options.kills):
+
+    def planned() -> Iterator[Fault]:
+        return plan(options.seed, stage.names, stage.brokers, stage.proxies.names, options.pace_s)
+
+    for fault in itertools.islice(planned(), 2 * options.kills):
         history.write("plan", fault=str(fault), scheme=fault.scheme)
-    nemesis = Nemesis(stage, iter(planner), history)
+    nemesis = Nemesis(stage, planned(), history)
     watch = Watch(stage.ring.config, history)
     auditor = audit.Auditor(stage.ring.config, options.seed, history)
     clients = workloads.make_clients(stage.url, stage.names, options.seed, history)

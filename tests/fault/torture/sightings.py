@@ -44,7 +44,7 @@ def check_reads(run: Run) -> Iterator[Violation]:
 
 
 def _possible(where: str, ops: Sequence[Op], read: Read) -> Iterator[Violation]:
-    asked = [op for op in ops if op.invoked_s < read.completed_s]
+    asked = [op for op in ops if op.invoked_s <= read.completed_s]
     place = f"{where}, {read}"
     yield from ghosts(place, written(asked), read.content)
     if kind_of(ops) is TableKind.REGISTER:
