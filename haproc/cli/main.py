@@ -85,12 +85,18 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     up.add_argument("--base-port", type=int, help="first of the ports; free ones otherwise")
     up.add_argument("--memory", default="1g", help="of each Spark server (1g)")
     up.add_argument("--cores", type=int, default=2, help="of each Spark server (2)")
+    up.add_argument("--log", choices=("sqlite", "kafka"), help="what the log is kept in (sqlite)")
+    up.add_argument("--brokers", type=int, help="run so many Kafka brokers for it (1)")
+    up.add_argument(
+        "--bootstrap-servers", default="", help="use this Kafka instead: host:port,host:port"
+    )
+    up.add_argument("--replication-factor", type=int, help="copies of the topic there (3)")
     down = actions.add_parser("down", help="stop it; its data stay")
     status = actions.add_parser("status", help="show its processes and states")
     kill = actions.add_parser("kill", help="kill -9 a part of it")
     restart = actions.add_parser("restart", help="start what does not run of a cluster again")
     for command in (kill, restart):
-        command.add_argument("name", help="the cluster's name")
+        command.add_argument("name", help="the cluster's name, or a broker's (broker1)")
     kill.add_argument("--what", choices=("haproc", "spark", "both"), default="both", help="(both)")
     for command in (up, down, status, kill, restart):
         command.add_argument(

@@ -54,6 +54,10 @@ def serve(options: argparse.Namespace) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
+    if not logging.getLogger().isEnabledFor(logging.DEBUG):
+        # The Kafka client reports each attempt to connect several times, as errors; what matters
+        # of it reaches this log as the reason of a state or of a refused write.
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
     config.state_dir.mkdir(parents=True, exist_ok=True)
     # The log's threads must get their turn beside a busy event loop (measured: at the default of
     # 5 ms, reads beside a loop about 80 % busy took seconds).

@@ -12,8 +12,9 @@ from typing import Any
 from haproc.cli import output
 from haproc.cli.nodes import ask_all, print_status
 from haproc.membership.state import SERVING
+from haproc.ring.broker import BrokerStartError
 from haproc.ring.daemon import StartError
-from haproc.ring.local import LocalRing, RingError
+from haproc.ring.local import LocalRing, LogChoice, RingError
 from haproc.ring.runtime import RuntimeMissingError
 from haproc.ring.spark import SparkStartError
 
@@ -21,7 +22,13 @@ from haproc.ring.spark import SparkStartError
 def _run(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
-    except (RingError, StartError, SparkStartError, RuntimeMissingError) as error:
+    except (
+        RingError,
+        StartError,
+        SparkStartError,
+        BrokerStartError,
+        RuntimeMissingError,
+    ) as error:
         output.error(str(error))
         return output.FAILED
 
@@ -46,11 +53,19 @@ async def _up(options: argparse.Namespace) -> int:
         base_port=options.base_port,
         memory=options.memory,
         cores=options.cores,
+        log=LogChoice(
+            kind=options.log or "",
+            brokers=options.brokers,
+            bootstrap_servers=options.bootstrap_servers,
+            replication_factor=options.replication_factor,
+        ),
         progress=progress,
     )
     await ring.up()
     print_status(await ask_all(ring.config))
     print(f"\nclients:  haclient sql --server {ring.urls}")
+    if ring.config.log.startswith("kafka:"):
+        print(f"log:      {ring.config.log}")
     print(f"folder:   {ring.folder}")
     return 0
 
@@ -75,32 +90,39 @@ async def _status(options: argparse.Namespace) -> int:
     answers = await ask_all(ring.config)
     for name, answer in answers.items():
         answer["pids"] = ring.pids(name)
+    brokers = {
+        name: {"address": broker.address, "pids": ring.pids(name)}
+        for name, broker in ring.brokers.items()
+    }
     if options.json:
-        output.dump(answers)
+        output.dump({**answers, **brokers})
     else:
         print_status(answers)
         for name in answers:
             pids = ring.pids(name)
             print(f"{name}: HAProc pid {pids['haproc'] or '-'}, Spark pid {pids['spark'] or '-'}")
+        for name, broker in ring.brokers.items():
+            print(f"{name}: Kafka pid {broker.pid or '-'}, {broker.address}")
     serving = all(str(answer.get("state")) in SERVING for answer in answers.values())
     return 0 if serving else output.NOT_READY
 
 
 def kill(options: argparse.Namespace) -> int:
-    """Kill a cluster's processes at once."""
+    """Kill a cluster's processes, or a broker, at once."""
     return _run(_kill(options))
 
 
 async def _kill(options: argparse.Namespace) -> int:
     ring = LocalRing.open(options.folder)
-    for what in ("haproc", "spark") if options.what == "both" else (options.what,):
+    parts = ("haproc", "spark") if options.what == "both" else (options.what,)
+    for what in ("broker",) if options.name in ring.brokers else parts:
         done = ring.kill(options.name, what)
         print(f"{options.name}: {what} {'killed' if done else 'did not run'}")
     return 0
 
 
 def restart(options: argparse.Namespace) -> int:
-    """Start again what does not run of a cluster, and wait until it serves."""
+    """Start again what does not run of a cluster (or a broker), and wait until it serves."""
     return _run(_restart(options))
 
 

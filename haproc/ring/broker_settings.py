@@ -41,6 +41,16 @@ class Ports:
         return self.client if self.advertised is None else self.advertised
 
 
+def copies_of(brokers: int) -> int:
+    """Return how many copies of each topic so many brokers keep."""
+    return min(3, brokers)
+
+
+def in_sync_of(copies: int) -> int:
+    """Return how many of the copies must have a message: one may be away, if there are several."""
+    return max(1, copies - 1)
+
+
 def java_options(folder: Path, memory: str) -> list[str]:
     """Return the JVM's options for a node over this folder."""
     return [
@@ -58,8 +68,7 @@ def java_options(folder: Path, memory: str) -> list[str]:
 def server_settings(folder: Path, number: int, nodes: Sequence[Ports]) -> dict[str, str]:
     """Return Kafka's settings for node ``number`` (from 1) of these."""
     own = nodes[number - 1]
-    copies = str(min(3, len(nodes)))
-    in_sync = str(max(1, min(3, len(nodes)) - 1))
+    copies, in_sync = str(copies_of(len(nodes))), str(in_sync_of(copies_of(len(nodes))))
     return {
         "process.roles": "broker,controller",
         "node.id": str(number),

@@ -1,15 +1,15 @@
 """A local ring: Spark servers, HAProcs and their log on this machine, all in one folder.
 
 The folder holds the ring's configuration file (written once; a ring that was stopped comes back
-with the same ports and secrets), the secrets, the log, and a folder for each cluster. Everything
-runs detached: the ring outlives the command that started it.
+with the same ports and secrets), the secrets, the log (a file, or a Kafka of the ring's own, unless
+it uses one that runs elsewhere), and a folder for each cluster. Everything runs detached: the ring
+outlives the command that started it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,15 +20,16 @@ import yaml
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
 from haproc.config.model import Config
+from haproc.ring.broker import LocalBroker, LocalKafka
 from haproc.ring.daemon import launch, process_of, wait_answering
-from haproc.ring.spark import LocalSpark, free_port
+from haproc.ring.making import KAFKA_FOLDER, LogChoice, RingError, make_ring
+from haproc.ring.spark import LocalSpark
+
+__all__ = ["LocalRing", "LogChoice", "RingError"]
 
 Progress = Callable[[str, str], None]
 READY_TIMEOUT_S = 300.0
-
-
-class RingError(Exception):
-    """A local ring can't be made, found or started."""
+_ANY_LOG = LogChoice()
 
 
 def _silent(who: str, what: str) -> None:
@@ -61,6 +62,8 @@ class LocalRing:
             )
             for cluster in self.config.clusters
         }
+        own = self.folder / KAFKA_FOLDER
+        self.kafka = LocalKafka(own, progress) if (own / "kafka.yaml").exists() else None
 
     # -- making one ------------------------------------------------------------------------
 
@@ -81,19 +84,22 @@ class LocalRing:
         memory: str = "1g",
         cores: int = 2,
         settings: Mapping[str, Any] | None = None,
+        log: LogChoice = _ANY_LOG,
         progress: Progress = _silent,
     ) -> LocalRing:
         """Return the ring in the folder, made first if there is none.
 
-        ``settings`` are further keys of the configuration file (limits, timeouts …).
+        ``settings`` are further keys of the configuration file (limits, timeouts …). Raises
+        RingError if the folder's ring has another log than is asked for.
         """
+        log.check()
         if not (folder / "ring.yaml").exists():
-            if not 1 <= clusters <= 26:
-                raise RingError("a local ring has 1 to 26 clusters")
-            _create(folder.resolve(), clusters, base_port, dict(settings or {}))
+            make_ring(folder.resolve(), clusters, base_port, settings or {}, log)
             spark = yaml.safe_dump({"memory": memory, "cores": cores})
             (folder / "spark.yaml").write_text(spark)
-        return cls(folder, progress)
+        ring = cls(folder, progress)
+        log.check_fits(ring.folder, ring.config)
+        return ring
 
     # -- running it ------------------------------------------------------------------------
 
@@ -109,18 +115,31 @@ class LocalRing:
 
     async def up(self) -> None:
         """Start what does not run, and wait until every HAProc serves."""
+        await self.start_brokers()
         # Side by side: a HAProc waits for its cluster, and starts while Spark does.
         await asyncio.gather(*(self.start(name) for name in self.names))
 
+    @property
+    def brokers(self) -> Mapping[str, LocalBroker]:
+        """The nodes of the ring's own Kafka by name (``broker1`` …); empty if it has none."""
+        return self.kafka.brokers if self.kafka is not None else {}
+
+    async def start_brokers(self) -> None:
+        """Start those of the ring's own brokers that do not run."""
+        if self.kafka is not None:
+            await self.kafka.start()
+
     async def start(self, name: str) -> None:
-        """Start a cluster's Spark and HAProc, and wait until it serves."""
+        """Start a cluster's Spark and HAProc, and wait until it serves; or start a broker."""
+        if name in self.brokers:
+            await self.brokers[name].start()
+            return
         await self.start_spark(name)
         await self.start_haproc(name)
 
     async def start_spark(self, name: str) -> None:
         """Start a cluster's Spark and wait until it is warm."""
-        if name not in self.sparks:
-            raise RingError(f"the ring has no cluster {name!r}; it has {', '.join(self.names)}")
+        self._check_cluster(name)
         await self.sparks[name].start()
 
     async def start_haproc(
@@ -132,19 +151,25 @@ class LocalRing:
         self._progress(name, "HAProc serves" if ready else "HAProc answers")
 
     def kill(self, name: str, what: str) -> bool:
-        """kill -9 a cluster's ``haproc`` or ``spark``; False if it did not run."""
+        """kill -9 a cluster's ``haproc`` or ``spark``, or a broker; False if it did not run."""
         return self.signal(name, what, signal.SIGKILL)
 
     def signal(self, name: str, what: str, number: signal.Signals) -> bool:
-        """Send a signal to a cluster's ``haproc`` or ``spark``; False if it did not run."""
-        if name not in self.sparks:
-            raise RingError(f"the ring has no cluster {name!r}; it has {', '.join(self.names)}")
+        """Send a signal to a cluster's ``haproc`` or ``spark``, or to a ``broker``.
+
+        False if it did not run.
+        """
+        if name in self.brokers:
+            return self.brokers[name].signal(number)
+        self._check_cluster(name)
         if what == "spark":
             return self.sparks[name].signal(number)
         return process_of(self.config, name).signal(number)
 
     def pids(self, name: str) -> dict[str, int | None]:
-        """Return the pids of what runs of a cluster."""
+        """Return the pids of what runs of a cluster, or that of a broker."""
+        if name in self.brokers:
+            return {"broker": self.brokers[name].pid}
         identity = process_of(self.config, name).identity()
         return {"haproc": identity.pid if identity else None, "spark": self.sparks[name].pid}
 
@@ -156,46 +181,10 @@ class LocalRing:
         """Stop everything; the data stay."""
         await asyncio.gather(*(self.stop_haproc(name) for name in self.names))
         await asyncio.gather(*(spark.stop() for spark in self.sparks.values()))
+        if self.kafka is not None:
+            await self.kafka.stop()
 
-
-def _create(folder: Path, clusters: int, base_port: int | None, settings: dict[str, Any]) -> None:
-    """Write a ring's configuration and its secrets."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "secrets").mkdir(mode=0o700, exist_ok=True)
-    names = [chr(ord("a") + n) for n in range(clusters)]
-    ports = _ports(3 * clusters, base_port)
-    for secret in ("ring", *names):
-        file = folder / "secrets" / secret
-        file.touch(mode=0o600)
-        file.write_text(secrets.token_urlsafe(24))
-    described = {
-        "ring": "local",
-        "log": f"sqlite:///{str(folder / 'log.db').lstrip('/')}",
-        "secret": {"file": "secrets/ring"},
-        "state_dir": "state",
-        "clusters": [
-            {
-                "name": name,
-                "listen": f"127.0.0.1:{ports.pop(0)}",
-                "peer": f"127.0.0.1:{ports.pop(0)}",
-                "spark": {
-                    "url": f"sc://127.0.0.1:{ports.pop(0)}",
-                    "token": {"file": f"secrets/{name}"},
-                },
-            }
-            for name in names
-        ],
-        **settings,
-    }
-    temporary = folder / "ring.yaml.new"
-    temporary.write_text(yaml.safe_dump(described, sort_keys=False))
-    temporary.replace(folder / "ring.yaml")
-
-
-def _ports(count: int, base_port: int | None) -> list[int]:
-    if base_port is not None:
-        return list(range(base_port, base_port + count))
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return sorted(ports)
+    def _check_cluster(self, name: str) -> None:
+        if name not in self.sparks:
+            known = ", ".join([*self.names, *self.brokers])
+            raise RingError(f"the ring has no {name!r}; it has {known}")

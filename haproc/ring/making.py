@@ -1,0 +1,163 @@
+"""Making a local ring: its configuration, secrets and ports, written into an empty folder.
+
+What a ring's log is to be is asked for with every start, too; a folder whose ring has another one
+is never changed, but refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from haproc.config.model import Config
+from haproc.ring.broker import BROKERS_MAX, LocalKafka
+from haproc.ring.broker_settings import copies_of, in_sync_of
+from haproc.ring.spark import free_port
+
+KAFKA_FOLDER = "kafka"
+"""In the ring's folder, where the brokers are its own."""
+CLUSTERS_MAX = 26
+
+
+class RingError(Exception):
+    """A local ring can't be made, found or started."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChoice:
+    """What a ring's log is to be; what is left out is taken as it is, or SQLite."""
+
+    kind: str = ""
+    """``sqlite``, ``kafka``, or whatever follows from the rest."""
+    brokers: int | None = None
+    """Kafka's nodes, to be run by the ring (1)."""
+    bootstrap_servers: str = ""
+    """A Kafka that runs already, as ``host:port,host:port``."""
+    replication_factor: int | None = None
+    """Copies of the topic there (3)."""
+    advertised_ports: Sequence[int] = ()
+    """One for each of the ring's brokers that clients are told instead of its own."""
+
+    @property
+    def given(self) -> str:
+        """The kind, also where it only follows."""
+        follows = self.brokers is not None or self.bootstrap_servers or self.replication_factor
+        return self.kind or ("kafka" if follows else "")
+
+    def check(self) -> None:
+        """Raise RingError for a choice that contradicts itself."""
+        if self.given not in ("", "sqlite", "kafka"):
+            raise RingError(f"unknown kind of log {self.kind!r}; known are sqlite and kafka")
+        if self.kind == "sqlite" and (self.brokers is not None or self.bootstrap_servers):
+            raise RingError("a log in SQLite has no brokers: say --log kafka")
+        if self.brokers is not None and self.bootstrap_servers:
+            raise RingError("either brokers of the ring's own, or those at --bootstrap-servers")
+        if self.brokers is not None and not 1 <= self.brokers <= BROKERS_MAX:
+            raise RingError(f"a local ring has 1 to {BROKERS_MAX} brokers, not {self.brokers}")
+        if self.replication_factor is not None and not self.bootstrap_servers:
+            raise RingError("--replication-factor goes with --bootstrap-servers")
+
+    def check_fits(self, folder: Path, config: Config) -> None:
+        """Raise RingError if the folder's ring has another log."""
+        kind = config.log.partition(":")[0]
+        if self.given and self.given != kind:
+            raise RingError(self._other(folder, f"its log in {kind}, not in {self.given}"))
+        own = folder / KAFKA_FOLDER / "kafka.yaml"
+        if self.brokers is not None:
+            known = len(LocalKafka(own.parent).brokers) if own.exists() else 0
+            if known != self.brokers:
+                raise RingError(self._other(folder, f"{known} brokers of its own"))
+        if self.bootstrap_servers and config.log != self._url(config.ring):
+            raise RingError(self._other(folder, f"its log at {config.log}"))
+
+    def make(self, folder: Path, ring: str, ports: Sequence[int]) -> dict[str, Any]:
+        """Make the brokers' folder, if there are any; return the configuration's keys."""
+        if self.given != "kafka":
+            return {"log": f"sqlite:///{str(folder / 'log.db').lstrip('/')}"}
+        if self.bootstrap_servers:
+            copies = self.replication_factor or 3
+            log = self._url(ring)
+        else:
+            kafka = LocalKafka.open_or_create(
+                folder / KAFKA_FOLDER,
+                brokers=self.brokers or 1,
+                ports=ports,
+                advertised_ports=self.advertised_ports,
+            )
+            copies = copies_of(len(kafka.brokers))
+            log = f"kafka://{kafka.bootstrap_servers}/{ring}"
+        topic = {"replication_factor": copies, "min_insync_replicas": in_sync_of(copies)}
+        return {"log": log, "kafka": topic}
+
+    def ports_needed(self) -> int:
+        """Return how many ports the ring's own brokers take."""
+        own = self.given == "kafka" and not self.bootstrap_servers
+        return 3 * (self.brokers or 1) if own else 0
+
+    def ring_name(self) -> str:
+        """Return the new ring's name: of its own where others may use the same Kafka."""
+        return f"local-{secrets.token_hex(4)}" if self.bootstrap_servers else "local"
+
+    def _url(self, ring: str) -> str:
+        return f"kafka://{self.bootstrap_servers}/{ring}"
+
+    def _other(self, folder: Path, what: str) -> str:
+        return (
+            f"the ring in {folder} has {what}: start it without saying so, or take another "
+            "--folder (or remove this one, when the ring is down)"
+        )
+
+
+def make_ring(
+    folder: Path,
+    clusters: int,
+    base_port: int | None,
+    settings: Mapping[str, Any],
+    log: LogChoice,
+) -> None:
+    """Write a ring's configuration and its secrets; ``settings`` are further keys."""
+    if not 1 <= clusters <= CLUSTERS_MAX:
+        raise RingError(f"a local ring has 1 to {CLUSTERS_MAX} clusters")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "secrets").mkdir(mode=0o700, exist_ok=True)
+    names = [chr(ord("a") + n) for n in range(clusters)]
+    ports = _ports(3 * clusters + log.ports_needed(), base_port)
+    for secret in ("ring", *names):
+        file = folder / "secrets" / secret
+        file.touch(mode=0o600)
+        file.write_text(secrets.token_urlsafe(24))
+    name = log.ring_name()
+    described = {
+        "ring": name,
+        **log.make(folder, name, ports[3 * clusters :]),
+        "secret": {"file": "secrets/ring"},
+        "state_dir": "state",
+        "clusters": [_cluster(each, *ports[3 * n : 3 * n + 3]) for n, each in enumerate(names)],
+        **settings,
+    }
+    temporary = folder / "ring.yaml.new"
+    temporary.write_text(yaml.safe_dump(described, sort_keys=False))
+    temporary.replace(folder / "ring.yaml")
+
+
+def _cluster(name: str, clients: int, operators: int, spark: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "listen": f"127.0.0.1:{clients}",
+        "peer": f"127.0.0.1:{operators}",
+        "spark": {"url": f"sc://127.0.0.1:{spark}", "token": {"file": f"secrets/{name}"}},
+    }
+
+
+def _ports(count: int, base_port: int | None) -> list[int]:
+    if base_port is not None:
+        return list(range(base_port, base_port + count))
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return sorted(ports)
