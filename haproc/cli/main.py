@@ -21,6 +21,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"haproc {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _node_commands(commands)
+    _queue_commands(commands)
     _tool_commands(commands)
     _ring_commands(commands)
     return parser
@@ -49,6 +50,40 @@ def _node_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     start.set_defaults(run=nodes.start)
     stop.set_defaults(run=nodes.stop)
     status.set_defaults(run=nodes.status)
+
+
+def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import queue
+
+    actions = commands.add_parser(
+        "queue", help="a cluster's queue: what is in it, and what keeps failing"
+    ).add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show what is in the queue, from its head on")
+    show = actions.add_parser("show", help="show one operation, and what could be done about it")
+    retry = actions.add_parser("retry", help="try an operation that fails now")
+    skip = actions.add_parser("skip", help="pass over an operation that cannot be applied")
+    verify = commands.add_parser("verify", help="compare what the tables of all clusters hold")
+    for command, ask in (
+        (listing, queue.list_queue),
+        (show, queue.show),
+        (retry, queue.retry),
+        (skip, queue.skip),
+        (verify, queue.verify),
+    ):
+        where = command.add_mutually_exclusive_group(required=True)
+        where.add_argument("--config", type=Path, help="the ring's YAML file")
+        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        command.add_argument("--cluster", required=command is not verify, help="its name")
+        command.set_defaults(run=queue.run, ask=ask)
+    listing.add_argument("--start", type=int, default=0, help="begin at this offset")
+    listing.add_argument("--limit", type=int, default=50, help="how many (50)")
+    for command in (show, retry, skip):
+        command.add_argument("--offset", type=int, required=True)
+    skip.add_argument("--reason", default="", help="kept in the log")
+    skip.add_argument("--yes", action="store_true", help="do not ask")
+    verify.add_argument("--wait-s", type=float, default=600.0, help="at most (600)")
+    for command in (listing, show, verify):
+        _json(command)
 
 
 def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

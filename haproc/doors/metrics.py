@@ -51,6 +51,9 @@ class Metrics:
         self._log_end = self._gauge("haproc_log_end", "The offset after the log's newest record.")
         self._lag = self._gauge("haproc_lag_records", "Records between the cursor and the end.")
         self._state = self._gauge("haproc_state", "1 for the state this HAProc is in.", "state")
+        self._undecided = self._gauge(
+            "haproc_undecided", "1 while clusters differ and nothing says which of them is right."
+        )
         self._peer = self._gauge("haproc_peer_alive", "1 while the peer answers.", "peer")
         self._recovery = self._gauge("haproc_recovery_operations", "Progress of recovery.", "part")
         self._recovery_rate = self._gauge(
@@ -86,6 +89,10 @@ class Metrics:
         """Set the state this HAProc is in."""
         for other in self._states:
             self._state.labels(other).set(other == state)
+
+    def undecided(self, undecided: bool) -> None:
+        """Set whether clusters differ and nothing says which of them is right."""
+        self._undecided.set(undecided)
 
     def peer(self, peer: str, alive: bool) -> None:
         """Set whether a peer answers."""

@@ -15,6 +15,7 @@ from haproc import __version__
 from haproc.doors.context import ARROW_STREAM
 from haproc.doors.fields import ID_PATTERN
 from haproc.doors.openapi_schemas import SCHEMAS, ref
+from haproc.doors.queue import PAGE_DEFAULT, PAGE_MAX
 
 CLIENT: Final = "client door"
 OPERATOR: Final = "operator door"
@@ -22,10 +23,10 @@ OPERATOR: Final = "operator door"
 _ERRORS: Final = {
     "400": "The request is refused as it stands.",
     "401": "Valid credentials are missing.",
-    "404": "There is no such statement, chunk, link or session here.",
+    "404": "There is no such statement, chunk, link, session or offset here.",
     "405": "The path has no such method.",
     "408": "The request's body did not come in time.",
-    "409": "The request id was used for another request.",
+    "409": "The request id was used for another request, or nothing may be done now.",
     "413": "The request, or an inline result, is too large.",
     "415": "The body's content type is not the one this path takes.",
     "422": "The statement is wrong (kind application).",
@@ -145,6 +146,56 @@ OPERATIONS: Final = (
         doors=_PEERS,
     ),
     Operation(
+        "get",
+        "/ha/v1/queue",
+        "A page of this cluster's queue",
+        "Queue",
+        ("400",),
+        query=("start", "limit"),
+        doors=_PEERS,
+    ),
+    Operation(
+        "get",
+        "/ha/v1/queue/{offset}",
+        "One operation, and what retry and skip would do",
+        "QueuedOperation",
+        ("400", "404"),
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/ha/v1/queue/{offset}/retry",
+        "Try an operation that fails now",
+        "Retried",
+        (*_BODY_ERRORS, "404", "409"),
+        "RetryRequest",
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/ha/v1/queue/{offset}/skip",
+        "Have this cluster pass over an operation that it cannot apply",
+        "Skipped",
+        (*_BODY_ERRORS, "404", "409"),
+        "SkipRequest",
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/ha/v1/verify",
+        "Have all clusters say what their tables hold at this place in the order",
+        "VerifyMarker",
+        doors=_PEERS,
+    ),
+    Operation(
+        "get",
+        "/ha/v1/verify/{offset}",
+        "What a verification, or a newer one, came to so far",
+        "Verification",
+        ("400", "404"),
+        doors=_PEERS,
+    ),
+    Operation(
         "get", "/ha/v1/status", "State, cursor and lag, asked by a peer", "PeerAnswer", doors=_PEERS
     ),
 )
@@ -157,6 +208,8 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "secret": {"type": "string"},
     "table": {"type": "string", "description": "[catalog.][schema.]name"},
     "timeout_s": {"type": "number"},
+    "start": {"type": "integer", "minimum": 0, "default": 0},
+    "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT},
 }
 _INLINE: Final[dict[str, dict[str, Any]]] = {
     "data_array": {

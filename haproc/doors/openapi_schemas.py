@@ -7,6 +7,8 @@ from typing import Any, Final
 from haproc.classify.model import OperationClass
 from haproc.doors.fields import ID_PATTERN
 from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
+from haproc.replicate.standing import Position
+from haproc.replicate.verification import Finding
 from haproc.route.model import Consistency, FailureKind, Fanout, Outcome
 
 Schema = dict[str, Any]
@@ -70,6 +72,21 @@ _CHUNK_FIELDS: Final[Schema] = {
 _STATE = choice("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "CLOSED")
 _PEER = record("alive", alive={"type": "boolean"}, state=TEXT, cursor=OFFSET, lag=OFFSET)
 _PEER["additionalProperties"] = True
+
+_POSITION: Final[Schema] = {
+    "position": choice(*Position),
+    "blocked_by": described(OFFSET, "The first operation before it that it waits for."),
+    "together": {
+        "type": ["array", "null"],
+        "items": COUNT,
+        "description": "First and last offset of the statement it is combined into.",
+    },
+    "attempts": described(COUNT, "Failed ones."),
+    "error": TEXT,
+}
+_ADVICE = record("*", allowed={"type": "boolean"}, text=TEXT)
+_AGE: Final[Schema] = {"type": ["integer", "null"], "description": "Seconds."}
+_FINDING = choice(*Finding)
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "StatementRequest": record(
@@ -205,6 +222,70 @@ SCHEMAS: Final[dict[str, Schema]] = {
         offset=COUNT,
         operation_id=TEXT,
         timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
+    ),
+    "Queue": record(
+        "*",
+        cluster=TEXT,
+        state=TEXT,
+        reason=TEXT,
+        cursor=COUNT,
+        read_to=described(COUNT, "The log was read ahead up to here."),
+        more={"type": "boolean"},
+        operations=listed(
+            record(
+                "*",
+                offset=COUNT,
+                head={"type": "boolean"},
+                kind=TEXT,
+                reads=listed(TEXT),
+                writes=listed(TEXT),
+                origin=TEXT,
+                age_s=_AGE,
+                **{"class": TEXT},
+                **_POSITION,
+            )
+        ),
+    ),
+    "QueuedOperation": record(
+        "*",
+        cluster=TEXT,
+        offset=COUNT,
+        operation={"type": "object", "description": "The record as it is in the log."},
+        outcome={"type": ["object", "null"]},
+        retry=_ADVICE,
+        skip=_ADVICE,
+        **_POSITION,
+    ),
+    "RetryRequest": record("*", cluster=described(TEXT, "Whose HAProc this is.")),
+    "Retried": record("*", cluster=TEXT, offset=COUNT, done=TEXT),
+    "SkipRequest": record(
+        "*",
+        cluster=described(TEXT, "Whose HAProc this is."),
+        reason=described(TEXT, "Kept in the log."),
+    ),
+    "Skipped": record(
+        "*",
+        cluster=TEXT,
+        offset=COUNT,
+        recorded_at=COUNT,
+        status=described(TEXT, "skipped; applied: it was committed after all; recorded: not yet."),
+        state=TEXT,
+        reason=TEXT,
+    ),
+    "VerifyMarker": record("*", marker=COUNT),
+    "Verification": record(
+        "*",
+        marker=COUNT,
+        by=TEXT,
+        complete={"type": "boolean"},
+        clusters={
+            "type": "object",
+            "additionalProperties": record("*", finding=_FINDING, reason=TEXT),
+        },
+        tables={
+            "type": "object",
+            "additionalProperties": {"type": "object", "additionalProperties": _FINDING},
+        },
     ),
     "PeerAnswer": {"type": "object", "description": "Between HAProcs of one version."},
 }

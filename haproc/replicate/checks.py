@@ -89,9 +89,35 @@ def check_message(record: Record) -> Check:
     h: Mapping[str, Any] = record.headers
     match record.kind:
         case "skip":
-            return Skip(h["offset"], record.key, h["cluster"], h["epoch"], h["reason"])
+            cluster, reason = _text(h["cluster"]), _text(h["reason"])
+            return Skip(_offset(h["offset"]), record.key, cluster, _offset(h["epoch"]), reason)
         case "verify":
-            return Verify(h["by"])
+            return Verify(_text(h["by"]))
         case _:
-            tables = dict(json.loads(record.payload.decode()))
-            return Checksums(h["marker"], h["cluster"], h["epoch"], tables, h["marked"], h["error"])
+            tables = json.loads(record.payload.decode()).items()
+            return Checksums(
+                _offset(h["marker"]),
+                _text(h["cluster"]),
+                _offset(h["epoch"]),
+                {_text(table): _text(checksum) for table, checksum in tables},
+                _flag(h["marked"]),
+                _text(h["error"]),
+            )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no offset")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value

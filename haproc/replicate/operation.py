@@ -266,7 +266,7 @@ def from_record(record: Record) -> Message | Filler:
                 return Claim(h["cluster"], h["incarnation"])
             case kind if kind in KINDS:
                 return check_message(record)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
     raise LogCorruptError(
         f"record kind {record.kind!r} is not known to this version of HAProc: upgrade it"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
@@ -53,7 +54,7 @@ class Operators:
 
     # -- looking ---------------------------------------------------------------------------
 
-    def queue(self, start: int, count: int, now_ms: int) -> Mapping[str, Json]:
+    def queue(self, start: int, count: int) -> Mapping[str, Json]:
         """Tell what is in this cluster's queue at or above an offset, as far as it was read."""
         core = self._core
         listed = itertools.dropwhile(
@@ -67,10 +68,10 @@ class Operators:
             "cursor": core.schedule.low,
             "read_to": core.schedule.read_to,
             "more": len(page) > count,
-            "operations": [self._line(each, by, now_ms) for each, by in page[:count]],
+            "operations": [self._line(each, by) for each, by in page[:count]],
         }
 
-    def _line(self, each: Unfinished, blocked_by: int | None, now_ms: int) -> Json:
+    def _line(self, each: Unfinished, blocked_by: int | None) -> Json:
         standing, op = self._standing(each, blocked_by), each.op
         return {
             "offset": each.offset,
@@ -80,7 +81,7 @@ class Operators:
             "reads": [*sorted(op.reads)],
             "writes": [*sorted(op.writes)],
             "origin": op.origin,
-            "age_s": max(0, now_ms - op.created_ms) // 1000 if op.created_ms else None,
+            "age_s": _age_s(op),
             **_standing_json(standing),
         }
 
@@ -109,7 +110,7 @@ class Operators:
         beyond = offset >= core.schedule.read_to
         return Standing(Position.QUEUED if beyond else Position.DONE)
 
-    async def show(self, offset: int, now_ms: int) -> Mapping[str, Json]:
+    async def show(self, offset: int) -> Mapping[str, Json]:
         """Tell everything about one operation, and what retry and skip would do."""
         core, op = self._core, await self._operation(offset)
         standing, known = self._standing_at(offset), core.board.at(offset)
@@ -118,7 +119,7 @@ class Operators:
         return {
             "cluster": core.me,
             "offset": offset,
-            "operation": _operation_json(op, now_ms),
+            "operation": _operation_json(op),
             **_standing_json(standing),
             "outcome": describe(outcome) if outcome is not None else None,
             "retry": {"allowed": retry.allowed, "text": retry.text},
@@ -268,7 +269,11 @@ def _standing_json(standing: Standing) -> dict[str, Json]:
     }
 
 
-def _operation_json(op: Operation, now_ms: int) -> dict[str, Json]:
+def _age_s(op: Operation) -> int | None:
+    return max(0, time.time_ns() // 1_000_000 - op.created_ms) // 1000 if op.created_ms else None
+
+
+def _operation_json(op: Operation) -> dict[str, Json]:
     settings: dict[str, Json] = {
         "catalog": op.settings.catalog,
         "schema": op.settings.schema,
@@ -283,7 +288,7 @@ def _operation_json(op: Operation, now_ms: int) -> dict[str, Json]:
         "origin": op.origin,
         "user": op.user,
         "created_ms": op.created_ms,
-        "age_s": max(0, now_ms - op.created_ms) // 1000 if op.created_ms else None,
+        "age_s": _age_s(op),
         "settings": settings,
         "reads": [*sorted(op.reads)],
         "writes": [*sorted(op.writes)],

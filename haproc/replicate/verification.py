@@ -95,5 +95,6 @@ def _cluster(
     for finding in (Finding.DIFFERENT, Finding.UNDECIDED):
         if finding in found:
             return finding
-    compared = bool(voters - {name}) or len(names) == 1
+    others = (voters if told[name].marked else told.keys()) - {name}
+    compared = bool(others) or len(names) == 1
     return Finding.EQUAL if compared else Finding.UNDECIDED

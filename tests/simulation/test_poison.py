@@ -56,11 +56,11 @@ def test_stuck_cluster_shows_its_queue_and_what_can_be_done() -> None:
     async def tell(stage: Stage) -> None:
         offset = await stuck(stage)
         operators = stage.operators("c")
-        queue = operators.queue(0, 10, 0)["operations"]
+        queue = operators.queue(0, 10)["operations"]
         assert isinstance(queue, list)
         lines = [(e["offset"], e["position"], e["blocked_by"], e["head"]) for e in queue]  # type: ignore[call-overload,index]
         assert lines == [(offset, "stuck", None, True), (offset + 1, "blocked", offset, False)]
-        shown = await operators.show(offset, 0)
+        shown = await operators.show(offset)
         assert shown["operation"]["sql"] == POISON  # type: ignore[call-overload,index]
         assert shown["attempts"] >= 8 and "out of memory" in str(shown["error"])  # type: ignore[operator]
         assert shown["skip"]["allowed"] and shown["retry"]["allowed"]  # type: ignore[call-overload,index]

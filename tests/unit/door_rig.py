@@ -21,7 +21,7 @@ from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress, Settings
-from haproc.route.model import Answer, HaReport, Request, RowsRequest
+from haproc.route.model import Answer, HaReport, Request, RequestError, RowsRequest
 
 STATEMENTS = "/api/2.0/sql/statements"
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
@@ -181,6 +181,68 @@ class CannedStatus:
         }
 
 
+POSITION: dict[str, Json] = {
+    "position": "stuck",
+    "blocked_by": None,
+    "together": None,
+    "attempts": 8,
+    "error": "disk full",
+}
+ADVICE: dict[str, Json] = {"allowed": True, "text": "it is tried again"}
+
+
+class CannedOperators:
+    """A cluster stuck at offset 7."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str | int, ...]] = []
+        self.error: RequestError | None = None
+
+    def queue(self, start: int, count: int) -> Mapping[str, Json]:
+        line: dict[str, Json] = {"offset": 7, "head": True, "class": "asynchronous"}
+        line |= {"kind": "update", "reads": [], "writes": ["t"], "origin": "b", "age_s": 61}
+        self.done.append(("queue", start, count))
+        return {
+            "cluster": "a",
+            "state": "STUCK",
+            "reason": "disk full",
+            "cursor": 7,
+            "read_to": 9,
+            "more": False,
+            "operations": [{**line, **POSITION}],
+        }
+
+    async def show(self, offset: int) -> Mapping[str, Json]:
+        self._raise()
+        told: dict[str, Json] = {"cluster": "a", "offset": offset, "operation": {"sql": "UPDATE"}}
+        return {**told, **POSITION, "outcome": None, "retry": ADVICE, "skip": ADVICE}
+
+    async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("retry", cluster, offset))
+        return {"cluster": cluster, "offset": offset, "done": "tried"}
+
+    async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("skip", cluster, offset, reason))
+        told: dict[str, Json] = {"cluster": cluster, "offset": offset, "recorded_at": 9}
+        return {**told, "status": "skipped", "state": "DIVERGED", "reason": "verify"}
+
+    async def verify(self) -> Mapping[str, Json]:
+        return {"marker": 10}
+
+    async def verification(self, marker: int) -> Mapping[str, Json]:
+        self._raise()
+        clusters: dict[str, Json] = {"a": {"finding": "equal", "reason": ""}}
+        tables: dict[str, Json] = {"t": {"a": "equal"}}
+        told: dict[str, Json] = {"marker": marker, "by": "a", "complete": True}
+        return {**told, "clusters": clusters, "tables": tables}
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
 class CannedPeers:
     """Answers peers."""
 
@@ -244,6 +306,7 @@ class Rig:
     http: aiohttp.ClientSession
     config: Config
     peers: CannedPeers
+    operators: CannedOperators
 
     @property
     def url(self) -> str:
@@ -274,15 +337,16 @@ async def door(
     """Open a client (or operator) door on a free port."""
     config = make_config(tmp_path, limits=limits, users=users)
     service, status, peers = CannedService(), CannedStatus(), CannedPeers()
+    operators = CannedOperators()
     metrics = Metrics("demo", "a", ["READY", "DOWN"])
     if operator:
-        app = operator_app(config, "a", peers, status, metrics)
+        app = operator_app(config, "a", peers, operators, status, metrics)
     else:
         app = client_app(config, "a", service, status, metrics)
     listener = Listener(app, Address("127.0.0.1", 0), shutdown_s=1.0)
     await listener.open()
     try:
         async with aiohttp.ClientSession() as http:
-            yield Rig(service, status, metrics, app, listener, http, config, peers)
+            yield Rig(service, status, metrics, app, listener, http, config, peers, operators)
     finally:
         await listener.aclose()

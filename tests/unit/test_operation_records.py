@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dmq import LogCorruptError, Record, decode, encode
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.replicate.checks import Checksums, Skip, Verify
 from haproc.replicate.operation import (
     SYNCHRONOUS,
     Claim,
@@ -68,6 +69,12 @@ MESSAGES: dict[str, Message] = {
     "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
     "outcome": FailureReport(2**53 + 1, "c", 3, FAILURE),
     "claim": Claim("a", "a-7f3e"),
+    "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
+    "verify": Verify("b"),
+    "checksums": Checksums(
+        43, "c", 12, {"main.air.flüge": "3:00ff:12ab", "main.air.b": "", "v": "view:77"}, True
+    ),
+    "checksums_error": Checksums(43, "a", 7, {}, error="die Tabellen lassen sich nicht auflisten"),
 }
 
 
@@ -169,12 +176,23 @@ def test_from_record_missing_header_is_corrupt(name: str) -> None:
         ("decision_commit", "verdict", "perhaps"),
         ("decision_reject", "failure", ["one"]),
         ("outcome", "failure", None),
+        ("skip", "reason", None),
+        ("skip", "offset", "first"),
+        ("verify", "by", 7),
+        ("checksums", "marked", "yes"),
+        ("checksums", "marker", True),
     ],
 )
 def test_from_record_impossible_header_is_corrupt(name: str, header: str, value: object) -> None:
     record = decode(golden(name))
     with pytest.raises(LogCorruptError, match="cannot be read"):
         from_record(replace(record, headers={**record.headers, header: value}))  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("payload", [b"", b"[1]", b"{", b'{"t": 1}', b"\xff"])
+def test_from_record_checksums_that_are_none_are_corrupt(payload: bytes) -> None:
+    with pytest.raises(LogCorruptError, match="cannot be read"):
+        from_record(replace(decode(golden("checksums")), payload=payload))
 
 
 def test_from_record_sql_that_is_no_text_is_corrupt() -> None:

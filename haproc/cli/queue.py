@@ -1,0 +1,248 @@
+"""``haproc queue`` and ``haproc verify``: what keeps a cluster from applying its queue.
+
+They talk to the operator door of the cluster's HAProc, under the ring's secret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from haproc.cli import output
+from haproc.cli.nodes import ask_all, read_config
+from haproc.config.model import Config
+from haproc.membership.state import SERVING
+from haproc.replicate.verification import Finding
+
+_ANSWER_S: Final = 30.0
+_POLL_S: Final = 0.5
+_TABLES_MAX: Final = 3
+
+
+class AskError(Exception):
+    """A HAProc refused, or could not be asked; ``code`` is what the command ends with."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Asker:
+    """Asks one HAProc after another; leave it with ``async with``."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
+            headers={"Authorization": f"Bearer {config.secret}"},
+        )
+
+    async def __aenter__(self) -> Asker:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._session.close()
+
+    async def ask(
+        self, cluster: str, method: str, path: str, body: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the answer; raises AskError."""
+        url = self._config.cluster(cluster).peer.url + path
+        try:
+            async with self._session.request(method, url, json=body) as response:
+                status, text = response.status, await response.text()
+                answer: dict[str, Any] = json.loads(text)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            raise AskError(f"{cluster} at {url}: {what}", output.NOT_READY) from error
+        if status != 200:
+            hint = f" ({answer['hint']})" if answer.get("hint") else ""
+            raise AskError(f"{cluster}: {answer.get('message', status)}{hint}", output.FAILED)
+        return answer
+
+
+Command = Callable[[Asker, argparse.Namespace], Awaitable[int]]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one of the commands of this module: ``options.ask``."""
+    path: Path = options.config or options.folder / "ring.yaml"
+    config = read_config(path, options.cluster)
+    if config is None:
+        return output.USAGE
+    options.ring = config
+    try:
+        return asyncio.run(_with_asker(config, options))
+    except AskError as error:
+        output.error(str(error))
+        return error.code
+
+
+async def _with_asker(config: Config, options: argparse.Namespace) -> int:
+    async with Asker(config) as asker:
+        command: Command = options.ask
+        return await command(asker, options)
+
+
+# -- the queue -------------------------------------------------------------------------------
+
+
+async def list_queue(asker: Asker, options: argparse.Namespace) -> int:
+    """List what is in a cluster's queue; the head is marked."""
+    path = f"/ha/v1/queue?start={options.start}&limit={options.limit}"
+    page = await asker.ask(options.cluster, "GET", path)
+    if options.json:
+        output.dump(page)
+        return 0
+    reason = f": {page['reason']}" if page["reason"] else ""
+    print(f"{page['cluster']} is {page['state']}{reason}; cursor {page['cursor']}\n")
+    rows = [_row(line) for line in page["operations"]]
+    header = ("", "OFFSET", "STATE", "CLASS", "KIND", "TABLES", "ORIGIN", "AGE", "ERROR")
+    output.table(header, rows)
+    if page["more"]:
+        print(f"\nmore: --start {page['operations'][-1]['offset'] + 1}")
+    return 0
+
+
+def _row(line: Mapping[str, Any]) -> tuple[object, ...]:
+    state = line["position"]
+    if line["blocked_by"] is not None:
+        state += f" by {line['blocked_by']}"
+    if line["attempts"]:
+        state += f", {line['attempts']} attempts"
+    if line["together"]:
+        state += ", with {}-{}".format(*line["together"])
+    tables = sorted({*line["writes"], *line["reads"]})
+    shown = ", ".join(tables[:_TABLES_MAX]) + (" …" if len(tables) > _TABLES_MAX else "")
+    age = "" if line["age_s"] is None else f"{line['age_s']} s"
+    head = ">" if line["head"] else ""
+    error = _brief(line["error"])
+    places = (line["class"], line["kind"], shown, line["origin"], age)
+    return (head, line["offset"], state, *places, error)
+
+
+def _brief(text: str, characters_max: int = 80) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= characters_max else line[: characters_max - 1] + "…"
+
+
+async def show(asker: Asker, options: argparse.Namespace) -> int:
+    """Show one operation wholly, and what may be done about it."""
+    shown = await asker.ask(options.cluster, "GET", f"/ha/v1/queue/{options.offset}")
+    if options.json:
+        output.dump(shown)
+    else:
+        _print_operation(shown)
+    return 0
+
+
+def _print_operation(shown: Mapping[str, Any]) -> None:
+    op = dict(shown["operation"])
+    sql, rows = op.pop("sql", None), op.pop("rows", None)
+    op.pop("sql_characters", None)
+    told = {"offset": shown["offset"], **op, **(rows or {})}
+    for name in ("position", "blocked_by", "together", "attempts", "error", "outcome"):
+        told[f"here: {name.replace('_', ' ')}"] = shown[name]
+    for name, value in told.items():
+        if value not in (None, "", [], {}):
+            print(f"{name + ':':<18} {value}")
+    if sql is not None:
+        print(f"sql:\n{sql}")
+    for name in ("retry", "skip"):
+        print(f"\n{name}: {shown[name]['text']}")
+
+
+async def retry(asker: Asker, options: argparse.Namespace) -> int:
+    """Try an operation now."""
+    path, body = f"/ha/v1/queue/{options.offset}/retry", {"cluster": options.cluster}
+    print((await asker.ask(options.cluster, "POST", path, body))["done"])
+    return 0
+
+
+async def skip(asker: Asker, options: argparse.Namespace) -> int:
+    """Skip an operation, after a confirmation."""
+    path = f"/ha/v1/queue/{options.offset}"
+    shown = await asker.ask(options.cluster, "GET", path)
+    if shown["skip"]["allowed"] and not options.yes:
+        _print_operation(shown)
+        if not sys.stdin.isatty():
+            output.error("nothing was skipped: give --yes")
+            return output.USAGE
+        question = f"\nSkip offset {options.offset} on {options.cluster}? [y/N] "
+        if (await asyncio.to_thread(input, question)).lower() != "y":
+            output.error("nothing was skipped")
+            return output.FAILED
+    body = {"cluster": options.cluster, "reason": options.reason}
+    done = await asker.ask(options.cluster, "POST", path + "/skip", body)
+    told = {"applied": "was committed after all", "recorded": "will be skipped: it is in the log"}
+    what = told.get(done["status"], "is skipped")
+    reason = f": {done['reason']}" if done["reason"] else ""
+    print(f"offset {done['offset']} {what}; {done['cluster']} is {done['state']}{reason}")
+    return 0
+
+
+# -- verification ----------------------------------------------------------------------------
+
+
+async def verify(asker: Asker, options: argparse.Namespace) -> int:
+    """Compare all clusters' tables at one place in the order; 0 if they are equal."""
+    config: Config = options.ring
+    end = time.monotonic() + options.wait_s
+    asked, marker = await _begin(asker, config)
+    found: dict[str, Any] = {}
+    while not found.get("complete") and time.monotonic() < end:
+        await asyncio.sleep(_POLL_S)
+        try:
+            found = await asker.ask(asked, "GET", f"/ha/v1/verify/{marker}")
+        except AskError as error:
+            if time.monotonic() >= end:
+                raise
+            if error.code == output.NOT_READY:  # it went away: the log knows, so do the others
+                asked = await _serving(config)
+    if not found:
+        raise AskError("no HAProc has read the marker in time", output.NOT_READY)
+    if options.json:
+        output.dump(found)
+    else:
+        _print_findings(found)
+    names = [options.cluster] if options.cluster else list(found["clusters"])
+    equal = all(found["clusters"][name]["finding"] == Finding.EQUAL for name in names)
+    return 0 if equal else output.FAILED
+
+
+async def _begin(asker: Asker, config: Config) -> tuple[str, int]:
+    name = await _serving(config)
+    return name, int((await asker.ask(name, "POST", "/ha/v1/verify"))["marker"])
+
+
+async def _serving(config: Config) -> str:
+    """Return the first cluster that serves, else the first that answers."""
+    answers = await ask_all(config)
+    alive = [name for name, answer in answers.items() if "error" not in answer]
+    serving = [name for name in alive if str(answers[name].get("state")) in SERVING]
+    if not alive:
+        raise AskError("no HAProc of the ring answers", output.NOT_READY)
+    return (serving or alive)[0]
+
+
+def _print_findings(found: Mapping[str, Any]) -> None:
+    clusters = found["clusters"]
+    print(f"verification at offset {found['marker']}, asked of {found['by']}\n")
+    rows = [
+        (table, *(by[name] for name in clusters)) for table, by in sorted(found["tables"].items())
+    ]
+    total = ("all", *(each["finding"] for each in clusters.values()))
+    output.table(("TABLE", *clusters), [*rows, total])
+    for name, each in clusters.items():
+        if each["reason"]:
+            print(f"{name}: {each['reason']}")
+    if not found["complete"]:
+        print("not all clusters have told in time what they hold (--wait-s)")

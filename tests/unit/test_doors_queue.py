@@ -1,0 +1,181 @@
+"""The operators' doors, and the commands that use them, in front of canned answers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haproc.cli import queue
+from haproc.cli.main import _parser
+from haproc.config.model import Address, Config
+from haproc.doors.errors import NOT_NOW, OFFSET_UNKNOWN, refused
+from tests.unit.door_rig import Rig, door
+from tests.unit.test_doors_openapi import check
+
+SECRET = {"Authorization": "Bearer ring-secret"}
+CASES: list[tuple[str, str, str, Any]] = [
+    ("get", "/ha/v1/queue", "/ha/v1/queue?start=3&limit=5", None),
+    ("get", "/ha/v1/queue/{offset}", "/ha/v1/queue/7", None),
+    ("post", "/ha/v1/queue/{offset}/retry", "/ha/v1/queue/7/retry", {"cluster": "a"}),
+    (
+        "post",
+        "/ha/v1/queue/{offset}/skip",
+        "/ha/v1/queue/7/skip",
+        {"cluster": "a", "reason": "broken"},
+    ),
+    ("post", "/ha/v1/verify", "/ha/v1/verify", None),
+    ("get", "/ha/v1/verify/{offset}", "/ha/v1/verify/10", None),
+]
+
+
+async def ask(
+    rig: Rig, method: str, path: str, body: Any = None, headers: dict[str, str] = SECRET
+) -> tuple[int, Any]:
+    async with rig.http.request(method, rig.url + path, json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+@pytest.mark.parametrize(("method", "path", "asked", "body"), CASES)
+async def test_queue_doors_answer_as_described_and_only_under_the_secret(
+    tmp_path: Path, method: str, path: str, asked: str, body: Any
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        for headers in ({}, {"Authorization": "Bearer another-secret"}):
+            status, answer = await ask(rig, method, asked, body, headers)
+            check(method, path, status, answer)
+            assert status == 401
+        assert rig.operators.done == []
+        status, answer = await ask(rig, method, asked, body)
+        check(method, path, status, answer)
+        assert status == 200
+
+
+@pytest.mark.parametrize(("error_class", "status"), [(NOT_NOW, 409), (OFFSET_UNKNOWN, 404)])
+async def test_queue_doors_refusals_have_a_status_of_their_own(
+    tmp_path: Path, error_class: str, status: int
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        rig.operators.error = refused(error_class, "it runs")
+        cases = CASES[2:4] if status == 409 else CASES[1:4]
+        for method, path, asked, body in cases:
+            got, answer = await ask(rig, method, asked, body)
+            check(method, path, got, answer)
+            assert (got, answer["error_class"], answer["message"]) == (
+                status,
+                error_class,
+                "it runs",
+            )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("get", "/ha/v1/queue?limit=0", None),
+        ("get", "/ha/v1/queue?limit=1001", None),
+        ("get", "/ha/v1/queue?start=-1", None),
+        ("get", "/ha/v1/queue?begin=1", None),
+        ("get", "/ha/v1/queue/x", None),
+        ("post", "/ha/v1/queue/x/retry", {"cluster": "a"}),
+        ("post", "/ha/v1/queue/7/retry", {}),
+        ("post", "/ha/v1/queue/7/skip", {"cluster": "a"}),
+        ("post", "/ha/v1/queue/7/skip", {"cluster": "a", "reason": 1}),
+        ("post", "/ha/v1/queue/7/skip", {"cluster": "a", "reason": "", "yes": True}),
+        ("get", "/ha/v1/verify/x", None),
+    ],
+)
+async def test_queue_doors_wrong_requests_are_refused_and_do_nothing(
+    tmp_path: Path, method: str, path: str, body: Any
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        assert (await ask(rig, method, path, body))[0] == 400
+        assert rig.operators.done == []
+
+
+# -- commands --------------------------------------------------------------------------------
+
+
+def config_of(rig: Rig, secret: str = "ring-secret") -> Config:
+    a = dataclasses.replace(rig.config.clusters[0], peer=Address("127.0.0.1", rig.listener.port))
+    return dataclasses.replace(rig.config, clusters=(a, *rig.config.clusters[1:]), secret=secret)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[int]]:
+    """Run a command against a rig, in a thread: commands have a loop of their own."""
+
+    async def run(rig: Rig, *words: str, secret: str = "ring-secret") -> int:
+        config = config_of(rig, secret)
+        monkeypatch.setattr(queue, "read_config", lambda path, cluster: config)
+        options = _parser().parse_args([*words, "--config", "ring.yaml"])
+        return int(await asyncio.to_thread(options.run, options))
+
+    return run
+
+
+ONE = ("--cluster", "a")
+
+
+async def test_queue_commands_show_and_do(
+    tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        assert await command(rig, "queue", "list", *ONE, "--start", "5", "--limit", "2") == 0
+        said = capsys.readouterr().out
+        assert "a is STUCK: disk full" in said
+        (line,) = (line for line in said.splitlines() if line.startswith(">"))
+        assert "7" in line and "stuck, 8 attempts" in line and "disk full" in line
+        assert await command(rig, "queue", "show", *ONE, "--offset", "7") == 0
+        said = capsys.readouterr().out
+        assert "UPDATE" in said and "skip: it is tried again" in said
+        assert await command(rig, "queue", "retry", *ONE, "--offset", "7") == 0
+        assert capsys.readouterr().out == "tried\n"
+        skip = ("queue", "skip", *ONE, "--offset", "7", "--reason", "broken")
+        assert await command(rig, *skip, "--yes") == 0
+        assert "offset 7 is skipped; a is DIVERGED: verify" in capsys.readouterr().out
+        assert rig.operators.done == [
+            ("queue", 5, 2),
+            ("retry", "a", 7),
+            ("skip", "a", 7, "broken"),
+        ]
+        assert await command(rig, "verify") == 0
+        assert capsys.readouterr().out.splitlines()[-2:] == ["t      equal", "all    equal"]
+
+
+async def test_queue_skip_without_a_yes_does_nothing(
+    tmp_path: Path,
+    command: Callable[..., Awaitable[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    skip = ("queue", "skip", *ONE, "--offset", "7")
+    async with door(tmp_path, operator=True) as rig:
+        assert await command(rig, *skip) == 2
+        assert "give --yes" in capsys.readouterr().err
+        monkeypatch.setattr(queue.sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr("builtins.input", lambda question: "n")
+        assert await command(rig, *skip) == 1
+        assert rig.operators.done == []
+        monkeypatch.setattr("builtins.input", lambda question: "y")
+        assert await command(rig, *skip) == 0
+        assert rig.operators.done == [("skip", "a", 7, "")]
+
+
+async def test_queue_commands_say_what_is_wrong(
+    tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        rig.operators.error = refused(NOT_NOW, "it runs", "wait")
+        assert await command(rig, "queue", "retry", *ONE, "--offset", "7") == 1
+        assert "a: it runs (wait)" in capsys.readouterr().err
+        assert await command(rig, "queue", "list", *ONE, secret="another-secret") == 1
+        assert "valid credentials" in capsys.readouterr().err
+    assert await command(rig, "queue", "list", *ONE) == 3
+    assert "a at http://" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        _parser().parse_args(["queue", "list", "--cluster", "a"])
+    assert caught.value.code == 2

@@ -1,0 +1,64 @@
+"""Where an operation stands, and what an operator may do about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.replicate.coalesce import BatchLimits
+from haproc.replicate.operation import Operation
+from haproc.replicate.progress import Progress
+from haproc.replicate.schedule import MARKER, Schedule
+from haproc.replicate.standing import (
+    SKIPPABLE_AFTER_ATTEMPTS,
+    Position,
+    Standing,
+    blockers,
+    retry_advice,
+    skip_advice,
+)
+from tests.unit.operations import copy, ddl, insert, unknown_tables, update
+
+ENOUGH, FEW = SKIPPABLE_AFTER_ATTEMPTS, SKIPPABLE_AFTER_ATTEMPTS - 1
+
+
+@pytest.mark.parametrize(
+    ("standing", "retry", "skip"),
+    [
+        (Standing(Position.STUCK, attempts=8), True, True),
+        (Standing(Position.FAILING, attempts=ENOUGH, head=True), True, True),
+        (Standing(Position.FAILING, attempts=FEW, head=True), True, False),
+        (Standing(Position.FAILING, attempts=ENOUGH), True, False),
+        (Standing(Position.STUCK, together=(5, 9), attempts=8, head=True), True, False),
+        (Standing(Position.ODD), False, True),
+        (Standing(Position.QUEUED, head=True), False, False),
+        (Standing(Position.RUNNING, head=True), False, False),
+        (Standing(Position.BLOCKED, 4), False, False),
+        (Standing(Position.UNDECIDED), False, False),
+        (Standing(Position.DONE), False, False),
+    ],
+)
+def test_advice_allows_only_what_helps_and_always_says_why(
+    standing: Standing, retry: bool, skip: bool
+) -> None:
+    for advice, allowed in ((retry_advice(standing), retry), (skip_advice(standing), skip)):
+        assert advice.allowed is allowed
+        assert len(advice.text) > 10
+
+
+@pytest.mark.parametrize(
+    ("operations", "blocked_by"),
+    [
+        ([insert("o", "x"), update("p", "x"), update("q", "y")], [None, 0, None]),
+        ([copy("o", "x", "y"), update("p", "x"), copy("q", "x", "z")], [None, 0, 1]),
+        ([insert("o", "x"), ddl("p", "b"), insert("q", "y"), ddl("r", "a")], [None, 0, 1, 0]),
+        ([unknown_tables("o"), insert("p", "x")], [None, 0]),
+        ([insert("o", "x"), MARKER, insert("p", "x")], [None, 0, 0]),
+    ],
+)
+def test_blockers_name_the_first_operation_that_is_waited_for(
+    operations: list[Operation], blocked_by: list[int | None]
+) -> None:
+    schedule = Schedule("a", Progress(), 0, BatchLimits())
+    for offset, op in enumerate(operations):
+        schedule.add(offset, op)
+    assert [by for _, by in blockers(schedule.unfinished())] == blocked_by
