@@ -284,7 +284,7 @@ KINDS = {
     "set": (Verb.INSERT,),
     "list": (Verb.APPEND,),
     "reg": (Verb.PUT, Verb.UPDATE, Verb.DELETE, Verb.INSERT),
-    "d": (Verb.CREATE, Verb.INSERT, Verb.ADD_COLUMN, Verb.DROP),
+    "d": (Verb.INSERT, Verb.ADD_COLUMN),
 }
 
 
@@ -295,7 +295,8 @@ def legal(random_source: random.Random) -> Run:
     its outcome is unknown; its offset is its place among those moments. Every cluster applies
     them in that order, each at its own speed, but what it acknowledges it has applied.
     """
-    ops = [_some_op(random_source, number) for number in range(random_source.randint(1, 40))]
+    ops = [replace(op(0, Verb.CREATE, "d"), invoked_s=-2.0, completed_s=-1.0)]
+    ops += [_some_op(random_source, number) for number in range(1, random_source.randint(2, 40))]
     moments: list[tuple[float, Op]] = []
     for each in ops:
         if each.outcome is Outcome.ACK:
@@ -324,19 +325,15 @@ def _held(table: str, order: Sequence[Op]) -> Content | None:
 
 def _some_op(random_source: random.Random, number: int) -> Op:
     table = random_source.choice(list(KINDS))
-    # A table's DDL comes from one client that stops where it is unsure.
-    verb = KINDS[table][number % 4] if table == "d" else random_source.choice(KINDS[table])
-    if table == "d":
-        verb = Verb.INSERT if number else Verb.CREATE
+    verb = random_source.choice(KINDS[table])
     invoked = random_source.uniform(0, 30)
-    if verb is Verb.CREATE:
-        invoked = -10.0
     outcome = Outcome.ACK
-    if verb is not Verb.CREATE and random_source.random() < 0.3:
+    if random_source.random() < 0.3:
         outcome = random_source.choice((Outcome.UNKNOWN, Outcome.NOT_SENT))
     ended = invoked + random_source.uniform(0.01, 5)
-    values = () if verb in (Verb.DELETE, Verb.CREATE) else (number,)
+    values = () if verb is Verb.DELETE else (number,)
     key = random_source.choice("kl") if table in ("list", "reg") else ""
+    key = COLUMNS if verb is Verb.ADD_COLUMN else key
     if verb is Verb.INSERT and table == "reg":
         key = "own"
     if verb is Verb.INSERT and table == "set":
@@ -364,17 +361,17 @@ def _some_read(
 ) -> Read:
     """See one cluster at one moment, as far as it has come by then."""
     at = random_source.uniform(0, 40)
+    begun = at - random_source.uniform(0, 0.2)
     cluster, table = random_source.choice(CLUSTERS), random_source.choice(("set", "list", "reg"))
     # A cluster's lag is fixed in these runs; without that, reads need a speed for each cluster.
     behind_s = {"a": 0.0, "b": 2.0, "c": 7.0}[cluster]
     shown = [e for when, e in moments if when <= at - behind_s]
-    for acknowledged in (e for e in ops if e.cluster == cluster and e.completed_s < at):
+    for acknowledged in (e for e in ops if e.cluster == cluster and e.completed_s < begun):
         shown += [e for _, e in moments if offset_of[e.id] <= offset_of[acknowledged.id]]
     order = sorted({e.id: e for e in shown}.values(), key=lambda e: offset_of[e.id])
     low = max((offset_of[e.id] for e in order), default=-1) + 1
     position = random_source.choice((None, Position(low, log_end=low)))
     content = _held(table, order) or {}
-    begun = at - random_source.uniform(0, 0.2)
     return Read("r", table, cluster, begun, at, content, position)
 
 

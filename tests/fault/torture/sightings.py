@@ -127,12 +127,13 @@ def _registers_rise(
 
 
 def _shown(writers: Mapping[tuple[str, int], Op], content: Content) -> Iterator[tuple[str, int]]:
-    """Yield the keys of registers with the offset of the write that they show, where known."""
+    """Yield the keys of registers with the offset of the newest write that they show."""
     for key, values in content.items():
-        for value in values:
-            op = writers.get((key, value))
-            if op is not None and op.offset is not None:
-                yield key, op.offset
+        known = [writers[key, value].offset for value in values if (key, value) in writers]
+        # Where one is not known, it may be the newest.
+        offsets = [offset for offset in known if offset is not None]
+        if offsets and len(offsets) == len(values):
+            yield key, max(offsets)
 
 
 def _beginnings(where: str, reads: Sequence[Read], finals: Sequence[Final]) -> Iterator[Violation]:
