@@ -18,7 +18,7 @@ import haclient
 from haproc.faults import VARIABLE
 from haproc.ring.compare import contents, differences
 from haproc.ring.daemon import launch
-from haproc.ring.local import LocalRing
+from haproc.ring.local import LocalRing, LogChoice
 
 SETTLED_S = 240.0
 SETTINGS = {
@@ -35,8 +35,10 @@ SETTINGS = {
 class Rig:
     """One ring of three on this machine; every call waits with a deadline."""
 
-    def __init__(self, folder: Path) -> None:
-        self.ring = LocalRing.open_or_create(folder, memory="1g", cores=2, settings=SETTINGS)
+    def __init__(self, folder: Path, log: str = "sqlite") -> None:
+        self.ring = LocalRing.open_or_create(
+            folder, memory="1g", cores=2, settings=SETTINGS, log=LogChoice(log)
+        )
         self._tables = 0
 
     def up(self) -> None:
@@ -44,6 +46,8 @@ class Rig:
         for name in self.ring.names:
             for what in ("haproc", "spark"):
                 self.ring.signal(name, what, signal.SIGCONT)
+        for name in self.ring.brokers:
+            self.ring.signal(name, "broker", signal.SIGCONT)
         asyncio.run(self.ring.up())
 
     def down(self) -> None:

@@ -102,6 +102,8 @@ def server_settings(folder: Path, number: int, nodes: Sequence[Ports]) -> dict[s
         "share.coordinator.state.topic.replication.factor": copies,
         "share.coordinator.state.topic.min.isr": in_sync,
         "share.coordinator.state.topic.num.partitions": "1",
+        # A ring that rests for longer than the default of 7 days would lose its cursors.
+        "offsets.retention.minutes": str(10 * 365 * 24 * 60),
         "num.network.threads": "2",
         "num.io.threads": "4",
         # The default alone is 128 MiB of the heap.
