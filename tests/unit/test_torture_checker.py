@@ -331,7 +331,7 @@ def _some_op(random_source: random.Random, number: int) -> Op:
     if random_source.random() < 0.3:
         outcome = random_source.choice((Outcome.UNKNOWN, Outcome.NOT_SENT))
     ended = invoked + random_source.uniform(0.01, 5)
-    values = () if verb is Verb.DELETE else (number,)
+    values: tuple[int, ...] = () if verb is Verb.DELETE else (number,)
     key = random_source.choice("kl") if table in ("list", "reg") else ""
     key = COLUMNS if verb is Verb.ADD_COLUMN else key
     if verb is Verb.INSERT and table == "reg":

@@ -35,7 +35,7 @@ class Nemesis(Part):
         self.kills: Counter[Target] = Counter()
         self._stage = stage
         self._faults = faults
-        self._next: Fault | None = next(faults)
+        self._next = next(faults, None)
         self._began = history.now()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()

@@ -1,0 +1,68 @@
+"""The kill harness's plan: a seed is a plan, and a plan leaves somebody alive, mostly."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from haproc.faults import VARIABLE, trace_from
+from tests.fault.torture.plan import Deed, Fault, Mode, Scheme, Target, plan
+
+CLUSTERS = ("a", "b", "c")
+BROKERS = ("broker1", "broker2", "broker3")
+LINKS = ("clients-a", "a-spark", "a-b")
+
+
+def faults(seed: int, count: int = 200, brokers: tuple[str, ...] = ()) -> list[Fault]:
+    return list(itertools.islice(plan(seed, CLUSTERS, brokers, LINKS), count))
+
+
+@pytest.mark.parametrize("brokers", [(), BROKERS])
+def test_plan_same_seed_is_the_same_plan(brokers: tuple[str, ...]) -> None:
+    assert faults(7, brokers=brokers) == faults(7, brokers=brokers)
+    assert faults(7, brokers=brokers) != faults(8, brokers=brokers)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plan_comes_in_order_and_in_its_pace(seed: int) -> None:
+    times = [fault.at_s for fault in faults(seed)]
+    assert times == sorted(times)
+    assert 4.0 < times[-1] / len(times) < 10.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plan_strikes_mostly_haprocs_and_everything_sometimes(seed: int) -> None:
+    told = faults(seed, 600, BROKERS)
+    kills = Counter(
+        target
+        for fault in told
+        if fault.deed in (Deed.KILL, Deed.STEP)
+        for target, _ in fault.victims
+    )
+    assert kills[Target.HAPROC] > 2 * kills[Target.SPARK] > 0
+    assert kills[Target.BROKER] > 20
+    assert {fault.scheme for fault in told} == set(Scheme)
+    assert {fault.mode for fault in told if fault.deed is Deed.CUT} == set(Mode) - {Mode.PASS}
+    assert {fault.link for fault in told if fault.link} == set(LINKS)
+
+
+def test_plan_without_brokers_has_none() -> None:
+    assert not any(target is Target.BROKER for f in faults(3) for target, _ in f.victims)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plan_leaves_a_cluster_that_it_did_not_strike_just_now(seed: int) -> None:
+    lately: list[Fault] = []
+    for fault in faults(seed, 400):
+        lately = [each for each in lately if each.at_s + each.lasts_s > fault.at_s] + [fault]
+        if not any(each.scheme is Scheme.ALL for each in lately):
+            assert {name for each in lately for _, name in each.victims} != set(CLUSTERS)
+
+
+def test_plan_steps_are_ones_that_a_haproc_knows() -> None:
+    steps = {fault.step for fault in faults(5, 400) if fault.deed is Deed.STEP}
+    assert len(steps) > 5
+    for step in steps:
+        trace_from({VARIABLE: f"{step}:kill"})
