@@ -86,7 +86,11 @@ class DetachedProcess:
             identity = ProcessId(int(known["pid"]), str(known["started"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if (child := _children.get(identity.pid)) is not None and child.poll() is not None:
+        if (child := _children.get(identity.pid)) is not None:
+            # The first thread of a killed process may be gone while others still hold its ports;
+            # a child is reaped only when all are.
+            if child.poll() is None:
+                return identity
             _children.pop(identity.pid, None)  # another thread may look at the same time
         return identity if start_time(identity.pid) == identity.started else None
 

@@ -50,6 +50,9 @@ def java_options(folder: Path, memory: str) -> list[str]:
         f"-Xmx{memory}",
         # Only the quick compiler: a start with its warm-up took 16 s of CPU instead of 29.
         "-XX:TieredStopAtLevel=1",
+        # With that the JVM reserves 48 MB for what it compiles, which Spark filled within 80 s of
+        # mixed statements. Then nothing is compiled any more, and soon after the JVM fails.
+        "-XX:ReservedCodeCacheSize=256m",
         "-XX:+UseSerialGC",
         f"-Djava.io.tmpdir={folder}/tmp",
         f"-Dderby.system.home={folder}",
