@@ -21,7 +21,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--log", default="sqlite")
+    parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite")
+    parser.add_argument("--brokers", type=int, default=3, help="with --log kafka")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--pace", type=float, default=6.5, help="seconds between faults")
     parser.add_argument("--folder", type=Path, default=None)
@@ -29,7 +30,15 @@ def main() -> int:
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     folder = given.folder or Path("build") / f"torture-{given.log}-{seed}-{int(time.time())}"
-    options = Options(seed, folder.resolve(), given.minutes, given.kills, given.log, given.pace)
+    options = Options(
+        seed=seed,
+        folder=folder.resolve(),
+        minutes=given.minutes,
+        kills=given.kills,
+        log=given.log,
+        brokers=given.brokers,
+        pace_s=given.pace,
+    )
     if given.check is not None:
         verdict = judge(options, given.check)
     else:

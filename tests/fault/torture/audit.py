@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dmq import Log, LogError
 from dmq.opening import open_log
+from haproc.config.kafka import kafka_options
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
@@ -55,19 +56,32 @@ class Auditor(Part):
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        while not await asyncio.to_thread(self._stopped.wait, self._random.uniform(*_PAUSE_S)):
+        while not self._stopped.is_set():
+            try:
+                async with opened_log(self._config) as log:
+                    await self._audit_often(log)
+            except (LogError, OSError, TimeoutError) as error:
+                self._history.write("audit-failed", cluster="", error=str(error)[:200])
+                await self._pause()
+
+    async def _pause(self) -> bool:
+        """Wait a moment; return whether to go on."""
+        pause_s = self._random.uniform(*_PAUSE_S)
+        return not await asyncio.to_thread(self._stopped.wait, pause_s)
+
+    async def _audit_often(self, log: Log) -> None:
+        while await self._pause():
             cluster = self._random.choice([each.name for each in self._config.clusters])
             table = self._random.choice(list(TABLES))
             try:
-                await self._audit(cluster, table)
+                await self._audit(log, cluster, table)
             except (EngineError, LogError, OSError, TimeoutError) as error:
                 self._history.write("audit-failed", cluster=cluster, error=str(error)[:200])
 
-    async def _audit(self, cluster: str, table: str) -> None:
+    async def _audit(self, log: Log, cluster: str, table: str) -> None:
         async with asyncio.timeout(_READ_S + 5):
-            async with opened_log(self._config) as log:
-                invoked = self._history.now()
-                position = await position_of(log, cluster)
+            invoked = self._history.now()
+            position = await position_of(log, cluster)
             async with opened_session(self._config, cluster) as session:
                 rows = await read_rows(session, select(table), _READ_S)
         self._history.write(
@@ -84,7 +98,7 @@ class Auditor(Part):
 @contextlib.asynccontextmanager
 async def opened_log(config: Config) -> AsyncIterator[Log]:
     """Open the ring's log for a look."""
-    log = await open_log(config.log)
+    log = await open_log(config.log, kafka=kafka_options(config))
     try:
         yield log
     finally:

@@ -49,6 +49,7 @@ class Options:
     minutes: float = 3.0
     kills: int = 20
     log: str = "sqlite"
+    brokers: int = 3
     pace_s: float = 6.5
 
 
@@ -85,7 +86,9 @@ def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
     first_port = free_block(random.Random())
     owned = ring is None
     if ring is None:
-        ring = open_ring(options.folder / "ring", options.log, first_port, SETTINGS)
+        ring = open_ring(
+            options.folder / "ring", options.log, options.brokers, first_port, SETTINGS
+        )
     history = History(file)
     stage = Stage(ring, first_port + 32)
     try:

@@ -22,8 +22,9 @@ from typing import Any
 import yaml
 
 from haproc.faults import VARIABLE
+from haproc.ring.broker import BrokerStartError
 from haproc.ring.daemon import launch, log_of, process_of
-from haproc.ring.local import LocalRing
+from haproc.ring.local import LocalRing, LogChoice
 from haproc.ring.spark import SparkStartError
 from tests.fault.torture.plan import Target, Victim
 from tests.fault.torture.proxy import Proxies
@@ -67,7 +68,7 @@ class Stage:
     @property
     def brokers(self) -> list[str]:
         """The log's brokers, if it has any of its own."""
-        return []
+        return list(self.ring.brokers)
 
     @property
     def victims(self) -> list[Victim]:
@@ -87,6 +88,10 @@ class Stage:
             for peer in config.clusters:
                 if peer is not cluster:
                     self._link(f"{cluster.name}-{peer.name}", peer.peer.port)
+        for broker in self.ring.brokers.values():
+            # Clients are told the proxy's port; the brokers reach each other directly.
+            if broker.ports.advertised is not None:
+                self.proxies.add(f"log-{broker.name}", broker.ports.advertised, broker.ports.client)
         described = yaml.safe_load(self.ring.file.read_text())
         for name in self.names:
             file = self.ring.folder / f"view-{name}.yaml"
@@ -150,8 +155,12 @@ class Stage:
 
     def _start_slowly(self, victim: Victim, report: Callable[[str], None]) -> None:
         try:
-            asyncio.run(self.ring.sparks[victim[1]].start(warm=False))
-        except (SparkStartError, OSError) as error:
+            target, name = victim
+            if target is Target.BROKER:
+                asyncio.run(self.ring.brokers[name].start())
+            else:
+                asyncio.run(self.ring.sparks[name].start(warm=False))
+        except (SparkStartError, BrokerStartError, OSError) as error:
             report(str(error))
         finally:
             self.starting.discard(victim)
@@ -161,6 +170,8 @@ class Stage:
         target, name = victim
         if target is Target.SPARK:
             return self.ring.sparks[name].log_tail(_LOG_LINES_SHOWN)
+        if target is Target.BROKER:
+            return self.ring.brokers[name].log_tail(_LOG_LINES_SHOWN)
         with contextlib.suppress(OSError):
             lines = log_of(self.ring.config, name).read_text(errors="replace").splitlines()
             return "\n".join(lines[-_LOG_LINES_SHOWN:])
@@ -178,6 +189,7 @@ class Stage:
                 await self.ring.start_haproc(name)
 
             await asyncio.gather(*(self.ring.stop_haproc(name) for name in self.names))
+            await self.ring.start_brokers()
             await asyncio.gather(*(one(name) for name in self.names))
 
         self.connect_parts()
@@ -196,12 +208,16 @@ class Stage:
             asyncio.run(self.ring.down())
 
 
-def open_ring(folder: Path, log: str, first_port: int, settings: Mapping[str, Any]) -> LocalRing:
-    """Return the ring in the folder, made if there is none."""
-    if log != "sqlite":
-        raise ValueError(f"the harness knows no ring with a log in {log}")
+def open_ring(
+    folder: Path, log: str, brokers: int, first_port: int, settings: Mapping[str, Any]
+) -> LocalRing:
+    """Make a ring; ``brokers`` matters only where the log is in Kafka."""
+    choice = LogChoice("sqlite")
+    if log == "kafka":
+        last = first_port + _BLOCK
+        choice = LogChoice("kafka", brokers=brokers, advertised_ports=range(last - brokers, last))
     return LocalRing.open_or_create(
-        folder, base_port=first_port, memory="1g", cores=2, settings=settings
+        folder, base_port=first_port, memory="1g", cores=2, settings=settings, log=choice
     )
 
 

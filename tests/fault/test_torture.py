@@ -1,0 +1,26 @@
+"""A short run of the kill harness: what is killed for minutes by ``make torture``, in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.torture.run import Options, torture
+from tests.rig import Rig
+
+pytestmark = pytest.mark.fault
+
+SEED = 4
+KILLS = 15
+MINUTES_MAX = 4.0
+"""Never needed where two cores are free: the plan has its kills within 60 s."""
+
+
+def test_ring_under_seeded_kills_keeps_every_promise(rig: Rig, tmp_path: Path) -> None:
+    options = Options(SEED, tmp_path / "torture", minutes=MINUTES_MAX, kills=KILLS, pace_s=4.0)
+    print(f"make torture SEED={SEED}: the same plan, in another pace")
+    verdict = torture(options, rig.ring)
+    assert verdict.violations == (), str(verdict)
+    assert verdict.figures["kills_total"] >= KILLS
+    assert verdict.figures["operations"]["set"]["ack"] > 0
