@@ -2,7 +2,9 @@
 
 A ring of one shows the price of the path through HAProc; a ring of three that of having replicas
 on the same two cores. Then a HAProc is killed while a client asks, and a cluster that missed many
-one-row INSERTs drains its queue, against the time that they took one by one.
+one-row INSERTs drains its queue, against the time that they took one by one. In the end a cluster
+is killed whole, misses as many, and is started again: how soon after its Spark answers does it
+apply what it missed?
 
 ``python -m bench.bench_ring [queued]`` (10,000 queued INSERTs by default).
 """
@@ -10,6 +12,7 @@ one-row INSERTs drains its queue, against the time that they took one by one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
 import sys
@@ -26,6 +29,8 @@ import haclient
 import haclient.aio
 from bench.bench_engine import in_turn
 from bench.report import Row, report
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError
 from haproc.ring.compare import contents, differences
 from haproc.ring.local import LocalRing
 
@@ -35,6 +40,7 @@ KILLS = 5
 QUEUED = 10_000
 WRITERS = 200
 WAIT_S = 600.0
+RECOVERY_BAR_S = 2.0
 
 
 def main() -> None:
@@ -56,6 +62,8 @@ def main() -> None:
                     rows += failover(ring)
                     report("ring", rows)
                     rows += drain(ring, queued)
+                    report("ring", rows)
+                    rows += recovery(ring, queued)
             finally:
                 asyncio.run(ring.down())
     report("ring", rows)
@@ -140,7 +148,7 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
     last = ring.names[-1]
     asyncio.run(ring.stop_haproc(last))
     began = time.perf_counter()
-    asyncio.run(_write(ring, queued))
+    asyncio.run(_write(ring, "queue", queued))
     writing_s = time.perf_counter() - began
     draining_s = asyncio.run(_replay(ring, last))
     wrong = differences(asyncio.run(contents(ring.config, ["queue"])))
@@ -167,14 +175,14 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
     ]
 
 
-async def _write(ring: LocalRing, count: int) -> None:
+async def _write(ring: LocalRing, table: str, count: int) -> None:
     numbers = iter(range(count))
 
     async def writer(connection: Any) -> None:
         async with connection.cursor() as cursor:
             for number in numbers:
                 await cursor.execute(
-                    f"INSERT INTO queue VALUES ({number}, 'n{number}', {number}.5)"
+                    f"INSERT INTO {table} VALUES ({number}, 'n{number}', {number}.5)"
                 )
 
     async with haclient.aio.connect(ring.urls, timeout_s=WAIT_S) as connection:
@@ -193,6 +201,70 @@ async def _replay(ring: LocalRing, name: str) -> float:
             return time.perf_counter() - (began or time.perf_counter() - 0.01)
         await asyncio.sleep(0.01)
     raise TimeoutError(f"{name} did not drain its queue")
+
+
+def recovery(ring: LocalRing, queued: int) -> list[Row]:
+    """Kill a cluster's Spark and HAProc, let it miss INSERTs, start both, and time the first."""
+    with haclient.connect(ring.urls) as connection:
+        connection.execute("CREATE TABLE missed (id BIGINT, name STRING, price DOUBLE) USING delta")
+    last = ring.names[-1]
+    for what in ("haproc", "spark"):
+        ring.kill(last, what)
+    asyncio.run(_write(ring, "missed", queued))
+    answered, applying, applied = asyncio.run(_come_back(ring, last))
+    wrong = differences(asyncio.run(contents(ring.config, ["missed"])))
+    assert not wrong, wrong
+    what = f"a killed cluster that missed {queued:,} operations"
+    return [
+        Row(
+            f"{what} runs its first, after its Spark's first answer",
+            "s",
+            applying - answered,
+            "bar",
+            RECOVERY_BAR_S,
+        ),
+        Row(
+            f"{what} has applied its first, after its Spark's first answer",
+            "s",
+            applied - answered,
+            "bar",
+            RECOVERY_BAR_S,
+        ),
+    ]
+
+
+async def _come_back(ring: LocalRing, name: str) -> tuple[float, float, float]:
+    """Start a cluster; when its Spark first answers, its HAProc recovers, an operation is done."""
+    began = asyncio.ensure_future(ring.sparks[name].start(warm=False))
+    await ring.start_haproc(name, ready=False)
+    answering = asyncio.ensure_future(_first_answer(ring, name))
+    recovering = applied = 0.0
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        status = await asyncio.to_thread(_status, ring, name)
+        now = time.perf_counter()
+        if not recovering and status["state"] in ("RECOVERING", "READY"):
+            recovering = now
+        if not applied and recovering and status["recovery"]["applied"] > 0:
+            applied = now
+        if status["state"] == "READY":
+            await began
+            return await answering, recovering, applied or now
+        await asyncio.sleep(0.01)
+    raise TimeoutError(f"{name} did not recover")
+
+
+async def _first_answer(ring: LocalRing, name: str) -> float:
+    """Return when the cluster first ran the statement that HAProcs probe with."""
+    engine = SparkConnectEngine(ring.config.cluster(name).spark, ring="bench", cluster=name)
+    try:
+        while True:
+            with contextlib.suppress(EngineError):
+                await engine.probe(timeout_s=WAIT_S)
+                return time.perf_counter()
+            await asyncio.sleep(0.02)
+    finally:
+        await engine.aclose()
 
 
 def _status(ring: LocalRing, name: str) -> Any:
