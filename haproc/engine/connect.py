@@ -136,6 +136,8 @@ class SparkConnectEngine:
 
     async def table_states(self) -> Sequence[TableState]:
         """Return all tables and views as they stand now; raises EngineError."""
+        # A fresh session: one that read a table of files before would not see its new ones.
+        await self.session(_CHECKS).aclose()
         confs = await self._in_own_session(lambda own: own.confs_below(checksums.CATALOG_CONFS))
         return await checksums.survey(
             self.session(_CHECKS), checksums.catalogs(confs), self._limits.tables_at_once

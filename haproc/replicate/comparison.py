@@ -95,7 +95,7 @@ class Comparison:
         missing = set(core.identity.peers) - words.keys()
         for _ in range(ROUNDS_MAX):
             for peer in sorted(missing):
-                word = await self._outcome_of(peer, offset)
+                word = await self._outcome_of(peer, offset, operation)
                 if word is not None:
                     missing.discard(peer)
                 if word:
@@ -120,14 +120,14 @@ class Comparison:
             core.update(undecided_at=offset)
         await core.store()
 
-    async def _outcome_of(self, peer: str, offset: int) -> str | None:
+    async def _outcome_of(self, peer: str, offset: int, operation: Operation) -> str | None:
         """Return a peer's outcome; None if it is not known yet, empty if it never will be."""
         try:
             answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
-        if answer.get("assumed"):
-            return None
+        if answer.get("assumed") and operation.exclusive:
+            return None  # DDL in doubt that "already exists" may have failed before, too
         match answer.get("status"):
             case Status.APPLIED.value:
                 return Status.APPLIED.value

@@ -16,7 +16,7 @@ from dmq import decode
 from haproc.classify.model import Kind, OperationClass
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.operation import Decision, Message, Operation, from_record
+from haproc.replicate.operation import Decision, FailureReport, Message, Operation, from_record
 from haproc.replicate.operators import Operators
 from haproc.replicate.outcomes import Outcome
 from haproc.replicate.steps import Step
@@ -112,6 +112,11 @@ class Stage:
         return [
             from_record(decode(data)) for _, data in self.ring.store.stored_from(0, 10**6, 10**9)
         ]
+
+    def report_of(self, name: str) -> FailureReport | None:
+        """Return a cluster's newest report of an application error."""
+        found = [m for m in self.messages() if isinstance(m, FailureReport) and m.cluster == name]
+        return found[-1] if found else None
 
     def decisions(self) -> list[tuple[str, str]]:
         """Return every decision in the log: who made it, and what it is."""

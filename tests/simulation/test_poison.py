@@ -167,6 +167,7 @@ def test_stuck_batch_is_taken_apart_by_a_retry_before_it_can_be_skipped() -> Non
         await stage.until(lambda: stage.stuck_at("c") == bad)
         await operators.skip("c", bad, "")
         await stage.until(lambda: rows(stage, "c") == ["one", "three", "two", "zero"])
+        await asyncio.sleep(10)  # until its statements have been answered
 
     story(tell)
 
@@ -214,6 +215,45 @@ def test_odd_outcome_stops_until_a_skip_lets_it_go_on_to_be_verified() -> None:
         stage.node("c").spark.mend("INSERT INTO t VALUES ('one')")
         assert findings(await stage.verify("a"))["c"] == "equal"
         await stage.settle()
+
+    story(tell)
+
+
+def test_outcome_not_judged_before_a_restart_is_judged_after_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        await stage.ready("a", "b", "c")
+        stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
+        await stage.submit("a", insert("one", "t", "a"))
+        await stage.ready("b")
+        for name in "ab":
+            stage.node(name).kill()
+        await stage.until(lambda: stage.messages()[-1] == stage.report_of("c"))
+        await asyncio.sleep(5)
+        assert stage.state("c") is State.READY
+        for name in "cab":
+            stage.node(name).kill()
+            stage.node(name).start()
+        await stage.until(lambda: stage.alive_state("c") is State.DIVERGED, 120)
+        await stage.ready("a", "b")
+
+    story(tell)
+
+
+def test_tie_without_its_origin_is_told_until_a_verification_decides() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        await stage.ready("a", "b", "c")
+        stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
+        await stage.submit("a", insert("one", "t", "a"))
+        stage.node("a").kill()
+        for name in "bc":
+            await stage.until(lambda name=name: "run haproc verify" in stage.reason(name), 200)
+            assert stage.state(name) is State.READY
+        found = await stage.verify("b")
+        assert findings(found) == {"a": "unavailable", "b": "equal", "c": "different"}
+        await stage.until(lambda: stage.state("c") is State.DIVERGED)
+        assert stage.reason("b") == ""
 
     story(tell)
 
