@@ -22,7 +22,7 @@ from tests.fault.torture.plan import Deed, Fault, Mode, Target, Victim
 from tests.fault.torture.stage import Stage
 
 _TURN_S = 0.05
-ARMED_S = 20.0
+ARMED_S = 30.0
 """A HAProc that has not reached its step by then is killed anyhow."""
 _RESTART_S = 1.0
 

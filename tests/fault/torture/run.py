@@ -105,7 +105,7 @@ def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
 def _play(options: Options, stage: Stage, history: History) -> None:
     stage.up()
     workloads.make_tables([stage.url(name) for name in stage.names])
-    history.write("run", seed=options.seed, log=options.log, clusters=stage.names)
+    history.write("run", seed=options.seed, log=stage.ring.config.log, clusters=stage.names)
 
     def planned() -> Iterator[Fault]:
         return plan(options.seed, stage.names, stage.brokers, stage.proxies.names, options.pace_s)
