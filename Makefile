@@ -4,11 +4,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # Stands for: the environment holds what pyproject.toml and requirements.lock ask for.
 READY := $(VENV)/.ready
+LOG ?= sqlite
 SEEDS ?= 2000
 FIRST ?= 0
+MINUTES ?= 20
+KILLS ?= 100
 export PYTHON
 
-.PHONY: help setup demo test check ring bench simulate lock clean
+.PHONY: help setup demo test check ring bench simulate torture lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,6 +43,10 @@ bench: $(READY) ## All benchmarks, with results in bench/results
 
 simulate: $(READY) ## A ring on a virtual clock: make simulate SEEDS=n FIRST=seed
 	@$(PY) -m tests.simulation $(SEEDS) $(FIRST)
+
+torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sqlite|kafka SEED=n
+	@$(PY) -m tests.fault.torture --minutes $(MINUTES) --kills $(KILLS) --log $(LOG) \
+		$(if $(SEED),--seed $(SEED))
 
 lock: $(READY) ## Resolve pyproject.toml anew into requirements.lock
 	@env -u PIP_FIND_LINKS $(PY) -m piptools compile --upgrade --quiet --generate-hashes \
