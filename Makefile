@@ -22,8 +22,8 @@ $(READY): pyproject.toml requirements.lock scripts/setup
 
 setup: $(READY) ## Install everything into .venv, fetch the jars
 
-demo: $(READY) ## A ring of three clusters survives the loss of one, with real data
-	@$(PY) scripts/demo.py
+demo: $(READY) ## A ring of three survives the loss of its parts, with real data (LOG=kafka)
+	@$(PY) scripts/demo.py --log $(LOG)
 
 test: $(READY) ## All tests
 	@$(PY) -m pytest

