@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from dmq.kafka_topic import parse_url
 from haproc.config.model import Config
 from haproc.ring.broker import BROKERS_MAX, LocalKafka
 from haproc.ring.broker_settings import copies_of, in_sync_of
@@ -61,6 +62,11 @@ class LogChoice:
             raise RingError(f"a local ring has 1 to {BROKERS_MAX} brokers, not {self.brokers}")
         if self.replication_factor is not None and not self.bootstrap_servers:
             raise RingError("--replication-factor goes with --bootstrap-servers")
+        if self.bootstrap_servers:
+            try:
+                parse_url(self._url("local"))
+            except ValueError as error:
+                raise RingError(str(error)) from error
 
     def check_fits(self, folder: Path, config: Config) -> None:
         """Raise RingError if the folder's ring has another log."""
@@ -71,7 +77,9 @@ class LogChoice:
         if self.brokers is not None:
             known = len(LocalKafka(own.parent).brokers) if own.exists() else 0
             if known != self.brokers:
-                raise RingError(self._other(folder, f"{known} brokers of its own"))
+                raise RingError(
+                    self._other(folder, f"{known} broker{'s' * (known != 1)} of its own")
+                )
         if self.bootstrap_servers and config.log != self._url(config.ring):
             raise RingError(self._other(folder, f"its log at {config.log}"))
 

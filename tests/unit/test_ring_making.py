@@ -1,0 +1,107 @@
+"""Making a local ring's folder: what its log is, and that another one is never taken for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haproc.cli.main import main
+from haproc.ring.local import LocalRing, LogChoice, RingError
+
+
+def make(folder: Path, log: LogChoice, clusters: int = 2, base_port: int = 7000) -> LocalRing:
+    return LocalRing.open_or_create(folder, clusters=clusters, base_port=base_port, log=log)
+
+
+def test_ring_without_a_choice_has_a_file_and_no_brokers(tmp_path: Path) -> None:
+    ring = make(tmp_path, LogChoice())
+    assert ring.config.log == f"sqlite://{tmp_path.resolve()}/log.db"
+    assert ring.kafka is None and not ring.brokers
+
+
+def test_ring_with_brokers_of_its_own_finds_them_again(tmp_path: Path) -> None:
+    ring = make(tmp_path, LogChoice("kafka", brokers=3))
+    assert ring.config.log == "kafka://127.0.0.1:7006,127.0.0.1:7009,127.0.0.1:7012/local"
+    assert (ring.config.kafka.replication_factor, ring.config.kafka.min_insync_replicas) == (3, 2)
+    assert list(ring.brokers) == ["broker1", "broker2", "broker3"]
+    again = LocalRing.open(tmp_path)
+    assert [b.address for b in again.brokers.values()] == [b.address for b in ring.brokers.values()]
+    assert again.pids("broker1") == {"broker": None}
+    assert not again.kill("broker1", "broker")
+
+
+def test_ring_with_one_broker_asks_for_one_copy(tmp_path: Path) -> None:
+    ring = make(tmp_path, LogChoice("kafka"))
+    assert (ring.config.kafka.replication_factor, ring.config.kafka.min_insync_replicas) == (1, 1)
+
+
+def test_ring_tells_clients_of_its_brokers_the_advertised_ports(tmp_path: Path) -> None:
+    ring = make(tmp_path, LogChoice("kafka", brokers=1, advertised_ports=[7999]))
+    assert ring.config.log == "kafka://127.0.0.1:7999/local"
+    assert ring.brokers["broker1"].ports.client == 7006
+
+
+def test_ring_at_a_kafka_of_others_has_a_name_of_its_own(tmp_path: Path) -> None:
+    servers = "k1.example.com:9092,k2.example.com:9092"
+    one = make(tmp_path / "1", LogChoice(bootstrap_servers=servers, replication_factor=1))
+    two = make(tmp_path / "2", LogChoice(bootstrap_servers=servers), base_port=7100)
+    assert one.config.log == f"kafka://{servers}/{one.config.ring}"
+    assert one.config.ring != two.config.ring
+    assert (one.config.kafka.replication_factor, two.config.kafka.replication_factor) == (1, 3)
+    assert not one.brokers
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (LogChoice(), LogChoice("kafka"), "has its log in sqlite, not in kafka"),
+        (LogChoice(), LogChoice(brokers=1), "has its log in sqlite, not in kafka"),
+        (LogChoice("kafka"), LogChoice("sqlite"), "has its log in kafka, not in sqlite"),
+        (LogChoice("kafka"), LogChoice(brokers=3), "has 1 broker of its own"),
+        (LogChoice("kafka"), LogChoice(bootstrap_servers="h:1"), "has its log at kafka://127"),
+        (LogChoice(bootstrap_servers="h:1"), LogChoice(brokers=1), "has 0 brokers of its own"),
+    ],
+)
+def test_folder_with_another_log_is_refused(
+    tmp_path: Path, first: LogChoice, second: LogChoice, message: str
+) -> None:
+    made = make(tmp_path, first)
+    with pytest.raises(RingError, match=message):
+        make(tmp_path, second)
+    assert make(tmp_path, first).config == make(tmp_path, LogChoice()).config == made.config
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (LogChoice("redis"), "unknown kind of log 'redis'"),
+        (LogChoice("sqlite", brokers=1), "has no brokers"),
+        (LogChoice(brokers=1, bootstrap_servers="h:1"), "either brokers of the ring's own"),
+        (LogChoice(brokers=9), "1 to 5 brokers, not 9"),
+        (LogChoice("kafka", replication_factor=2), "goes with --bootstrap-servers"),
+    ],
+)
+def test_choice_that_contradicts_itself_is_refused(
+    tmp_path: Path, choice: LogChoice, message: str
+) -> None:
+    with pytest.raises(RingError, match=message):
+        make(tmp_path, choice)
+    assert not (tmp_path / "ring.yaml").exists()
+
+
+def test_bootstrap_servers_that_are_none_are_named_and_leave_no_ring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["ring", "up", "--folder", str(tmp_path), "--bootstrap-servers", "k1"]
+    assert main(options) == 1
+    assert "'k1' is not host:port" in capsys.readouterr().err
+    assert not (tmp_path / "ring.yaml").exists()
+
+
+def test_kill_of_an_unknown_part_names_all_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, LogChoice("kafka"))
+    assert main(["ring", "kill", "broker7", "--folder", str(tmp_path)]) == 1
+    assert "the ring has no 'broker7'; it has a, b, broker1" in capsys.readouterr().err
