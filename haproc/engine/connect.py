@@ -18,7 +18,7 @@ from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, TableState
-from haproc.engine.lane import SparkLane, lane_session_id
+from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.session import SparkSession
 from haproc.engine.table import columns_of, last_version, single_row
@@ -89,12 +89,11 @@ class SparkConnectEngine:
                 key,
             )
             self._sessions[key] = known
-            if self._touching is None:
-                self._touching = asyncio.create_task(self._touch_sessions())
+            self._keep_sessions()
         return known
 
-    def lane(self, index: int) -> SparkLane:
-        """Return the applier's lane of this index; its Spark session id never changes."""
+    def lane(self, index: int, authorise: Authorise = anybody) -> SparkLane:
+        """Return the applier's lane of this index; who asks first says how it is authorised."""
         if index not in self._lanes:
             remote = RemoteSession(
                 self._channel,
@@ -103,9 +102,11 @@ class SparkConnectEngine:
             self._lanes[index] = SparkLane(
                 remote,
                 self._default_confs,
+                authorise,
                 small_statement_timeout_s=self._limits.small_statement_timeout_s,
                 applied_bytes_max=self._limits.applied_bytes_max,
             )
+            self._keep_sessions()
         return self._lanes[index]
 
     async def table_columns(self, table: str) -> list[Column]:
@@ -171,11 +172,17 @@ class SparkConnectEngine:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
+    def _keep_sessions(self) -> None:
+        if self._touching is None:
+            self._touching = asyncio.create_task(self._touch_sessions())
+
     async def _touch_sessions(self) -> None:
         while True:
             await asyncio.sleep(self._limits.session_touch_interval_s)
             for session in list(self._sessions.values()):
                 await session.touch()
+            for lane in self._lanes.values():
+                await lane.touch()
 
 
 class _KeyedSession(SparkSession):

@@ -8,7 +8,7 @@ statement's meaning are session settings.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -169,8 +169,12 @@ class Engine(Protocol):
         """Return the session of this key, made when first used."""
         ...
 
-    def lane(self, index: int) -> Lane:
-        """Return the applier's lane of this index; every incarnation finds the same one."""
+    def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Lane:
+        """Return the applier's lane of this index; every incarnation finds the same one.
+
+        ``authorise`` is awaited before a fence, and between the making of a session and its first
+        statement: it returns only if no other incarnation has claimed the cluster.
+        """
         ...
 
     async def table_columns(self, table: str) -> list[Column]:

@@ -4,9 +4,14 @@ Delta's marks are session settings, and a statement reads them when it commits. 
 ever meet another one's settings, or it would commit under the other's mark and the other be skipped
 for good. A lane changes its settings only when the server has answered everything before. After a
 broken connection, a deadline or a cancellation, and on first use (an earlier HAProc may have left
-something under way), it stops what runs in its session and moves on to a new one, which late
-requests for the old one can't reach. The ids are derived from the ring's and the cluster's name and
-a generation, which is what lets a lane find what an earlier incarnation left.
+something under way), it stops what runs in its session and has it made anew: late requests for the
+old one are refused. The ids are derived from the ring's and the cluster's name, which is what lets
+a lane find what an earlier incarnation left.
+
+Nobody runs a statement in a session that he was not *authorised* for after it was made. A process
+that takes over first says so where `authorise` looks, and then ends all sessions there are. So one
+that it replaced, however long that slept and wherever, either holds a session that is gone, or asks
+for leave after the takeover and gets none.
 """
 
 from __future__ import annotations
@@ -14,19 +19,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
 
-from haproc.engine import arrow
+from haproc.engine import arrow, confs
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
 from haproc.engine.remote import RemoteSession, append_plan, sql_plan
 
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
+IDS_SEARCHED: Final = 4
+"""How many of a lane's ids a new process looks at, at least, for what was left there. Spark spends
+an id when its session was idle for an hour: the second one is used only after no HAProc ran for so
+long. It remembers the last 1,000 spent ones, and those are looked behind, however many."""
+Authorise: TypeAlias = Callable[[], Awaitable[None]]
+"""Returns if this process may apply; otherwise never, or with an error."""
+
+
+async def anybody() -> None:
+    """Let whoever asks apply: for tools that no other process can replace."""
 
 
 def lane_session_id(ring: str, cluster: str, index: int, generation: int) -> uuid.UUID:
-    """Return the session id of a lane; the generation rises when an id is spent."""
+    """Return the session id of a lane; the generation rises when the server has spent an id."""
     return uuid.uuid5(_NAMESPACE, f"{ring}/{cluster}/{index}/{generation}")
 
 
@@ -37,6 +53,7 @@ class SparkLane:
         self,
         remote: RemoteSession,
         defaults: Defaults,
+        authorise: Authorise = anybody,
         *,
         small_statement_timeout_s: float,
         applied_bytes_max: int,
@@ -45,7 +62,10 @@ class SparkLane:
         self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s)
         self._applied_bytes_max = applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
+        self._authorise = authorise
         self._in_doubt = True
+        self._first = True
+        self._open = False
         self._epoch_known = remote.epoch
 
     async def apply(
@@ -75,14 +95,30 @@ class SparkLane:
 
     async def _fence(self) -> None:
         self._in_doubt = True
-        await self._remote.move_on()
-        self._in_doubt = False
+        await self._authorise()  # one that was replaced is not to disturb the one in its place
+        self._open = False
+        await self._remote.move_on(IDS_SEARCHED if self._first else 1)
+        self._first = self._in_doubt = False
+
+    async def _open_session(self) -> None:
+        self._in_doubt = True
+        await self._remote.open()
+        await self._authorise()
+        self._open, self._in_doubt = True, False
+
+    async def touch(self) -> None:
+        """Keep the server from dropping the session; errors are ignored (the next call sees)."""
+        if self._open and not self._in_doubt:
+            with contextlib.suppress(EngineError):
+                await self._remote.get_confs([confs.TIME_ZONE])
 
     async def _apply(
         self, write: SqlWrite | RowsWrite, settings: Settings, mark: Mark | None, timeout_s: float
     ) -> Applied:
         if self._in_doubt:
             await self._fence()
+        if not self._open:
+            await self._open_session()
         epoch = self._remote.epoch
         if epoch != self._epoch_known:
             self._session.forget(session_is_new=True)

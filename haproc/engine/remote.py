@@ -5,6 +5,9 @@ id goes with every request: a server that was restarted, and would make a fresh 
 id without our settings and views, then refuses the call *before* it does anything. So whoever
 depends on the session's state can never run on a session that lost it (`session_lost` in
 haproc/engine/status.py), and running the refused call again on a renewed session is safe.
+
+`move_on` makes a session anew under the same id: it has another id of the server's then, so all
+that was sent for the one before is refused, also by a server that was restarted in between.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import grpc
@@ -26,6 +30,8 @@ from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
 
 USER = "haproc"
 _POLL_INTERVAL_S = 0.05
+_ANY_CONF = "spark.sql.ansi.enabled"
+"""Asked for where the question is only whether there is a session."""
 _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING, _STATUS.OPERATION_STATE_TERMINATING})
@@ -36,6 +42,16 @@ _ENDED = frozenset(
         _STATUS.OPERATION_STATE_CANCELLED,
     }
 )
+
+
+class Found(Enum):
+    """What was under a session id."""
+
+    ENDED = auto()
+    """A session, in which nothing runs now."""
+    NOTHING = auto()
+    SPENT = auto()
+    """A session that the server closed for good."""
 
 
 class RemoteSession:
@@ -65,8 +81,11 @@ class RemoteSession:
         return True
 
     def _next_id(self) -> None:
-        self._generation += 1
-        self.id = str(self._name(self._generation))
+        self._take_id(self._generation + 1)
+
+    def _take_id(self, generation: int) -> None:
+        self._generation = generation
+        self.id = str(self._name(generation))
         self._new_epoch()
 
     def _new_epoch(self) -> None:
@@ -173,38 +192,61 @@ class RemoteSession:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1.0)
 
-    async def move_on(self) -> None:
+    async def move_on(self, ids: int = 1) -> None:
         """Leave this session for good, with all that runs in it or may still arrive there.
 
         A request under way (its answer was not waited for) can reach the server after the next
-        ones. Once a session is closed, the server refuses what comes late for it. So whoever can't
-        tell what is under way moves on to the next id: what is left behind ends or fails, and
-        never meets the settings of what comes after.
+        ones. So whoever can't tell what is under way ends what runs and has the server drop the
+        session: what comes late names the old one and is refused. With ``ids``, whatever there is
+        under that many ids, from the first one on, is ended.
         """
-        if await self.interrupt_and_wait():
-            request = self._request(_base.ReleaseSessionRequest, observed=False)
-            await self._unary("ReleaseSession", request, self._channel.limits.control_timeout_s)
-            self._next_id()
+        first, generation, found = (0 if ids > 1 else self._generation), 0, Found.SPENT
+        while generation < ids or (ids > 1 and found is Found.SPENT):
+            self._take_id(first + generation)
+            found = await self.interrupt_and_wait()
+            if found is Found.ENDED:
+                # Other than by default, the server lets the id be used again.
+                request = self._request(
+                    _base.ReleaseSessionRequest, observed=False, allow_reconnect=True
+                )
+                await self._unary("ReleaseSession", request, self._channel.limits.control_timeout_s)
+            generation += 1
+        self._take_id(first)
 
-    async def interrupt_and_wait(self) -> bool:
-        """Stop what runs in this session, also if an earlier incarnation of HAProc began it.
+    async def open(self) -> None:
+        """Learn which session the server has under this id; it is made by asking.
 
-        Returns once nothing runs any more; False if the server has no such session.
+        Whatever needs to be refused once the session is gone must come after this.
         """
-        wait_s = self._channel.limits.interrupt_wait_s
-        end = time.monotonic() + wait_s
         while True:
             epoch = self.epoch
             try:
+                await self.get_confs_if_any([_ANY_CONF])
+                return
+            except EngineError as error:
+                # An id that the server has dropped for being idle is spent.
+                if not (session_id_spent(error.error_class) and self.renew(error, epoch)):
+                    raise
+
+    async def interrupt_and_wait(self) -> Found:
+        """Stop what runs in this session, whoever began it; returns once nothing runs any more."""
+        wait_s = self._channel.limits.interrupt_wait_s
+        end = time.monotonic() + wait_s
+        while True:
+            observed = bool(self._observed)
+            try:
                 await self.interrupt()
                 if not await self._operations(_ACTIVE):
-                    return True
+                    return Found.ENDED
             except EngineError as error:
-                if not self.renew(error, epoch):
+                if not session_lost(error.error_class):
                     raise
-                if not session_id_spent(error.error_class):
-                    return False
-                continue  # an earlier incarnation moved on to the next id: look there
+                if error.error_class != SESSION_CHANGED:
+                    spent = session_id_spent(error.error_class)
+                    return Found.SPENT if spent else Found.NOTHING
+                if observed:
+                    self._new_epoch()
+                    continue  # it is another one than we knew: look into that
             if time.monotonic() >= end:
                 raise EngineError(
                     ErrorKind.AVAILABILITY,

@@ -221,7 +221,6 @@ class Applier:
         tables = sorted(unit.operations[0].writes)
         while True:
             await core.allowed.wait()
-            await core.still_mine()
             lane_is_clear = False
             try:
                 await lane.fence()

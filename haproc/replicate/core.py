@@ -133,6 +133,7 @@ class Core:
         begins at offset 0 again, and its marks must not be taken for the old one's."""
         self.epoch = 0
         """The offset of this incarnation's claim."""
+        self._claims_read_to = 0
         self.schedule = self.new_schedule(Progress(), 0)
         self.store = Committer(self._commit)
         self.health = Health(
@@ -263,19 +264,25 @@ class Core:
         self._broken.cancel()
 
     async def still_mine(self) -> None:
-        """Return if no other incarnation has claimed the cluster; never return if one has."""
-        position = self.schedule.read_to
+        """Return if no other incarnation had claimed the cluster when this was called.
+
+        Never return if one had. Asked by each lane for each new session, see `haproc.engine.lane`.
+        """
+        end = await self.reaching(self.log.end)
+        position = max(self.epoch + 1, self.schedule.read_to, self._claims_read_to)
 
         async def read_on() -> list[Entry]:
             return await self.log.read(position)
 
-        while entries := await self.reaching(read_on):
+        while position < end and (entries := await self.reaching(read_on)):
             for entry in entries:
                 message = from_record(entry.record) if entry.record.kind == "claim" else None
                 if isinstance(message, Claim):
                     self.claimed(entry.offset, message)
             position = entries[-1].offset + 1
-        await self.allowed.wait()
+        self._claims_read_to = max(self._claims_read_to, position)
+        if self.condition.fenced_by is not None:
+            await asyncio.get_running_loop().create_future()
 
     def claimed(self, offset: int, claim: Claim) -> None:
         """Note a claim read from the log; one by another incarnation fences this one."""

@@ -60,7 +60,7 @@ class Replica:
         self._verifier = Verifier(core)
         self.operators = Operators(core, self._verifier)
         self._reader = Reader(core, self._comparison.reported, self.operators.read)
-        lanes = [core.engine.lane(index) for index in range(core.limits.lanes)]
+        lanes = [core.engine.lane(i, core.still_mine) for i in range(core.limits.lanes)]
         self._applier = Applier(
             core, lanes, self._synchronous, self._comparison.ran, self._verifier.at
         )
@@ -129,11 +129,10 @@ class Replica:
     async def _fence(self) -> None:
         """Stop what earlier incarnations left running on this cluster, on every lane there is."""
         core = self.core
-        lanes = [core.engine.lane(index) for index in range(LANES_MAX)]
+        lanes = [core.engine.lane(i, core.still_mine) for i in range(LANES_MAX)]
 
         async def fence() -> None:
-            for lane in lanes:
-                await lane.fence()
+            await asyncio.gather(*(lane.fence() for lane in lanes))
 
         await self._asking(fence)
 

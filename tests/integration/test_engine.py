@@ -286,7 +286,7 @@ async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(
     assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(2,)]
 
 
-async def test_lane_whose_session_was_closed_says_so_and_goes_on_under_the_next_id(
+async def test_lane_whose_session_was_closed_says_so_and_goes_on_in_a_new_one(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta", lane=5)

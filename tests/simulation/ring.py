@@ -46,99 +46,129 @@ class Refused(Exception):
 
 
 class Node:
-    """One HAProc: its incarnations come and go, its cluster's tables stay."""
+    """A cluster and its HAProcs: processes come and go, the cluster's tables stay.
+
+    One process is the node's own; others that it replaced may still be there, frozen.
+    """
 
     def __init__(self, ring: Ring, name: str) -> None:
         self.ring = ring
         self.name = name
         self.spark = SimSpark(name, ring.rng)
-        self.replica: Replica | None = None
         self.incarnation = 0
-        self._task: asyncio.Task[None] | None = None
-        self._died = asyncio.Event()
-        self._thawed = asyncio.Event()
-        self._thawed.set()
+        self.life: Life | None = None
+        self.replaced: list[Life] = []
 
     def start(self) -> None:
-        """Start a new incarnation."""
-        if self._task is not None:
-            return
-        self.incarnation += 1
-        self._died = asyncio.Event()
-        life = Life(self, self.incarnation)
-        identity = Identity("ring", self.name, f"{self.name}{self.incarnation}", self.ring.names)
-        core = Core(
-            identity,
-            SimLog(self.ring, life),
-            SimEngine(self.spark),  # type: ignore[arg-type]  # no sessions: nobody queries here
-            SimPeers(self.ring, life),
-            LIMITS,
-            TIMEOUTS,
-            trace=life.trace,
-        )
-        self.replica = Replica(core)
-        self._task = asyncio.get_running_loop().create_task(self.replica.run())
-        self._task.add_done_callback(self.ring.ended)
+        """Start a process, if none runs."""
+        if self.life is None:
+            self.incarnation += 1
+            self.life = Life(self, self.incarnation)
+
+    def replace(self) -> Life | None:
+        """Start another process beside the one that runs; return that one."""
+        earlier, self.life = self.life, None
+        if earlier is not None:
+            self.replaced.append(earlier)
+        self.start()
+        return earlier
 
     def kill(self) -> None:
         """kill -9: nothing is cleaned up, nobody is told."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task, self.replica = None, None
-            self._died.set()
-            self._thawed.set()
+        if self.life is not None:
+            self.life.kill()
+            self.life = None
 
     def freeze(self) -> None:
         """SIGSTOP."""
-        self._thawed.clear()
+        if self.life is not None:
+            self.life.thawed.clear()
 
     def thaw(self) -> None:
-        """SIGCONT."""
-        self._thawed.set()
+        """SIGCONT, also to those that were replaced."""
+        for life in (self.life, *self.replaced):
+            if life is not None:
+                life.thaw()
 
     @property
     def alive(self) -> bool:
-        return self._task is not None
+        """Whether the node has a process."""
+        return self.life is not None
 
-    async def thawed(self) -> None:
-        await self._thawed.wait()
+    @property
+    def replica(self) -> Replica | None:
+        """What runs in the node's own process."""
+        return self.life.replica if self.life is not None else None
 
     async def call(self, work: Callable[[Replica], Awaitable[T]]) -> T:
         """Call the node over the network; it may die meanwhile."""
-        if self.replica is None:
+        if self.life is None:
             raise Refused
-        died, call = (
-            asyncio.ensure_future(self._died.wait()),
-            asyncio.ensure_future(self._answer(self.replica, work)),
-        )
-        try:
-            await asyncio.wait([died, call], return_when=asyncio.FIRST_COMPLETED)
-            if not call.done():
-                raise Refused
-            return call.result()
-        finally:
-            for task in (died, call):
-                task.cancel()
-            await asyncio.gather(died, call, return_exceptions=True)
-
-    async def _answer(self, replica: Replica, work: Callable[[Replica], Awaitable[T]]) -> T:
-        await self.thawed()
-        answer = await work(replica)
-        await self.thawed()
-        return answer
+        return await self.life.call(work)
 
 
-@dataclass(frozen=True)
 class Life:
-    """What one incarnation does to the world passes through here, and stops when it dies."""
+    """One process of a node. What it does to the world passes through here.
 
-    node: Node
-    incarnation: int
+    It does nothing while it is frozen, and nothing more once it is dead.
+    """
+
+    def __init__(self, node: Node, incarnation: int) -> None:
+        self.node = node
+        self.incarnation = incarnation
+        self.died = asyncio.Event()
+        self.thawed = asyncio.Event()
+        self.thawed.set()
+        self._checks_left: int | None = None
+        ring = node.ring
+        core = Core(
+            Identity("ring", node.name, f"{node.name}{incarnation}", ring.names),
+            SimLog(ring, self),
+            SimEngine(node.spark, self.check),  # type: ignore[arg-type]  # has no sessions
+            SimPeers(ring, self),
+            ring.limits,
+            TIMEOUTS,
+            trace=self.trace,
+            on_state=self._state_changed,
+        )
+        self.replica = Replica(core)
+        self._task = asyncio.get_running_loop().create_task(self.replica.run())
+        self._task.add_done_callback(ring.ended)
+
+    def kill(self) -> None:
+        self._task.cancel()
+        self.died.set()
+        self.thawed.set()
+
+    def _state_changed(self, state: State, reason: str) -> None:
+        if state is State.FENCED:
+            asyncio.get_running_loop().call_soon(self._exit)
+
+    def _exit(self) -> None:
+        """End, as a process does that was replaced."""
+        if self.node.life is self:
+            self.node.life = None
+        else:
+            self.node.replaced.remove(self)
+        self.kill()
+
+    def thaw(self) -> None:
+        self._checks_left = None
+        self.thawed.set()
+
+    def freeze_after(self, checks: int) -> None:
+        """Freeze at one of the next moments at which the process touches the world outside."""
+        self._checks_left = checks
 
     async def check(self) -> None:
-        """Go no further if this incarnation is dead or frozen."""
-        await self.node.thawed()
-        if self.node.incarnation != self.incarnation or not self.node.alive:
+        """Go no further if this process is dead or frozen."""
+        if self._checks_left is not None:
+            self._checks_left -= 1
+            if self._checks_left < 0:
+                self._checks_left = None
+                self.thawed.clear()
+        await self.thawed.wait()
+        if self.died.is_set():
             await asyncio.get_running_loop().create_future()
 
     async def trace(self, step: Step) -> None:
@@ -151,6 +181,27 @@ class Life:
             ring.note(f"{self.node.name} dies at {step}")
             self.node.kill()
             await self.check()
+
+    async def call(self, work: Callable[[Replica], Awaitable[T]]) -> T:
+        died, call = (
+            asyncio.ensure_future(self.died.wait()),
+            asyncio.ensure_future(self._answer(work)),
+        )
+        try:
+            await asyncio.wait([died, call], return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise Refused
+            return call.result()
+        finally:
+            for task in (died, call):
+                task.cancel()
+            await asyncio.gather(died, call, return_exceptions=True)
+
+    async def _answer(self, work: Callable[[Replica], Awaitable[T]]) -> T:
+        await self.thawed.wait()
+        answer = await work(self.replica)
+        await self.thawed.wait()
+        return answer
 
 
 class SimLog:
@@ -261,8 +312,9 @@ class SimPeers:
 class Ring:
     """The nodes, their log, and the weather."""
 
-    def __init__(self, seed: int, size: int = 3) -> None:
+    def __init__(self, seed: int, size: int = 3, limits: Limits = LIMITS) -> None:
         self.rng = random.Random(seed)
+        self.limits = limits
         self.weather = Weather()
         self.store = MemoryStore()
         self.names = tuple("abcdefg"[:size])

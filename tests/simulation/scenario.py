@@ -20,7 +20,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
 from haproc.route.model import FailureKind, RequestError
 from tests.simulation.clock import run
-from tests.simulation.ring import Refused, Ring
+from tests.simulation.ring import Node, Refused, Ring
 
 SETUP = (
     "CREATE TABLE ids (id)",
@@ -157,7 +157,9 @@ class Scenario:
         while self.writing:
             await asyncio.sleep(rng.expovariate(0.7))
             node = ring.nodes[rng.choice(ring.names)]
-            match rng.choice(("kill", "kill", "spark", "freeze", "log", "start", "both")):
+            match rng.choice(
+                ("kill", "kill", "spark", "freeze", "replace", "log", "start", "both")
+            ):
                 case "kill":
                     self.kill(node.name)
                 case "spark":
@@ -169,6 +171,8 @@ class Scenario:
                     ring.note(f"{node.name} freezes")
                     node.freeze()
                     asyncio.get_running_loop().call_later(rng.uniform(0.1, 8), node.thaw)
+                case "replace":
+                    self.replace(node)
                 case "log":
                     ring.note("the log is away")
                     ring.weather.log_away = True
@@ -180,6 +184,24 @@ class Scenario:
                     other.start()
                 if rng.random() < 0.6:
                     other.spark.restart()
+
+    def replace(self, node: Node) -> None:
+        """Freeze a process at one of its next moments, start another, wake the first one up."""
+        rng, call_later = self.nemesis_rng, asyncio.get_running_loop().call_later
+        earlier = node.life
+        if earlier is None:
+            return
+        self.ring.note(f"{node.name} is replaced")
+        earlier.freeze_after(rng.randrange(12))
+
+        def take_over() -> None:
+            if node.life is earlier:
+                earlier.thawed.clear()
+                node.replace()
+
+        delay_s = rng.uniform(0.1, 2)
+        call_later(delay_s, take_over)
+        call_later(delay_s + rng.uniform(0.1, 8), node.thaw)
 
     def log_back(self) -> None:
         self.ring.weather.log_away = False
@@ -202,6 +224,8 @@ class Scenario:
             node.spark.environment_error_rate = 0
             node.spark.restart()
             node.thaw()
+        await asyncio.sleep(20)  # of two processes of a cluster one ends
+        for node in self.ring.nodes.values():
             node.start()
         await self.ring.settled()
 
@@ -256,6 +280,8 @@ class Scenario:
             if self.state(name).split()[0] != "READY":
                 problems.append(f"{name} is {self.state(name)}")
             self.check_one(name, dumps[name], problems)
+            for life in self.ring.nodes[name].replaced:
+                problems.append(f"a replaced process of {name} is {life.replica.core.state}")
         problems.extend(repr(error) for error in self.ring.errors)
         told = Counter(attempt.acknowledged for attempt in self.attempts)
         report.acknowledged, report.rejected, report.unknown = told[True], told[False], told[None]

@@ -4,7 +4,9 @@ What it takes from Delta: a write whose mark's version is not above the table's 
 skipped; the mark is committed with the data; a statement that finds at its commit that another
 one of the same application committed since it began fails (ConcurrentTransactionException); a
 DELETE or UPDATE that matches nothing leaves no mark; DDL knows no marks. What it takes from Spark:
-a statement goes on when its client dies, and may or may not have committed when the server dies.
+a statement goes on when its client dies, and may or may not have committed when the server dies;
+sessions are made by whoever first asks for them and forgotten when the server dies; a mark is what
+the session's settings say at the moment. The lanes are the real ones, see `connect`.
 """
 
 from __future__ import annotations
@@ -13,13 +15,37 @@ import asyncio
 import random
 import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from haproc.engine import confs
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite, TableState
+from haproc.engine.interface import Applied, Mark, TableState
+from haproc.engine.lane import Authorise, SparkLane, lane_session_id
+from haproc.engine.remote import RemoteSession
+from haproc.engine.status import SESSION_CHANGED
+from tests.simulation.connect import SimChannel
 
 _TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
 _STATES = (("already exists", "42P07"), ("no such table", "42P01"), ("CHECK constraint", "23001"))
+
+
+@dataclass
+class SimSession:
+    """A session on the server, under an id of the server's own."""
+
+    server_id: str
+    confs: dict[str, str] = field(default_factory=dict)
+    running: dict[str, asyncio.Task[Applied]] = field(default_factory=dict)
+
+    @property
+    def mark(self) -> Mark | None:
+        """What a statement of this session is marked with now."""
+        note = self.confs.get(confs.MARK_CONFS[2])
+        if note is None:
+            return None
+        _, application, version = note.split(":")
+        return Mark(application, int(version), guarded=confs.MARK_CONFS[0] in self.confs)
 
 
 class SimSpark:
@@ -43,14 +69,17 @@ class SimSpark:
         self._versions: dict[str, int] = {}
         self._marks: dict[str, int] = {}
         self._notes: dict[str, int] = {}
-        self._generations: dict[int, int] = {}
-        self._running: dict[int, set[asyncio.Task[Applied]]] = {}
+        self._sessions: dict[str, SimSession] = {}
+        self._spent: set[str] = set()
+        self._sessions_made = 0
         self._kept: dict[tuple[str, int], str] = {}
 
     def kill(self) -> None:
         """The server dies: what has not committed never will."""
         self.up = False
         self._life += 1
+        self._sessions.clear()
+        self._spent.clear()
 
     def restart(self) -> None:
         """The server is back over the same tables."""
@@ -115,39 +144,60 @@ class SimSpark:
             self._disk.execute(f"DROP TABLE {name}")
         self._marks, self._notes = {}, {}
 
-    # -- statements ------------------------------------------------------------------------
+    # -- sessions and statements -----------------------------------------------------------
 
-    def start(self, lane: int, sql: str, mark: Mark | None) -> asyncio.Task[Applied]:
+    async def travel(self) -> None:
+        """A message is on its way."""
+        await asyncio.sleep(self._rng.uniform(0, 0.005))
+
+    def session(self, session_id: str, observed: str, *, make: bool) -> SimSession:
+        """Return a session as a request finds it."""
+        self._check()
+        if session_id in self._spent:
+            raise _lost("SESSION_CLOSED")
+        found = self._sessions.get(session_id)
+        if found is None and not make:
+            raise _lost("SESSION_NOT_FOUND")
+        if found is None:
+            self._sessions_made += 1
+            found = self._sessions[session_id] = SimSession(f"{self.name}{self._sessions_made}")
+        if observed and observed != found.server_id:
+            raise _lost(SESSION_CHANGED.rpartition(".")[2])
+        return found
+
+    def release(self, session_id: str, *, reconnect: bool) -> None:
+        """Drop a session and what runs in it."""
+        self._check()
+        found = self._sessions.pop(session_id, None)
+        if found is not None:
+            self.interrupt(found)
+            if not reconnect:
+                self._spent.add(session_id)
+
+    def interrupt(self, session: SimSession) -> None:
+        """Stop what runs in a session."""
+        for task in list(session.running.values()):
+            task.cancel()
+
+    def start(self, session: SimSession, operation_id: str, sql: str) -> asyncio.Task[Applied]:
         """Start a statement that belongs to the cluster, not to who asked for it."""
-        task = asyncio.get_running_loop().create_task(self._execute(sql, mark))
-        running = self._running.setdefault(lane, set())
-        running.add(task)
-        task.add_done_callback(running.discard)
+        task = asyncio.get_running_loop().create_task(self._execute(session, sql))
+        session.running[operation_id] = task
+        task.add_done_callback(lambda _: session.running.pop(operation_id, None))
         task.add_done_callback(lambda t: None if t.cancelled() else t.exception())
         return task
 
-    async def fence(self, lane: int) -> int:
-        """End all that runs in a lane, and refuse what comes late; return its new generation."""
+    async def _execute(self, session: SimSession, sql: str) -> Applied:
         self._check()
-        self._generations[lane] = self._generations.get(lane, 0) + 1
-        running = sorted(self._running.get(lane, ()), key=lambda t: t.get_name())
-        for task in running:
-            task.cancel()
-        await asyncio.sleep(self._rng.uniform(0, 0.05))
-        self._check()
-        return self._generations[lane]
-
-    def generation(self, lane: int) -> int:
-        return self._generations.get(lane, 0)
-
-    async def _execute(self, sql: str, mark: Mark | None) -> Applied:
-        self._check()
+        if sql.startswith("USE "):
+            return Applied()
         life = self._life
         await asyncio.sleep(self._rng.expovariate(5))  # in Spark's queue
         self._check(life)
         match = _TARGET.match(sql)
         target = match.group(1) if match else ""
         version = self._versions.get(target, 0)
+        mark = session.mark
         guarded = mark is not None and mark.guarded
         if mark is not None and guarded and self._marks.get(target, -1) >= mark.version:
             return Applied()
@@ -158,6 +208,7 @@ class SimSpark:
             raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
         if guarded and self._versions.get(target, 0) != version:
             raise EngineError(ErrorKind.ENVIRONMENT, "concurrent transaction", error_class="TXN")
+        mark = session.mark
         rows = self._commit(sql)
         if target and (rows or sql.startswith("INSERT")):
             self._versions[target] = version + 1
@@ -185,55 +236,59 @@ class SimSpark:
         return rows
 
 
-class SimEngine:
-    """One incarnation's connection to a cluster; see `haproc.engine.interface.Engine`."""
+def _lost(what: str) -> EngineError:
+    return EngineError(
+        ErrorKind.AVAILABILITY, "the session is lost", error_class=f"INVALID_HANDLE.{what}"
+    )
 
-    def __init__(self, spark: SimSpark) -> None:
+
+class SimEngine:
+    """One process's connection to a cluster; see `haproc.engine.interface.Engine`.
+
+    ``check`` returns while the process lives and is not frozen.
+    """
+
+    def __init__(self, spark: SimSpark, check: Callable[[], Awaitable[None]]) -> None:
         self._spark = spark
-        self._lanes: dict[int, SimLane] = {}
+        self._check = check
+        self._channel = SimChannel(spark, check)
+        self._lanes: dict[int, SparkLane] = {}
 
     async def probe(self, *, timeout_s: float) -> None:
+        await self._check()
         await self._spark.probe(timeout_s=timeout_s)
+        await self._check()
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        return await self._spark.offsets_applied(tables, application)
+        await self._check()
+        found = await self._spark.offsets_applied(tables, application)
+        await self._check()
+        return found
 
     async def table_states(self) -> Sequence[TableState]:
-        return await self._spark.table_states()
+        await self._check()
+        states = await self._spark.table_states()
+        await self._check()
+        return states
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
-        return await self._spark.checksum(state, timeout_s=timeout_s)
+        await self._check()
+        found = await self._spark.checksum(state, timeout_s=timeout_s)
+        await self._check()
+        return found
 
-    def lane(self, index: int) -> SimLane:
-        return self._lanes.setdefault(index, SimLane(self._spark, index))
+    def lane(self, index: int, authorise: Authorise) -> SparkLane:
+        if index not in self._lanes:
+            name = self._spark.name
+            remote = RemoteSession(self._channel, lambda n: lane_session_id("ring", name, index, n))
+            self._lanes[index] = SparkLane(
+                remote,
+                self._defaults,
+                authorise,
+                small_statement_timeout_s=10,
+                applied_bytes_max=1024,
+            )
+        return self._lanes[index]
 
-
-class SimLane:
-    """See `haproc.engine.interface.Lane`."""
-
-    def __init__(self, spark: SimSpark, index: int) -> None:
-        self._spark = spark
-        self._index = index
-        self._generation = spark.generation(index)
-
-    async def apply(
-        self,
-        write: SqlWrite | RowsWrite,
-        settings: Settings,
-        mark: Mark | None,
-        *,
-        timeout_s: float,
-    ) -> Applied:
-        assert isinstance(write, SqlWrite)
-        if self._spark.generation(self._index) != self._generation:
-            raise EngineError(ErrorKind.AVAILABILITY, "the session was closed")
-        task = self._spark.start(self._index, write.sql, mark)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise EngineError(ErrorKind.AVAILABILITY, "interrupted") from None
-            raise
-
-    async def fence(self) -> None:
-        self._generation = await self._spark.fence(self._index)
+    async def _defaults(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        return dict.fromkeys(keys)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from haproc.engine.remote import RemoteSession
 from haproc.replicate import applier, schedule
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import Intent, Schedule, Unit
 from haproc.replicate.window import Window
 from tests.simulation.scenario import simulate
 from tests.simulation.seeds import many, one
-from tests.simulation.spark import SimSpark
 
 SEEDS = int(os.environ.get("SEEDS", "300"))
 
@@ -82,10 +82,10 @@ def marks_dropped(patch: pytest.MonkeyPatch) -> None:
 def not_fenced(patch: pytest.MonkeyPatch) -> None:
     """Run a statement again while the first attempt may still be running."""
 
-    async def nothing(self: SimSpark, lane: int) -> int:
-        return self.generation(lane)
+    async def nothing(self: RemoteSession, ids: int = 1) -> None:
+        self._new_epoch()
 
-    patch.setattr(SimSpark, "fence", nothing)
+    patch.setattr(RemoteSession, "move_on", nothing)
 
 
 def not_looked_at(patch: pytest.MonkeyPatch) -> None:

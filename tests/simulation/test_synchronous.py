@@ -18,7 +18,7 @@ from haproc.replicate.schedule import Schedule
 from haproc.replicate.steps import Step
 from haproc.route.model import FailureKind, RequestError
 from tests.simulation.directed import CREATE, Stage, ddl, parallel, story
-from tests.simulation.ring import TIMEOUTS, Node, Refused
+from tests.simulation.ring import TIMEOUTS, Life, Node, Refused
 from tests.simulation.scenario import insert
 
 TAKEOVER_S = TIMEOUTS.takeover_s
@@ -381,18 +381,15 @@ def test_cluster_whose_outcome_differs_is_diverged_and_only_that_one(odd: str) -
 # -- two incarnations --------------------------------------------------------------------------
 
 
-def second_incarnation(stage: Stage, name: str) -> Node:
+def second_incarnation(stage: Stage, name: str) -> Life:
     """Start another process for a cluster whose first one is frozen; peers reach the new one."""
-    first = stage.node(name)
-    second = Node(stage.ring, name)
-    second.spark, second.incarnation = first.spark, first.incarnation
-    stage.ring.nodes[name] = second
-    second.start()
+    first = stage.node(name).replace()
+    assert first is not None
     return first
 
 
-def fenced(node: Node) -> bool:
-    return node.replica is not None and node.replica.core.state is State.FENCED
+def fenced(life: Life) -> bool:
+    return life.replica.core.state is State.FENCED
 
 
 def test_second_incarnation_fences_the_first() -> None:
@@ -406,7 +403,6 @@ def test_second_incarnation_fences_the_first() -> None:
         await stage.submit("b", insert("two", "t", "b"))
         first.thaw()
         await stage.until(lambda: fenced(first))
-        assert first.replica is not None
         with pytest.raises(RequestError, match="FENCED"):
             await first.replica.submit(insert("three", "t", "b"), 5)
         await stage.submit("a", insert("four", "t", "a"))

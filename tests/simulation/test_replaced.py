@@ -1,0 +1,158 @@
+"""A process that was frozen, replaced, and wakes up: whatever it was about to do, it does not.
+
+It is frozen at every moment, one after another, at which it touches the world outside while it
+applies an operation: before and after each call of the log and of its cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.engine.lane import SparkLane
+from haproc.engine.remote import RemoteSession
+from haproc.membership.state import State
+from haproc.replicate.core import Core
+from haproc.replicate.operation import Operation
+from haproc.replicate.steps import Step
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.ring import Life
+from tests.simulation.scenario import insert, operation
+
+MOMENTS = range(40)
+"""More than there are in an operation that fails once."""
+
+
+async def replaced(stage: Stage, op: Operation, moment: int, *, fails: bool, restarts: str) -> Life:
+    """Freeze b's process while it applies the operation, and start another one in its place."""
+    node = stage.node("b")
+    first = node.life
+    assert first is not None
+
+    def strike(_: object) -> None:
+        first.freeze_after(moment)
+        node.spark.environment_error_rate = 1.0 if fails else 0.0
+
+    stage.at("b", Step.APPLY_BEFORE, strike)
+    await stage.submit("a", op)
+    await stage.until(lambda: ("b", Step.APPLY_BEFORE) in stage.struck)
+    await asyncio.sleep(3)
+    first.thawed.clear()
+    if restarts == "before":
+        node.spark.kill()
+        node.spark.restart()
+    node.replace()
+    node.spark.environment_error_rate = 0.0
+    await stage.ready("b")
+    if restarts == "after":
+        node.spark.kill()
+        node.spark.restart()
+        await stage.ready("b")
+    # The log is slower than the cluster: a process learns late that it was replaced.
+    stage.ring.weather.delay_s = 1
+    return first
+
+
+def is_fenced(life: Life) -> bool:
+    return life.replica.core.state is State.FENCED
+
+
+def an_insert(moment: int, fails: bool = False, restarts: str = "") -> None:
+    """An INSERT, which is applied once."""
+
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        op = insert("one", "t", "a")
+        first = await replaced(stage, op, moment, fails=fails, restarts=restarts)
+        await stage.submit("a", insert("two", "t", "a"))
+        first.thaw()
+        await stage.submit("a", insert("three", "t", "a"))
+        await stage.settle()
+        assert is_fenced(first)
+        assert stage.node("b").spark.dump()["t"] == [("one",), ("three",), ("two",)]
+
+    story(tell)
+
+
+def a_create(moment: int, fails: bool = False, restarts: str = "") -> None:
+    """A table that is made, and dropped before the first process wakes up."""
+
+    async def tell(stage: Stage) -> None:
+        first = await replaced(stage, ddl("a"), moment, fails=fails, restarts=restarts)
+        drop = operation("drop", Kind.DROP_TABLE, "DROP TABLE t", "a")
+        await stage.submit("a", drop)
+        await stage.ready("b")
+        first.thaw()
+        await stage.until(lambda: is_fenced(first))
+        await stage.settle()
+        assert stage.tables("b") == set()
+
+    story(tell)
+
+
+STORIES = (an_insert, a_create)
+
+
+@pytest.mark.parametrize("restarts", ["", "before", "after"])
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("tell", STORIES)
+def test_process_replaced_at_any_moment_of_an_apply_applies_nothing_more(
+    tell: Callable[..., None], fails: bool, restarts: str
+) -> None:
+    for moment in MOMENTS:
+        tell(moment, fails, restarts)
+
+
+def not_authorised(patch: pytest.MonkeyPatch) -> None:
+    """Use a new session without looking for a newer claim."""
+
+    async def gladly(self: Core) -> None:
+        return None
+
+    patch.setattr(Core, "still_mine", gladly)
+
+
+def authorised_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Look for a newer claim before the session is there."""
+
+    async def hasty(self: SparkLane) -> None:
+        await self._authorise()
+        await self._remote.open()
+        self._open = True
+
+    patch.setattr(SparkLane, "_open_session", hasty)
+
+
+def sessions_not_told_apart(patch: pytest.MonkeyPatch) -> None:
+    """Send statements without saying which of the server's sessions is meant."""
+    patch.setattr(RemoteSession, "_learn", lambda self, response, epoch: None)
+
+
+def sessions_left(patch: pytest.MonkeyPatch) -> None:
+    """Take over without ending the sessions of the process before."""
+
+    async def nothing(self: RemoteSession, ids: int = 1) -> None:
+        self._new_epoch()
+
+    patch.setattr(RemoteSession, "move_on", nothing)
+
+
+@pytest.mark.parametrize(
+    "break_rule", [not_authorised, authorised_too_early, sessions_not_told_apart, sessions_left]
+)
+def test_rule_of_taking_over_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    for moment in MOMENTS:
+        for tell in STORIES:
+            for fails in (False, True):
+                for restarts in ("", "before", "after"):
+                    try:
+                        tell(moment, fails, restarts)
+                    except (AssertionError, TimeoutError):
+                        return
+    pytest.fail("not found")
