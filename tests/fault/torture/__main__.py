@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from tests.fault.torture.run import Options, judge, torture
+from tests.fault.torture.run import Options, Verdict, judge, torture
 
 
 def main() -> int:
@@ -28,6 +28,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--check", type=Path, default=None, help="a history to judge again")
     given = parser.parse_args()
+    if given.check is not None:
+        return _told(judge(given.check))
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     folder = given.folder or Path("build") / f"torture-{given.log}-{seed}-{int(time.time())}"
     options = Options(
@@ -39,12 +41,12 @@ def main() -> int:
         brokers=given.brokers,
         pace_s=given.pace,
     )
-    if given.check is not None:
-        verdict = judge(options, given.check)
-    else:
-        signal.signal(signal.SIGTERM, _interrupted)
-        print(f"seed {seed}, log {given.log}, in {options.folder}", flush=True)
-        verdict = torture(options)
+    signal.signal(signal.SIGTERM, _interrupted)
+    print(f"seed {seed}, log {given.log}, in {options.folder}", flush=True)
+    return _told(torture(options))
+
+
+def _told(verdict: Verdict) -> int:
     print(verdict)
     return 1 if verdict.violations else 0
 

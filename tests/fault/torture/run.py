@@ -57,23 +57,22 @@ class Options:
 class Verdict:
     """What came of a run."""
 
-    options: Options
+    run: str
     violations: tuple[Violation, ...]
     figures: dict[str, Any]
     history: Path
 
     def __str__(self) -> str:
         found = "\n".join(f"  {violation}" for violation in self.violations) or "  none"
-        return (
-            f"seed {self.options.seed}, log {self.options.log}, {self.history}\n"
-            f"{shown(self.figures)}\nviolations:\n{found}"
-        )
+        return f"{self.run}, {self.history}\n{shown(self.figures)}\nviolations:\n{found}"
 
 
-def judge(options: Options, history: Path) -> Verdict:
+def judge(history: Path) -> Verdict:
     """Check a history, of this run or an old one."""
     run: Run = load(history)
-    return Verdict(options, tuple(check(run)), figures(run), history)
+    begin = next((event for event in run.events if event["type"] == "run"), {})
+    told = f"seed {begin.get('seed')}, log {begin.get('log')}"
+    return Verdict(told, tuple(check(run)), figures(run), history)
 
 
 def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
@@ -96,7 +95,7 @@ def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
     finally:
         stage.down(sparks=owned)
         history.close()
-    verdict = judge(options, file)
+    verdict = judge(file)
     (options.folder / "verdict.txt").write_text(f"{verdict}\n")
     (options.folder / "figures.json").write_text(json.dumps(verdict.figures, indent=1) + "\n")
     return verdict
@@ -105,7 +104,8 @@ def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
 def _play(options: Options, stage: Stage, history: History) -> None:
     stage.up()
     workloads.make_tables([stage.url(name) for name in stage.names])
-    history.write("run", seed=options.seed, log=stage.ring.config.log, clusters=stage.names)
+    log = stage.ring.config.log.partition(":")[0]
+    history.write("run", seed=options.seed, log=log, brokers=stage.brokers, clusters=stage.names)
 
     def planned() -> Iterator[Fault]:
         return plan(options.seed, stage.names, stage.brokers, stage.proxies.names, options.pace_s)
