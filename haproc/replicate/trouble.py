@@ -59,7 +59,7 @@ class Troubles:
 
     def over(self, offsets: tuple[int, ...], *, apart: bool = False) -> bool:
         """Note that a unit has an outcome, or was taken apart; whether it had failed before."""
-        if not apart:
+        if self.skips and not apart:
             for offset in offsets:
                 self.skips.pop(offset, None)
         return self._troubles.pop(offsets[-1], None) is not None
@@ -70,7 +70,7 @@ class Troubles:
 
     def skip_wanted(self, offsets: Iterable[int]) -> bool:
         """Whether any of these is to be passed over."""
-        return any(offset in self.skips for offset in offsets)
+        return bool(self.skips) and any(offset in self.skips for offset in offsets)
 
     def stuck(self) -> Trouble | None:
         """Return the first one that failed so often that the cluster counts as stuck at it."""

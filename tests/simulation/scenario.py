@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import SqlWrite
@@ -252,8 +254,28 @@ class Scenario:
             states = {n: self.state(n) for n in self.ring.names}
             report.problems.append(f"the ring did not settle: {states}")
         await asyncio.sleep(90)  # comparisons of outcomes come to their end
+        await self.verify(report)
         self.check(report)
         return report
+
+    async def verify(self, report: Report) -> None:
+        """The ring itself must find, too, that its clusters are equal."""
+        replica = self.ring.nodes["a"].replica
+        if replica is None or report.problems:
+            return
+        marker = (await replica.operators.verify())["marker"]
+        assert isinstance(marker, int)
+        found: Mapping[str, Any] = {}
+        try:
+            async with asyncio.timeout(120):
+                while not found.get("complete"):
+                    await asyncio.sleep(1)
+                    found = await replica.operators.verification(marker)
+        except TimeoutError:
+            report.problems.append(f"the verification did not come to its end: {found}")
+        told = {name: each["finding"] for name, each in found.get("clusters", {}).items()}
+        if set(told.values()) != {"equal"}:
+            report.problems.append(f"the verification found {told}")
 
     def state(self, name: str) -> str:
         replica = self.ring.nodes[name].replica

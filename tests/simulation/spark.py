@@ -59,6 +59,8 @@ class SimSpark:
         """Statements that meet an application error here."""
         self.poison: set[str] = set()
         """Statements that meet an environment error here, as often as they are tried."""
+        self.deadly: set[str] = set()
+        """Statements that bring the server down; somebody starts it again."""
         self.poison_word = ""
         """A part of such statements."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
@@ -203,6 +205,10 @@ class SimSpark:
             return Applied()
         await asyncio.sleep(self._rng.expovariate(5))  # at work
         self._check(life)
+        if sql in self.deadly:
+            self.kill()
+            asyncio.get_running_loop().call_later(1, self.restart)
+            self._check(life)
         poisoned = sql in self.poison or (self.poison_word and self.poison_word in sql)
         if poisoned or self._rng.random() < self.environment_error_rate:
             raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")

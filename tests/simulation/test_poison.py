@@ -6,7 +6,7 @@ Docs: docs/design.md, "Poison operations and verification".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
 from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.ring import Refused, Weather
 from tests.simulation.scenario import insert, operation
 
 POISON = "UPDATE t SET x = x || '!'"
@@ -128,6 +129,40 @@ def test_killed_between_skip_record_and_progress_is_skipped_after_the_restart(st
         assert findings(await stage.verify("a"))["c"] == "equal"
         await stage.settle()
         assert skips(stage) == [("c", offset)]
+
+    story(tell)
+
+
+def test_statement_that_kills_its_cluster_each_time_is_poison_too() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
+        await stage.submit("a", insert("one", "t", "a"))
+        stage.node("c").spark.deadly = {POISON}
+        offset, _ = await stage.ring.submit("a", update("poison"), 30)
+        await stage.until(lambda: stage.state("c") is State.STUCK, 120)
+        await stage.operators("c").skip("c", offset, "")
+        stage.node("c").spark.mend("UPDATE t SET x = 'one!'")
+        assert findings(await stage.verify("a"))["c"] == "equal"
+        await stage.settle()
+
+    story(tell)
+
+
+def test_ddl_poisonous_at_its_origin_is_run_by_the_others_and_can_be_skipped_there() -> None:
+    async def tell(stage: Stage) -> None:
+        sql = "CREATE TABLE t (x)"
+        stage.node("a").spark.poison = {sql}
+        with pytest.raises(RequestError):
+            await stage.submit("a", ddl("a", sql=sql), 60)
+        await stage.until(lambda: all("t" in stage.tables(name) for name in "bc"))
+        await stage.until(lambda: stage.state("a") is State.STUCK)
+        offset = stage.stuck_at("a")
+        assert offset is not None
+        await stage.operators("a").skip("a", offset, "")
+        assert findings(await stage.verify("b")) == {"a": "different", "b": "equal", "c": "equal"}
+        stage.node("a").spark.mend(sql)
+        assert findings(await stage.verify("b")) == dict.fromkeys("abc", "equal")
+        await stage.settle()
 
     story(tell)
 
@@ -341,3 +376,58 @@ def test_rebuilt_cluster_replays_what_its_earlier_life_skipped() -> None:
         assert rows(stage, "c") == ["after", "one!"]
 
     story(tell)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_skip_and_verification_while_everything_dies_end_in_equal_clusters(seed: int) -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await stuck(stage)
+        stage.ring.weather = Weather(
+            step_crash_rate=0.05, peer_loss_rate=0.1, peer_copy_rate=0.1, log_error_rate=0.05
+        )
+        keeper = asyncio.ensure_future(kept_running(stage))
+        try:
+            for n in range(3):
+                await stubbornly(lambda n=n: stage.submit("a", insert(f"w{n}", "t", "a"), 5))
+            while not stage.reason("c").startswith(f"the operation at offset {offset} was skipped"):
+                await once(lambda: stage.operators("c").skip("c", offset, ""))
+            await once(lambda: stage.verify("b"))
+            stage.ring.weather = Weather()
+        finally:
+            keeper.cancel()
+        for node in stage.ring.nodes.values():
+            node.start()
+        everything = ["after", "one", "w0", "w1", "w2"]
+        await stage.until(lambda: rows(stage, "c") == everything, 300)
+        stage.node("c").spark.mend("UPDATE t SET x = 'one!' WHERE x = 'one'")
+        while stage.alive_state("c") is not State.READY:
+            await stubbornly(lambda: stage.verify("a"))
+            await asyncio.sleep(10)
+        await stage.settle()
+        assert rows(stage, "c") == ["after", "one!", "w0", "w1", "w2"]
+
+    story(tell, seed)
+
+
+async def kept_running(stage: Stage) -> None:
+    """A supervisor: starts what has died."""
+    while True:
+        await asyncio.sleep(0.5)
+        for node in stage.ring.nodes.values():
+            node.start()
+
+
+async def once(work: Callable[[], Awaitable[object]]) -> bool:
+    """Try something that may fail, or hang with the process that did it."""
+    await asyncio.sleep(0.3)
+    try:
+        async with asyncio.timeout(20):
+            await work()
+    except (RequestError, Refused, TimeoutError, AssertionError):
+        return False
+    return True
+
+
+async def stubbornly(work: Callable[[], Awaitable[object]]) -> None:
+    while not await once(work):
+        pass
