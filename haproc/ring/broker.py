@@ -56,8 +56,10 @@ class LocalBroker:
         cluster_id: str,
         *,
         memory: str = "256m",
+        settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """``settings`` are Kafka's own, over those that a local node gets anyway."""
         self.number = number
         self.name = f"broker{number}"
         self.folder = folder.resolve()
@@ -66,6 +68,7 @@ class LocalBroker:
         self.log = self.folder / "kafka.log"
         self._nodes = nodes
         self._cluster_id = cluster_id
+        self._settings = dict(settings or {})
         self._progress = progress
         self._process = DetachedProcess(self.folder / "kafka.pid")
 
@@ -82,9 +85,9 @@ class LocalBroker:
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the node unless it runs, and return once the quorum has let it in."""
-        began = time.monotonic()
         if self._process.identity() is None:
-            await asyncio.to_thread(self._launch)
+            await asyncio.to_thread(self._launch)  # fetches the jars the first time
+        began = time.monotonic()
         self._progress("starting")
         await self.wait_members({self.number}, began + timeout_s)
         self._progress(f"answers after {time.monotonic() - began:.1f} s")
@@ -109,7 +112,10 @@ class LocalBroker:
         """Return the numbers of the nodes that this one knows to serve; none if it is silent."""
         with contextlib.suppress(OSError, TimeoutError, EOFError, struct.error):
             async with asyncio.timeout(_ANSWER_S):
-                return await _members(self.ports.client)
+                _, writer = await asyncio.open_connection("127.0.0.1", self.ports.client)
+                writer.close()
+                # Asked on the brokers' own listener: the clients' may want TLS or a password.
+                return await _members(self.ports.broker)
         return frozenset()
 
     async def wait_members(self, wanted: Collection[int], end: float) -> None:
@@ -138,7 +144,7 @@ class LocalBroker:
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)
         properties = self.folder / "server.properties"
-        settings = server_settings(self.folder, self.number, self._nodes)
+        settings = server_settings(self.folder, self.number, self._nodes) | self._settings
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         java = [
             str(runtime.java()),
@@ -215,9 +221,9 @@ class LocalKafka:
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start every node that does not run; return once each knows all of them."""
-        end = time.monotonic() + timeout_s
         nodes = self.brokers.values()
         await asyncio.gather(*(node.start(timeout_s=timeout_s) for node in nodes))
+        end = time.monotonic() + timeout_s
         everybody = {node.number for node in nodes}
         await asyncio.gather(*(node.wait_members(everybody, end) for node in nodes))
 
