@@ -293,6 +293,21 @@ def test_tie_without_its_origin_is_told_until_a_verification_decides() -> None:
     story(tell)
 
 
+def test_verification_waits_for_what_stands_before_its_marker() -> None:
+    async def tell(stage: Stage) -> None:
+        await stuck(stage)
+        found = await stage.verify("a")
+        assert findings(found) == {"a": "equal", "b": "equal", "c": "unavailable"}
+        await stage.submit("a", insert("later", "t", "a"))
+        stage.node("c").spark.poison = set()
+        await stage.settle()
+        # It came late, and compared itself with what the others had found at the marker.
+        late = await stage.operators("a").verification(found["marker"])
+        assert findings(late) == dict.fromkeys("abc", "equal")
+
+    story(tell)
+
+
 def test_verification_of_equal_clusters_under_writes_finds_them_equal() -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))

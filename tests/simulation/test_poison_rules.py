@@ -1,0 +1,98 @@
+"""Rules about skips and verifications, broken on purpose: a story must find each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dmq import Cursor
+from haproc.replicate import applier, core, schedule
+from haproc.replicate.checks import Checksums, Skip, Verify
+from haproc.replicate.operators import Operators
+from haproc.replicate.progress import Progress
+from haproc.replicate.steps import Step
+from tests.simulation import test_poison as stories
+
+
+def not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Skip without asking the table whether a failed attempt was committed."""
+
+    async def never(self: applier.Applier, unit: object, lane: object) -> bool:
+        return False
+
+    patch.setattr(applier.Applier, "_committed_after_all", never)
+
+
+def earlier_lives_count(patch: pytest.MonkeyPatch) -> None:
+    """Carry out what the log says of tables that were rebuilt since."""
+    patch.setattr(schedule.Schedule, "born", 0)
+
+
+def mark_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """Forget with the process that the cluster differs."""
+    original = core.to_cursor
+
+    def forgetful(progress: Progress, epoch: int) -> Cursor:
+        return original(replace(progress, diverged=None), epoch)
+
+    patch.setattr(core, "to_cursor", forgetful)
+
+
+def not_recorded(patch: pytest.MonkeyPatch) -> None:
+    """Pass over the record of a skip after a restart."""
+    original = Operators.read
+
+    def deaf(self: Operators, offset: int, message: Skip | Verify | Checksums) -> None:
+        if self._core.condition.started:
+            original(self, offset, message)
+
+    patch.setattr(Operators, "read", deaf)
+
+
+def no_barrier(patch: pytest.MonkeyPatch) -> None:
+    """Survey the tables wherever the cluster happens to be when it reads the marker."""
+    original = schedule.Schedule.take
+
+    def hasty(self: schedule.Schedule, lanes_free: int) -> list[schedule.Unit]:
+        for task in self._tasks.values():
+            if task.op is schedule.MARKER and task.state is schedule._State.WAITING:
+                return [self._start([task], schedule.Intent.NONE)]
+        return original(self, lanes_free)
+
+    patch.setattr(schedule.Schedule, "take", hasty)
+
+
+@pytest.mark.parametrize(
+    ("break_rule", "found_by"),
+    [
+        (not_looked_at, stories.test_skip_of_what_was_committed_after_all_completes_it),
+        (earlier_lives_count, stories.test_rebuilt_cluster_replays_what_its_earlier_life_skipped),
+        (
+            mark_not_stored,
+            lambda: (
+                stories.test_killed_between_skip_record_and_progress_is_skipped_after_the_restart(
+                    Step.CURSOR_AFTER
+                )
+            ),
+        ),
+        (
+            not_recorded,
+            lambda: (
+                stories.test_killed_between_skip_record_and_progress_is_skipped_after_the_restart(
+                    Step.APPLY_AFTER
+                )
+            ),
+        ),
+        (no_barrier, stories.test_verification_waits_for_what_stands_before_its_marker),
+    ],
+)
+def test_rule_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None],
+    found_by: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_rule(monkeypatch)
+    with pytest.raises((AssertionError, TimeoutError)):
+        found_by()
