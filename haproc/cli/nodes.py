@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ import aiohttp
 import uvloop
 
 from dmq import LogError
-from haproc.cli import output
+from haproc.cli import logs, output
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
 from haproc.config.model import ClusterConfig, Config
@@ -49,15 +48,7 @@ def serve(options: argparse.Namespace) -> int:
     config = read_config(options.config, options.cluster)
     if config is None:
         return output.USAGE
-    logging.basicConfig(
-        level=os.environ.get("HAPROC_LOG_LEVEL", "INFO"),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
-    if not logging.getLogger().isEnabledFor(logging.DEBUG):
-        # The Kafka client reports each attempt to connect several times, as errors; what matters
-        # of it reaches this log as the reason of a state or of a refused write.
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    logs.set_up(os.environ.get("HAPROC_LOG_LEVEL", "INFO"))
     config.state_dir.mkdir(parents=True, exist_ok=True)
     # The log's threads must get their turn beside a busy event loop (measured: at the default of
     # 5 ms, reads beside a loop about 80 % busy took seconds).
