@@ -16,7 +16,7 @@ _KINDS_MAX = 1000
 
 
 class Sparse(logging.Filter):
-    """Lets a message of the Kafka client through unless it said the like a while ago."""
+    """Lets a message of the Kafka client through unless it said the like shortly before."""
 
     def __init__(self, again_after_s: float = AGAIN_AFTER_S) -> None:
         super().__init__()
