@@ -44,7 +44,7 @@ SCAN_TIMEOUT_S: Final = 600.0
 CLOSE_TIMEOUT_S: Final = 2.0
 LOOK_S: Final = 1.0
 """How often is looked whether the topic is still the same one."""
-STUCK_S: Final = 20.0
+STUCK_S: Final = 3.0
 """A call for cursors that lasts so long while the broker answers others is given up, and its thread
 with it."""
 

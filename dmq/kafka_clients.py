@@ -67,7 +67,15 @@ class _NoCredentials(logging.Filter):
         return not any("SaslAuthenticate" in type(each).__name__ for each in arguments)
 
 
+class _NoPending(logging.Filter):
+    """A commit that is not visible yet is nothing to report: it is asked for again."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "UnstableOffsetCommit" not in record.getMessage()
+
+
 logging.getLogger("kafka.net.connection").addFilter(_NoCredentials())
+logging.getLogger("kafka.coordinator.consumer").addFilter(_NoPending())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,11 @@ and writing. So each is a transaction under a transactional id of the reader's o
 ones, then looks at the stored epoch, and then commits, as often as it likes without looking again:
 whoever stored another epoch must have initialised the id after it, which refuses its commits. Then
 it initialises anew, looks anew, and finds out whether it was replaced.
+
+A transaction that was ended is not visible at once, and a broker that dies in between may forget to
+make it visible (seen with 4.3: killed right after it acknowledged the end, it left the commit
+pending for ever; the next transaction of the same id ends it). So a commit counts only when it has
+been seen, and one that stays pending counts as not made.
 """
 
 from __future__ import annotations
@@ -26,8 +31,8 @@ from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly
 
 COMMIT_ATTEMPTS_MAX: Final = 5
 """How often a commit that others push aside is tried again."""
-STABLE_WITHIN_MS: Final = 300
-"""A commit of somebody else that is under way for so long is taken for that of a dead process."""
+STABLE_WITHIN_S: Final = 0.5
+"""A commit that is pending for so long counts as not made."""
 
 _PUSHED_ASIDE: Final = (
     kafka_errors.ProducerFencedError,
@@ -67,6 +72,7 @@ class CursorStore:
         self._clients = clients
         self._partition = clients.partition
         self._producers: dict[str, Any] = {}
+        self._consumers: dict[str, Any] = {}
         self._admin: Any = None
 
     def group(self, reader: str) -> str:
@@ -77,15 +83,8 @@ class CursorStore:
         """Return a reader's cursor, or None."""
         try:
             return self._stored(reader)
-        except kafka_errors.KafkaTimeoutError:
-            # A process died in the middle of a commit, or there is no broker.
-            try:
-                self._producer(reader)
-                return self._stored(reader)
-            except Exception as error:
-                failure = self._failed(error, reader)
-                raise failure from failure.__cause__
         except Exception as error:
+            self._drop(reader)
             failure = self._failed(error, reader)
             raise failure from failure.__cause__
 
@@ -97,9 +96,11 @@ class CursorStore:
                     self._producer(reader)
                     check_epoch(reader, self._stored(reader), cursor)
                 self._write(self._producers[reader], reader, cursor)
+                # Seen as it is, or as somebody has overwritten it since.
+                self._seen(reader, REQUEST_TIMEOUT_S)
                 return
             except _PUSHED_ASIDE:
-                self._drop(reader)
+                self._drop_producer(reader)
             except Exception as error:
                 self._drop(reader)
                 failure = self._failed(error, reader)
@@ -126,7 +127,7 @@ class CursorStore:
 
     def close(self) -> None:
         """Release the connections."""
-        for reader in list(self._producers):
+        for reader in {*self._producers, *self._consumers}:
             self._drop(reader)
         self._close_admin()
 
@@ -137,7 +138,7 @@ class CursorStore:
 
     def _producer(self, reader: str) -> Any:
         """Initialise the reader's transactional id: all earlier users of it are refused."""
-        self._drop(reader)
+        self._drop_producer(reader)
         producer = self._clients.transactional_producer(self.group(reader), REQUEST_TIMEOUT_S)
         try:
             producer.init_transactions()
@@ -154,19 +155,38 @@ class CursorStore:
         producer.commit_transaction()
 
     def _stored(self, reader: str) -> Cursor | None:
-        """Return what is committed for good; KafkaTimeoutError if a commit is under way."""
-        consumer = self._clients.consumer(
-            group_id=self.group(reader), isolation_level="read_committed"
-        )
+        """Return what was committed last, without what stays pending."""
         try:
-            found = consumer.committed(self._partition, metadata=True, timeout_ms=STABLE_WITHIN_MS)
-        finally:
-            close_quietly(consumer, autocommit=False, timeout_ms=0)
+            return self._seen(reader, STABLE_WITHIN_S)
+        except kafka_errors.KafkaTimeoutError:
+            consumer = self._clients.consumer(group_id=self.group(reader))
+            try:
+                return self._committed(consumer, REQUEST_TIMEOUT_S)
+            finally:
+                close_quietly(consumer, autocommit=False, timeout_ms=0)
+
+    def _seen(self, reader: str, timeout_s: float) -> Cursor | None:
+        """Return what is committed once nothing is pending; else KafkaTimeoutError."""
+        if reader not in self._consumers:
+            self._consumers[reader] = self._clients.consumer(
+                group_id=self.group(reader), isolation_level="read_committed", retry_backoff_ms=2
+            )
+        return self._committed(self._consumers[reader], timeout_s)
+
+    def _committed(self, consumer: Any, timeout_s: float) -> Cursor | None:
+        found = consumer.committed(self._partition, metadata=True, timeout_ms=int(1000 * timeout_s))
         if found is None or found.offset < 0:
             return None
         return from_metadata(found.offset, found.metadata or "")
 
     def _drop(self, reader: str) -> None:
+        """Begin with new connections next time."""
+        self._drop_producer(reader)
+        consumer = self._consumers.pop(reader, None)
+        if consumer is not None:
+            close_quietly(consumer, autocommit=False, timeout_ms=0)
+
+    def _drop_producer(self, reader: str) -> None:
         producer = self._producers.pop(reader, None)
         if producer is not None:
             close_quietly(producer, timeout=0)

@@ -1,0 +1,288 @@
+"""A Kafka log whose broker dies, hangs, or comes back with nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from kafka import KafkaAdminClient
+from log_backends import KAFKA_OPTIONS
+
+from dmq import (
+    Cursor,
+    KafkaOptions,
+    Log,
+    LogRegressedError,
+    LogUnavailableError,
+    Record,
+    open_log,
+)
+from haproc.ring.broker import LocalBroker, LocalKafka
+
+DEADLINE_S = 60.0
+OPTIONS = KafkaOptions(replication_factor=1, min_insync_replicas=1, append_timeout_s=2.0)
+ANSWERS_WITHIN_S = 8.0
+"""Reads and appends tell within this time that there is no broker."""
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A broker that tests may do anything to, as long as it runs again afterwards."""
+    kafka = LocalKafka.open_or_create(tmp_path_factory.mktemp("kafka"))
+    asyncio.run(kafka.start())
+    yield kafka
+    asyncio.run(kafka.stop())
+
+
+@pytest.fixture
+def broker(kafka: LocalKafka) -> LocalBroker:
+    return kafka.brokers["broker1"]
+
+
+@pytest.fixture
+def url(kafka: LocalKafka) -> str:
+    return f"kafka://{kafka.bootstrap_servers}/log-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+async def log(url: str) -> AsyncIterator[Log]:
+    log = await open_log(url, kafka=OPTIONS)
+    yield log
+    await log.close()
+
+
+async def until_works(call: Callable[[], Awaitable[T]]) -> T:
+    """Try until the log is available."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with contextlib.suppress(LogUnavailableError):
+                return await call()
+            await asyncio.sleep(0.02)
+
+
+async def is_unavailable(call: Awaitable[object]) -> float:
+    """The call says that the log is away; return after how many seconds."""
+    began = time.monotonic()
+    with pytest.raises(LogUnavailableError):
+        await call
+    return time.monotonic() - began
+
+
+async def none_works(log: Log, offset: int) -> None:
+    """Nothing that needs a broker works, and all say so in time, side by side."""
+    took = await asyncio.gather(
+        is_unavailable(log.append([Record("test", "lost")])),
+        is_unavailable(log.read(offset)),
+        is_unavailable(log.commit_cursor("a", Cursor(offset))),
+    )
+    assert took[0] < OPTIONS.append_timeout_s + 1
+    assert max(took) < ANSWERS_WITHIN_S
+
+
+async def all_works(log: Log, first: int) -> None:
+    """All works again, on the same handle, and every acknowledged record is there."""
+    (offset,) = await until_works(lambda: log.append([Record("test", "after")]))
+    entries = await until_works(lambda: log.read(first))
+    while entries[-1].offset < offset:
+        entries += await until_works(lambda: log.read(entries[-1].offset + 1))
+    keys = [entry.record.key for entry in entries]
+    assert keys[0] == "before" and keys[-1] == "after"
+    assert set(keys) <= {"before", "lost", "after"}
+    await until_works(lambda: log.commit_cursor("a", Cursor(offset, "after")))
+    assert await until_works(lambda: log.load_cursor("a")) == Cursor(offset, "after")
+    # And a waiting reader is woken again.
+    end = await until_works(log.end)
+    waiting = asyncio.create_task(log.wait(end, DEADLINE_S))
+    await asyncio.sleep(0)
+    await until_works(lambda: log.append([Record("test", "last")]))
+    assert await waiting
+
+
+async def test_broker_killed_all_fails_in_time_and_works_again_after_its_restart(
+    broker: LocalBroker, log: Log
+) -> None:
+    (first,) = await log.append([Record("test", "before")])
+    await log.commit_cursor("a", Cursor(first))
+    assert not await log.wait(first + 1, 0.05)
+    waiting = asyncio.create_task(log.wait(first + 1, DEADLINE_S))
+    await asyncio.sleep(0)
+    broker.kill()
+    await broker.wait_gone()
+    await none_works(log, first + 1)
+    await broker.start()
+    await all_works(log, first)
+    assert await waiting
+
+
+async def test_broker_frozen_all_fails_in_time_and_works_again_when_it_goes_on(
+    broker: LocalBroker, log: Log
+) -> None:
+    (first,) = await log.append([Record("test", "before")])
+    await log.commit_cursor("a", Cursor(first))
+    broker.signal(signal.SIGSTOP)
+    try:
+        await none_works(log, first + 1)
+    finally:
+        broker.signal(signal.SIGCONT)
+    await all_works(log, first)
+
+
+async def test_broker_frozen_never_blocks_the_event_loop(broker: LocalBroker, log: Log) -> None:
+    await log.append([Record("test", "before")])
+    slowest_s = 0.0
+    broker.signal(signal.SIGSTOP)
+    try:
+        use = asyncio.ensure_future(none_works(log, 1))
+        while not use.done():
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            slowest_s = max(slowest_s, time.monotonic() - began)
+        await use
+    finally:
+        broker.signal(signal.SIGCONT)
+    # A call that waits for the broker takes a second at least.
+    assert slowest_s < 0.7
+    await until_works(log.end)
+
+
+async def test_broker_killed_right_after_a_commit_has_the_cursor(
+    broker: LocalBroker, log: Log, url: str
+) -> None:
+    for number in range(3):
+        await log.commit_cursor("a", Cursor(number, "note", epoch=number))
+        broker.kill()
+        await broker.wait_gone()
+        await broker.start()
+        other = await until_works(lambda: open_log(url, kafka=OPTIONS))
+        found = await until_works(lambda: other.load_cursor("a"))
+        assert found == Cursor(number, "note", epoch=number)
+        await other.close()
+        # Whatever the broker forgot of it, the next commit goes through.
+        began = time.monotonic()
+        epoch = number
+        await until_works(lambda: log.commit_cursor("a", Cursor(9, "again", epoch=epoch)))
+        assert time.monotonic() - began < ANSWERS_WITHIN_S
+
+
+async def test_broker_killed_while_many_append_keeps_what_was_acknowledged(
+    broker: LocalBroker, log: Log
+) -> None:
+    acknowledged: dict[int, str] = {}
+    stop = asyncio.Event()
+
+    async def writer(name: int) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            key = f"{name} {number}"
+            with contextlib.suppress(LogUnavailableError):
+                (offset,) = await log.append([Record("test", key)])
+                acknowledged[offset] = key
+
+    writers = [asyncio.create_task(writer(name)) for name in range(16)]
+    for _ in range(2):
+        count = len(acknowledged)
+        async with asyncio.timeout(DEADLINE_S):
+            while len(acknowledged) < count + 200:
+                await asyncio.sleep(0.01)
+        broker.kill()
+        await broker.wait_gone()
+        await broker.start()
+    stop.set()
+    await asyncio.gather(*writers)
+    stored: dict[int, str] = {}
+    at = 0
+    while entries := await until_works(lambda: log.read(at)):
+        stored |= {entry.offset: entry.record.key for entry in entries}
+        at = entries[-1].offset + 1
+    assert acknowledged.items() <= stored.items()
+    # Sending again stored nothing twice.
+    assert len(set(stored.values())) == len(stored)
+
+
+async def test_open_without_a_broker_fails_in_time(broker: LocalBroker, url: str) -> None:
+    for end, go_on in ((signal.SIGSTOP, True), (signal.SIGKILL, False)):
+        broker.signal(end)
+        try:
+            took = await is_unavailable(open_log(url, kafka=OPTIONS))
+            assert took < 2 * ANSWERS_WITHIN_S
+        finally:
+            if go_on:
+                broker.signal(signal.SIGCONT)
+    await broker.wait_gone()
+    await broker.start()
+    log = await until_works(lambda: open_log(url, kafka=OPTIONS))
+    assert await log.append([Record("test")]) == [0]
+    await log.close()
+
+
+async def test_topic_deleted_under_a_handle_is_a_lost_log_and_is_not_made_anew(
+    kafka: LocalKafka, log: Log, url: str
+) -> None:
+    (offset,) = await log.append([Record("test")])
+    waiting = asyncio.create_task(log.wait(offset + 1, DEADLINE_S))
+    topic = url.rpartition("/")[2]
+    admin = await asyncio.to_thread(KafkaAdminClient, bootstrap_servers=kafka.bootstrap_servers)
+    await asyncio.to_thread(admin.delete_topics, [topic])
+    with pytest.raises(LogRegressedError, match="gone"):
+        await waiting
+    with pytest.raises(LogRegressedError, match="gone"):
+        await log.append([Record("test")])
+    with pytest.raises(LogRegressedError, match="gone"):
+        await log.read(offset)
+    assert topic not in await asyncio.to_thread(admin.list_topics)
+    await asyncio.to_thread(admin.close)
+
+
+async def test_topic_made_anew_under_a_handle_is_another_log(
+    kafka: LocalKafka, log: Log, url: str
+) -> None:
+    await log.append([Record("test", "old")] * 3)
+    waiting = asyncio.create_task(log.wait(3, DEADLINE_S))
+    topic = url.rpartition("/")[2]
+    admin = await asyncio.to_thread(KafkaAdminClient, bootstrap_servers=kafka.bootstrap_servers)
+    await asyncio.to_thread(admin.delete_topics, [topic])
+    await asyncio.to_thread(admin.close)
+    other = await until_works(lambda: open_log(url, kafka=OPTIONS))
+    assert await other.identity() != await log.identity()
+    await other.append([Record("test", "new")] * 10)
+    with pytest.raises(LogRegressedError):
+        await waiting
+    with pytest.raises(LogRegressedError):
+        await log.read(3)
+    with pytest.raises(LogRegressedError):
+        await log.append([Record("test")])
+    await other.close()
+
+
+async def test_broker_that_lost_its_disk_is_a_lost_log(tmp_path: Path) -> None:
+    kafka = LocalKafka.open_or_create(tmp_path / "kafka")
+    await kafka.start()
+    broker = kafka.brokers["broker1"]
+    try:
+        log = await open_log(f"kafka://{kafka.bootstrap_servers}/log", kafka=KAFKA_OPTIONS)
+        await log.append([Record("test")] * 3)
+        waiting = asyncio.create_task(log.wait(3, DEADLINE_S))
+        broker.kill()
+        await broker.wait_gone()
+        shutil.rmtree(broker.folder / "data")
+        await broker.start()
+        with pytest.raises(LogRegressedError):
+            await waiting
+        with pytest.raises(LogRegressedError):
+            await log.read(3)
+        with pytest.raises(LogRegressedError):
+            await log.append([Record("test")])
+        await log.close()
+    finally:
+        await kafka.stop()
