@@ -34,9 +34,13 @@ _ANY_CONF = "spark.sql.ansi.enabled"
 """Asked for where the question is only whether there is a session."""
 _base = protos.base
 _STATUS = _base.GetStatusResponse.OperationStatus
-_ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING, _STATUS.OPERATION_STATE_TERMINATING})
+_ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
+"""TERMINATING is not: the server says so once the statement has finished, failed or been cancelled,
+and has nothing left to do but forget it. Two of its threads may do that at once (Spark 4.2.1: a
+statement is interrupted just when its caller goes away), and then it says so for ever."""
 _ENDED = frozenset(
     {
+        _STATUS.OPERATION_STATE_TERMINATING,
         _STATUS.OPERATION_STATE_SUCCEEDED,
         _STATUS.OPERATION_STATE_FAILED,
         _STATUS.OPERATION_STATE_CANCELLED,
