@@ -140,11 +140,13 @@ async def read_rows(session: Session, sql: str, timeout_s: float) -> list[tuple[
 # -- in the end ----------------------------------------------------------------------------------
 
 
-async def finish(config: Config, tables: Sequence[str], history: History) -> None:
-    """Write down the whole log and what every cluster holds."""
-    checksums = await contents(config)
+async def finish(config: Config, tables: Sequence[str] | None, history: History) -> None:
+    """Write down the whole log, and (with ``tables``) what every cluster holds."""
     async with opened_log(config) as log:
         await _write_log(log, history)
+        if tables is None:
+            return
+        checksums = await contents(config)
         for cluster in config.clusters:
             position = await position_of(log, cluster.name)
             async with opened_session(config, cluster.name) as session:

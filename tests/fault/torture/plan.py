@@ -50,15 +50,15 @@ Victim = tuple[Target, str]
 
 _RECOVERY_S = {Target.HAPROC: 6.0, Target.SPARK: 30.0, Target.BROKER: 12.0}
 """Estimates on two busy cores, after the process is started again."""
-_STEPS = (
-    Step.APPEND_BEFORE,
-    Step.APPEND_AFTER,
-    Step.INTENT_AFTER,
-    Step.APPLY_BEFORE,
-    Step.APPLY_AFTER,
-    Step.APPLY_AFTER,  # the moment between a commit on Spark and the cursor
-    Step.CURSOR_AFTER,
-)
+_STEPS = {
+    Step.APPEND_BEFORE: 1,
+    Step.APPEND_AFTER: 2,
+    Step.INTENT_AFTER: 2,
+    Step.APPLY_BEFORE: 1,
+    Step.APPLY_AFTER: 5,
+    Step.CURSOR_AFTER: 2,
+}
+"""Mostly the moment between a commit on Spark and the cursor."""
 
 
 class Scheme(StrEnum):
@@ -183,10 +183,10 @@ class _Planner:
         pause_s = self._random.choice((0.0, self._random.uniform(0.5, 6.0)))
         match scheme:
             case Scheme.STEP:
-                step = f"{self._random.choice(_STEPS)}:{self._random.choice((1, 1, 2, 3))}"
+                (step,) = self._random.choices(list(_STEPS), list(_STEPS.values()))
+                armed = f"{step}:{self._random.choice((1, 1, 1, 2, 3))}"
                 self._break(haproc, now, pause_s + _RECOVERY_S[Target.HAPROC])
-                fault = Fault(now, Deed.STEP, scheme, (haproc,), step=step, lasts_s=pause_s)
-                return [fault]
+                return [Fault(now, Deed.STEP, scheme, (haproc,), step=armed, lasts_s=pause_s)]
             case Scheme.TWICE:
                 first = self._kill(scheme, now, [haproc], 0.0)
                 later = now + self._random.uniform(1.5, 4.5)
