@@ -16,19 +16,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from dmq.entries import RECORD_BYTES_MAX, check_cursor, encode_all
 from dmq.errors import LogError, LogRegressedError
 from dmq.interface import Cursor, Entry
-from dmq.kafka_admin import TopicWatch, open_topic
+from dmq.kafka_admin import TopicAdmin, open_topic
 from dmq.kafka_chunks import cut, head_of, value_bytes_max
 from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients
 from dmq.kafka_cursors import CursorStore
 from dmq.kafka_options import KafkaOptions
 from dmq.kafka_producer import Appender
-from dmq.kafka_reader import TopicReader
+from dmq.kafka_reader import ShrunkError, TopicReader
 from dmq.kafka_recent import Recent
 from dmq.kafka_tail import Tail
 from dmq.kafka_thread import Worker
@@ -44,9 +45,11 @@ SCAN_TIMEOUT_S: Final = 600.0
 CLOSE_TIMEOUT_S: Final = 2.0
 LOOK_S: Final = 1.0
 """How often is looked whether the topic is still the same one."""
+LOOKED_WITHIN_S: Final = 3.0
+"""Nothing is read if the last look was longer ago."""
 STUCK_S: Final = 3.0
 """A call for cursors that lasts so long while the broker answers others is given up, and its thread
-with it."""
+with it: kafka-python 3.0.12 may wait for ever for the end of a transaction whose broker died."""
 
 T = TypeVar("T")
 _logger = logging.getLogger("dmq")
@@ -56,10 +59,15 @@ class KafkaLog:
     """One process's handle to the log; see `dmq.interface.Log`. Made by ``open``."""
 
     def __init__(
-        self, clients: Clients, topic_id: str, appender: Appender, recent: Recent, bytes_max: int
+        self,
+        clients: Clients,
+        admin: TopicAdmin,
+        appender: Appender,
+        recent: Recent,
+        bytes_max: int,
     ) -> None:
         self._clients = clients
-        self._topic_id = topic_id
+        self._admin = admin
         self._appender = appender
         self._recent = recent
         self._record_bytes_max = bytes_max
@@ -70,15 +78,15 @@ class KafkaLog:
         self._reading = Worker("dmq-kafka-read")
         self._cursors = CursorStore(clients)
         self._committing = Worker("dmq-kafka-cursors")
-        self._watch = TopicWatch(clients, topic_id)
-        self._watching = Worker("dmq-kafka-watch")
+        self._administering = Worker("dmq-kafka-admin")
         self._answered = True
+        self._looked_at = self._loop.time()
         self._lost: LogRegressedError | None = None
         self._tail = Tail(
             clients, recent, self._waiters.advance, self._lost_place, lambda: bool(self._waiters)
         )
         self._asking_end: asyncio.Task[None] | None = None
-        self._looking = self._loop.create_task(self._look())
+        self._looking = self._loop.create_task(self._keep_looking())
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -102,21 +110,29 @@ class KafkaLog:
 
         appender = Appender(clients, stored)
         opening = Worker("dmq-kafka-open")
+        given_up = threading.Event()
 
-        def connect() -> str:
-            topic_id = open_topic(clients)
-            appender.start()
-            return topic_id
+        def connect() -> TopicAdmin:
+            admin = open_topic(clients)
+            try:
+                appender.start()
+            except BaseException:
+                admin.close()
+                raise
+            if given_up.is_set():
+                admin.close()
+            return admin
 
         try:
             doing = f"opening topic {url.topic} at {', '.join(url.servers)}"
-            topic_id = await opening.call(connect, OPEN_TIMEOUT_S, doing)
+            admin = await opening.call(connect, OPEN_TIMEOUT_S, doing)
         except BaseException:
+            given_up.set()
             appender.stop()
             raise
         finally:
             opening.stop()
-        log = cls(clients, topic_id, appender, recent, record_bytes_max)
+        log = cls(clients, admin, appender, recent, record_bytes_max)
         return log
 
     async def append(self, records: Sequence[Record]) -> list[int]:
@@ -184,15 +200,18 @@ class KafkaLog:
 
     async def cursors(self) -> Mapping[str, Cursor]:
         """See Log.cursors."""
-        return await self._commit(lambda cursors: cursors.cursors())
+        groups = await self._administer(lambda: self._admin.groups(f"{self._clients.topic}."))
+        return await self._commit(lambda cursors: cursors.cursors(groups))
 
     async def trim(self, before: int) -> None:
         """See Log.trim. Parts of large records that are still needed stay."""
-        await self._read(lambda: self._reader.trim(before), SCAN_TIMEOUT_S)
+        point = await self._read(lambda: self._reader.trim_point(before), SCAN_TIMEOUT_S)
+        await self._administer(lambda: self._admin.delete_below(point))
+        await self._read(lambda: self._reader.trimmed(point))
 
     async def identity(self) -> str:
         """See Log.identity: the id that Kafka gave the topic when it was created."""
-        return self._topic_id
+        return self._admin.topic_id
 
     async def close(self) -> None:
         """See Log.close."""
@@ -222,8 +241,15 @@ class KafkaLog:
 
     async def _read(self, call: Callable[[], T], timeout_s: float = READ_TIMEOUT_S) -> T:
         self._check_usable()
+        if self._loop.time() - self._looked_at > LOOKED_WITHIN_S:
+            # This process was frozen, or the brokers were away: anything may have happened.
+            await self._look()
         doing = f"reading topic {self._clients.topic} at {', '.join(self._clients.servers)}"
-        return await self._reading.call(call, timeout_s, doing)
+        try:
+            return await self._reading.call(call, timeout_s, doing)
+        except ShrunkError as error:
+            self._lose(error)
+            raise
 
     def _follow(self) -> None:
         if self._waiters and self._closing is None:
@@ -244,18 +270,32 @@ class KafkaLog:
         finally:
             self._asking_end = None
 
-    async def _look(self) -> None:
-        """Notice when the topic is gone or another one."""
+    async def _keep_looking(self) -> None:
         while self._lost is None:
             await asyncio.sleep(LOOK_S)
             try:
-                await self._watching.call(self._watch.check, READ_TIMEOUT_S, "looking at the topic")
-                self._answered = True
-            except LogRegressedError as error:
-                self._lose(error)
+                await self._look()
             except LogError as error:
-                self._answered = False
                 _logger.debug("%s", error)
+
+    async def _look(self) -> None:
+        """Notice when the topic is gone or another one."""
+        began = self._loop.time()
+        try:
+            await self._administer(self._admin.check)
+        except LogRegressedError as error:
+            self._lose(error)
+            raise
+        except LogError:
+            self._answered = False
+            raise
+        self._looked_at = began
+        self._answered = True
+
+    async def _administer(self, call: Callable[[], T]) -> T:
+        self._check_usable()
+        doing = f"topic {self._clients.topic} at {', '.join(self._clients.servers)}"
+        return await self._administering.call(call, READ_TIMEOUT_S, doing)
 
     def _lose(self, error: LogRegressedError) -> None:
         self._lost = error
@@ -287,7 +327,7 @@ class KafkaLog:
         workers = {
             self._reading: self._reader.close,
             self._committing: self._cursors.close,
-            self._watching: self._watch.close,
+            self._administering: self._admin.close,
         }
         for worker, release in workers.items():
             with contextlib.suppress(LogError):

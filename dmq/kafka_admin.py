@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from dmq.errors import LogError, LogRegressedError, LogUnavailableError
-from dmq.kafka_clients import Clients, close_quietly
+from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly
 from dmq.kafka_topic import faults, needed
 
 GONE_AFTER_S: Final = 3.0
@@ -20,17 +21,19 @@ CURSORS_KEPT_DAYS_MIN: Final = 30
 ASK_AGAIN_S: Final = 0.1
 
 _UNKNOWN_TOPIC: Final = kafka_errors.UnknownTopicOrPartitionError.errno
+T = TypeVar("T")
 _logger = logging.getLogger("dmq")
 
 
-def open_topic(clients: Clients) -> str:
-    """Make the topic if there is none, check it, and return its id. Blocks.
+def open_topic(clients: Clients) -> TopicAdmin:
+    """Make the topic if there is none, and check it. Blocks.
 
     Raises LogError for a topic that could lose records, with what mends it.
     """
     topic, options = clients.topic, clients.options
-    admin = _admin(clients, f"topic {topic} cannot be reached")
+    admin: Any = None
     try:
+        admin = clients.admin()
         found = _describe(admin, topic)
         if found is None:
             _create(clients, admin)
@@ -47,21 +50,11 @@ def open_topic(clients: Clients) -> str:
         if wrong:
             raise LogError(f"topic {topic} cannot hold a log: {'; '.join(wrong)}")
         _warn_of_short_memory(admin, partitions[0]["leader_id"])
-        return str(found["topic_id"])
-    except LogError:
-        raise
+        return TopicAdmin(clients, admin, str(found["topic_id"]))
     except Exception as error:
+        if admin is not None:
+            close_quietly(admin)
         failure = clients.error(error, f"topic {topic} cannot be opened")
-        raise failure from failure.__cause__
-    finally:
-        close_quietly(admin)
-
-
-def _admin(clients: Clients, doing: str) -> Any:
-    try:
-        return clients.admin()
-    except Exception as error:
-        failure = clients.error(error, doing)
         raise failure from failure.__cause__
 
 
@@ -125,27 +118,20 @@ def _warn_of_short_memory(admin: Any, broker: int) -> None:
         )
 
 
-class TopicWatch:
-    """Asks again and again whether the topic is still the one that was opened."""
+class TopicAdmin:
+    """What is asked of the brokers beside records and cursors. Belongs to one thread; blocks."""
 
-    def __init__(self, clients: Clients, topic_id: str) -> None:
+    def __init__(self, clients: Clients, admin: Any, topic_id: str) -> None:
         self._clients = clients
-        self._topic_id = topic_id
-        self._admin: Any = None
+        self._admin = admin
+        self.topic_id = topic_id
         self._missing_since: float | None = None
 
     def check(self) -> None:
-        """Return if it is; LogRegressedError if it is gone or another one. Blocks."""
+        """Return if the topic is the one that was opened; LogRegressedError if not."""
         topic = self._clients.topic
-        try:
-            if self._admin is None:
-                self._admin = self._clients.admin()
-            found = _describe(self._admin, topic)
-        except Exception as error:
-            self.close()
-            failure = self._clients.error(error, f"topic {topic} cannot be looked at")
-            raise failure from failure.__cause__
-        if found is not None and str(found["topic_id"]) == self._topic_id:
+        found = self._asking(lambda: _describe(self._admin, topic))
+        if found is not None and str(found["topic_id"]) == self.topic_id:
             self._missing_since = None
             return
         if found is not None:
@@ -157,8 +143,27 @@ class TopicWatch:
         if now - self._missing_since >= GONE_AFTER_S:
             raise LogRegressedError(f"topic {topic} is gone, and its records with it")
 
+    def groups(self, prefix: str) -> list[str]:
+        """Return the consumer groups whose names begin so."""
+        found = self._asking(self._admin.list_groups)
+        return [group["group_id"] for group in found if group["group_id"].startswith(prefix)]
+
+    def delete_below(self, offset: int) -> None:
+        """Delete the records below this offset."""
+        timeout_ms = int(1000 * REQUEST_TIMEOUT_S)
+        self._asking(
+            lambda: self._admin.delete_records(
+                {self._clients.partition: offset}, timeout_ms=timeout_ms
+            )
+        )
+
     def close(self) -> None:
         """Release the connection."""
-        if self._admin is not None:
-            close_quietly(self._admin)
-            self._admin = None
+        close_quietly(self._admin)
+
+    def _asking(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except Exception as error:
+            failure = self._clients.error(error, f"topic {self._clients.topic}")
+            raise failure from failure.__cause__

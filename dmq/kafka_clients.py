@@ -3,13 +3,18 @@
 Secrets among the settings appear nowhere: not in errors, not in the log. (kafka-python itself
 writes its requests to the log at level DEBUG, the one with the password included: that one is left
 out.)
+
+A client that finds no broker when it is made leaves a thread and sockets behind (kafka-python
+3.0.12). So after a log was opened no client looks for a broker when it is made: the brokers'
+version is known by then, and the one admin client, which always looks, is kept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -36,6 +41,7 @@ _OWN: Final = frozenset(
         "retry_backoff_ms",
         "reconnect_backoff_max_ms",
         "metrics_enabled",
+        "api_version",
     }
 )
 """Settings that the log chooses itself."""
@@ -78,13 +84,14 @@ logging.getLogger("kafka.net.connection").addFilter(_NoCredentials())
 logging.getLogger("kafka.coordinator.consumer").addFilter(_NoPending())
 
 
-@dataclass(frozen=True)
 class Clients:
     """Makes clients for one topic."""
 
-    servers: tuple[str, ...]
-    topic: str
-    options: KafkaOptions
+    def __init__(self, servers: tuple[str, ...], topic: str, options: KafkaOptions) -> None:
+        self.servers = servers
+        self.topic = topic
+        self.options = options
+        self._version: tuple[int, ...] | None = None
 
     @property
     def partition(self) -> TopicPartition:
@@ -105,8 +112,18 @@ class Clients:
                 )
 
     def admin(self) -> Any:
-        """Return a new admin client; raises if no broker answers."""
-        return KafkaAdminClient(**self._shared())
+        """Return a new admin client, and learn the brokers' version; raises if none answers."""
+        if not self._any_listens():
+            raise kafka_errors.KafkaConnectionError("no broker takes a connection")
+        admin = KafkaAdminClient(**self._shared())
+        try:
+            probe = self.consumer()
+            self._version = probe.config["api_version"]
+            close_quietly(probe, autocommit=False, timeout_ms=0)
+        except BaseException:
+            close_quietly(admin)
+            raise
+        return admin
 
     def consumer(self, **settings: object) -> Any:
         """Return a new consumer that commits nothing by itself and never resets its place."""
@@ -117,6 +134,7 @@ class Clients:
             "allow_auto_create_topics": False,
             "max_partition_fetch_bytes": FETCH_BYTES_MAX,
             "metrics_enabled": False,
+            "api_version": self._version,
         }
         return KafkaConsumer(**{**self._shared(), **shared, **settings})
 
@@ -139,6 +157,7 @@ class Clients:
                 "request_timeout_ms": max(1, timeout_ms // 2),
                 "allow_auto_create_topics": False,
                 "metrics_enabled": False,
+                "api_version": self._version,
             }
         )
 
@@ -154,6 +173,7 @@ class Clients:
                 "retry_backoff_ms": 5,
                 "allow_auto_create_topics": False,
                 "metrics_enabled": False,
+                "api_version": self._version,
             }
         )
 
@@ -179,6 +199,16 @@ class Clients:
             "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
             "retry_backoff_ms": RETRY_BACKOFF_MS,
         }
+
+    def _any_listens(self) -> bool:
+        if self.options.client.get("proxy_url"):
+            return True
+        for server in self.servers:
+            host, _, port = server.rpartition(":")
+            with contextlib.suppress(OSError):
+                socket.create_connection((host.strip("[]"), int(port)), REQUEST_TIMEOUT_S).close()
+                return True
+        return False
 
     def _without_secrets(self, text: str) -> str:
         for secret in secrets(self.options.client):

@@ -18,7 +18,7 @@ been seen, and one that stays pending counts as not made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
@@ -73,7 +73,6 @@ class CursorStore:
         self._partition = clients.partition
         self._producers: dict[str, Any] = {}
         self._consumers: dict[str, Any] = {}
-        self._admin: Any = None
 
     def group(self, reader: str) -> str:
         """Return the consumer group of a reader."""
@@ -110,31 +109,19 @@ class CursorStore:
             "failed"
         )
 
-    def cursors(self) -> Mapping[str, Cursor]:
-        """Return the cursors of all readers of the topic."""
+    def cursors(self, groups: Sequence[str]) -> Mapping[str, Cursor]:
+        """Return the cursors of those of these groups that read the topic."""
         prefix = self.group("")
-        try:
-            if self._admin is None:
-                self._admin = self._clients.admin()
-            groups = [found["group_id"] for found in self._admin.list_groups()]
-        except Exception as error:
-            self._close_admin()
-            failure = self._failed(error, "*")
-            raise failure from failure.__cause__
-        readers = [group.removeprefix(prefix) for group in groups if group.startswith(prefix)]
-        found = {reader: self.load(reader) for reader in sorted(readers)}
+        found = {
+            group.removeprefix(prefix): self.load(group.removeprefix(prefix))
+            for group in sorted(groups)
+        }
         return {reader: cursor for reader, cursor in found.items() if cursor is not None}
 
     def close(self) -> None:
         """Release the connections."""
         for reader in {*self._producers, *self._consumers}:
             self._drop(reader)
-        self._close_admin()
-
-    def _close_admin(self) -> None:
-        if self._admin is not None:
-            close_quietly(self._admin)
-            self._admin = None
 
     def _producer(self, reader: str) -> Any:
         """Initialise the reader's transactional id: all earlier users of it are refused."""

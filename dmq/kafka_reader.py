@@ -33,6 +33,10 @@ _FILLER: Final = Record(FILLER)
 _TIMEOUT_MS: Final = int(1000 * REQUEST_TIMEOUT_S)
 
 
+class ShrunkError(LogRegressedError):
+    """The log ends before a record that it once gave out."""
+
+
 class TopicReader:
     """See the module. Belongs to one thread."""
 
@@ -41,7 +45,6 @@ class TopicReader:
         self._partition = clients.partition
         self._recent = recent
         self._consumer: Any = None
-        self._admin: Any = None
         self._position: int | None = None
         self._end_heard = 0
         self._passed: dict[int, bytes] = {}
@@ -60,17 +63,19 @@ class TopicReader:
         """Return the entries from this offset on, within both limits but at least one."""
         return self._asking(lambda: self._read(start, max(1, records_max), bytes_max))
 
-    def trim(self, before: int) -> int:
-        """Delete what is below this offset and no later record needs; return the log's start."""
-        return self._asking(lambda: self._trim(before))
+    def trim_point(self, before: int) -> int:
+        """Return up to where may be deleted: no record from ``before`` on needs what is below."""
+        return self._asking(lambda: self._trim_point(before))
+
+    def trimmed(self, point: int) -> None:
+        """Wait until the deletion below this offset shows, which is at once with one broker."""
+        self._asking(lambda: self._trimmed(point))
 
     def close(self) -> None:
         """Release the connections."""
         if self._consumer is not None:
             close_quietly(self._consumer, autocommit=False, timeout_ms=0)
-        if self._admin is not None:
-            close_quietly(self._admin)
-        self._consumer = self._admin = self._position = None
+        self._consumer = self._position = None
 
     def _asking(self, call: Callable[[], T]) -> T:
         try:
@@ -97,7 +102,11 @@ class TopicReader:
     def _end(self) -> int:
         found = self._consumer.end_offsets([self._partition], timeout_ms=_TIMEOUT_MS)
         end = int(found[self._partition])
-        check_not_beyond(self._end_heard, end)
+        if end < self._end_heard:
+            raise ShrunkError(
+                f"topic {self._clients.topic} ends at {end}, but had {self._end_heard} records: it "
+                "lost its newest ones, or is another one"
+            )
         self._end_heard = end
         return end
 
@@ -203,7 +212,7 @@ class TopicReader:
 
     # -- trimming --------------------------------------------------------------------------
 
-    def _trim(self, before: int) -> int:
+    def _trim_point(self, before: int) -> int:
         start, end = self._span()
         check_not_beyond(before, end)
         if before <= start:
@@ -214,15 +223,7 @@ class TopicReader:
             for offset, data in self._fetch(at, SCAN_RECORDS_MAX):
                 self._parts.see(offset, data)
                 at = offset + 1
-        point = self._parts.trim_point(before, lone_from)
-        if point > start:
-            if self._admin is None:
-                self._admin = self._clients.admin()
-            self._admin.delete_records({self._partition: point}, timeout_ms=_TIMEOUT_MS)
-            start = self._reaches(point)
-        self._parts.forget(start)
-        self._recent.forget(start)
-        return start
+        return max(start, self._parts.trim_point(before, lone_from))
 
     def _lone_from(self, end: int) -> int:
         """Return the offset from which on parts may still get a head."""
@@ -238,10 +239,10 @@ class TopicReader:
         found = self._consumer.poll(timeout_ms=_TIMEOUT_MS, max_records=1)
         return [record.timestamp for record in found.get(self._partition, ())] or [0]
 
-    def _reaches(self, point: int) -> int:
-        """Wait until the deletion shows, which is at once with one broker."""
+    def _trimmed(self, point: int) -> None:
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while (start := self._span()[0]) < point:
             if time.monotonic() >= deadline:
                 raise LogUnavailableError(f"the trim to offset {point} did not take effect in time")
-        return start
+        self._parts.forget(start)
+        self._recent.forget(start)

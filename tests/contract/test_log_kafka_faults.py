@@ -27,6 +27,9 @@ from dmq import (
 )
 from haproc.ring.broker import LocalBroker, LocalKafka
 
+# A client of kafka-python that finds no broker ends without closing its sockets.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 DEADLINE_S = 60.0
 OPTIONS = KafkaOptions(replication_factor=1, min_insync_replicas=1, append_timeout_s=2.0)
 ANSWERS_WITHIN_S = 8.0
@@ -68,6 +71,14 @@ async def until_works(call: Callable[[], Awaitable[T]]) -> T:
             with contextlib.suppress(LogUnavailableError):
                 return await call()
             await asyncio.sleep(0.02)
+
+
+async def waits(log: Log, offset: int) -> asyncio.Task[bool]:
+    """Return a wait that has begun."""
+    assert not await log.wait(offset, 0.05)
+    waiting = asyncio.create_task(log.wait(offset, DEADLINE_S))
+    await asyncio.sleep(0)
+    return waiting
 
 
 async def is_unavailable(call: Awaitable[object]) -> float:
@@ -113,9 +124,7 @@ async def test_broker_killed_all_fails_in_time_and_works_again_after_its_restart
 ) -> None:
     (first,) = await log.append([Record("test", "before")])
     await log.commit_cursor("a", Cursor(first))
-    assert not await log.wait(first + 1, 0.05)
-    waiting = asyncio.create_task(log.wait(first + 1, DEADLINE_S))
-    await asyncio.sleep(0)
+    waiting = await waits(log, first + 1)
     broker.kill()
     await broker.wait_gone()
     await none_works(log, first + 1)
@@ -230,7 +239,7 @@ async def test_topic_deleted_under_a_handle_is_a_lost_log_and_is_not_made_anew(
     kafka: LocalKafka, log: Log, url: str
 ) -> None:
     (offset,) = await log.append([Record("test")])
-    waiting = asyncio.create_task(log.wait(offset + 1, DEADLINE_S))
+    waiting = await waits(log, offset + 1)
     topic = url.rpartition("/")[2]
     admin = await asyncio.to_thread(KafkaAdminClient, bootstrap_servers=kafka.bootstrap_servers)
     await asyncio.to_thread(admin.delete_topics, [topic])
@@ -248,7 +257,7 @@ async def test_topic_made_anew_under_a_handle_is_another_log(
     kafka: LocalKafka, log: Log, url: str
 ) -> None:
     await log.append([Record("test", "old")] * 3)
-    waiting = asyncio.create_task(log.wait(3, DEADLINE_S))
+    waiting = await waits(log, 3)
     topic = url.rpartition("/")[2]
     admin = await asyncio.to_thread(KafkaAdminClient, bootstrap_servers=kafka.bootstrap_servers)
     await asyncio.to_thread(admin.delete_topics, [topic])
@@ -272,7 +281,7 @@ async def test_broker_that_lost_its_disk_is_a_lost_log(tmp_path: Path) -> None:
     try:
         log = await open_log(f"kafka://{kafka.bootstrap_servers}/log", kafka=KAFKA_OPTIONS)
         await log.append([Record("test")] * 3)
-        waiting = asyncio.create_task(log.wait(3, DEADLINE_S))
+        waiting = await waits(log, 3)
         broker.kill()
         await broker.wait_gone()
         shutil.rmtree(broker.folder / "data")
