@@ -95,23 +95,21 @@ def _end_of_faults(run: Run) -> float:
 def _without_any(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return how long no HAProc said READY, in all and at the longest, as the watch saw it."""
     ready: set[str] = set()
-    seen: set[str] = set()
+    gaps: list[float] = []
     since: float | None = None
-    total = longest = 0.0
     for event in events:
-        if event["type"] != "state":
-            continue
-        seen.add(event["cluster"])
-        if event["state"] == "READY":
-            ready.add(event["cluster"])
-            if since is not None:
-                total, longest = total + event["t"] - since, max(longest, event["t"] - since)
-                since = None
-        else:
+        if event["type"] == "state":
             had = bool(ready)
-            ready.discard(event["cluster"])
-            if had and not ready and since is None:
+            if event["state"] == "READY":
+                ready.add(event["cluster"])
+            else:
+                ready.discard(event["cluster"])
+            if had and not ready:
                 since = float(event["t"])
+        if since is not None and (ready or event is events[-1]):
+            gaps.append(event["t"] - since)
+            since = None
+    total, longest = sum(gaps), max(gaps, default=0.0)
     return {"total": round(total, 1), "longest": round(longest, 1)}
 
 
