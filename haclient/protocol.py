@@ -36,7 +36,7 @@ class Rejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement to send; the same bytes at every attempt, but for the session."""
+    """A statement to send; the same bytes at every attempt, but for the session and its age."""
 
     request_id: str
     text: str
@@ -44,15 +44,24 @@ class Statement:
     parameters: list[dict[str, Any]] | None = None
     parameter_rows: list[list[dict[str, Any]]] | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    age_s: float = 0.0
+    """How long ago somebody first sent it, before this connection did."""
 
-    def body(self, session_id: str | None, catalog: str | None, schema: str | None) -> bytes:
-        """Return the request's JSON; a session knows its own catalog and schema."""
+    def body(
+        self, session_id: str | None, catalog: str | None, schema: str | None, age_s: float = 0.0
+    ) -> bytes:
+        """Return the request's JSON; a session knows its own catalog and schema.
+
+        ``age_s``: how long ago it was first sent, now; 0 for a first attempt.
+        """
         fields: dict[str, Any] = {
             "statement": self.text,
             "request_id": self.request_id,
             "timeout_s": server_timeout_s(self.timeout_s),
             **self.options,
         }
+        if age_s:
+            fields["age_s"] = round(age_s, 3)
         if self.parameters is not None:
             fields["parameters"] = self.parameters
         if self.parameter_rows is not None:
@@ -70,6 +79,11 @@ def check_options(options: Mapping[str, Any]) -> dict[str, str]:
     if unknown:
         raise InterfaceError(f"execute() has no option {', '.join(unknown)}")
     return {name: str(value) for name, value in options.items() if value is not None}
+
+
+def age_text(age_s: float) -> str | None:
+    """Return an age for a query; None for a first attempt, which has none."""
+    return f"{age_s:.3f}" if age_s else None
 
 
 def server_timeout_s(timeout_s: float) -> float:

@@ -13,7 +13,7 @@ class FailureKind(StrEnum):
     AVAILABILITY = "availability"
     """This HAProc cannot answer now; the next one may, with the same request id."""
     REFUSED = "refused"
-    """HAProc will not run this request as it stands; nothing was changed."""
+    """HAProc will not run this request as it stands; it has changed nothing by itself."""
 
 
 class Outcome(StrEnum):

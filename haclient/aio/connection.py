@@ -22,6 +22,22 @@ _CANCEL_S = 5.0
 _CLOSE_S = 1.0
 
 
+class Age:
+    """How long ago a request was first sent."""
+
+    def __init__(self, before_s: float) -> None:
+        self._before_s = before_s
+        self._began: float | None = None
+
+    def now(self) -> float:
+        """Return the age at an attempt; for the first one what the caller said."""
+        if self._began is None:
+            self._began = now()
+            return self._before_s
+        # Not 0 however quick: it is no first attempt.
+        return self._before_s + max(now() - self._began, 0.001)
+
+
 class AsyncConnection:
     """A connection; opens nothing until the first statement.
 
@@ -77,8 +93,11 @@ class AsyncConnection:
         *,
         request_id: str | None = None,
         timeout_s: float | None = None,
+        age_s: float = 0.0,
     ) -> dict[str, Any]:
         """Append rows to a table as one operation, by column name; return the ``ha`` block.
+
+        ``age_s``: how long ago this ``request_id`` was first sent, if it was.
 
         ``data``: a pyarrow Table, RecordBatch, RecordBatchReader or iterable of batches, or a
         pandas DataFrame. ``table``: ``[catalog.][schema.]name``.
@@ -97,10 +116,12 @@ class AsyncConnection:
             "catalog": catalog,
             "schema": schema,
         }
-        path = protocol.rows_path(table, query)
         headers = {**self._headers, "Content-Type": protocol.ARROW_STREAM}
 
+        age = Age(age_s)
+
         async def attempt(server: Server, deadline: float) -> AsyncResult:
+            path = protocol.rows_path(table, {**query, "age_s": protocol.age_text(age.now())})
             response = await self._ring.transport.request(
                 server, "POST", path, headers, body, deadline
             )
@@ -115,10 +136,11 @@ class AsyncConnection:
         """Run a statement on the ring; what a cursor calls."""
         self.check_open()
         limit = -1 if stream else self.settings.buffer_bytes_max
+        age = Age(statement.age_s)
 
         async def attempt(server: Server, deadline: float) -> AsyncResult:
             self._running[statement.request_id] = server
-            return await self._attempt(statement, server, deadline, limit)
+            return await self._attempt(statement, age, server, deadline, limit)
 
         try:
             result = await self._ring.run(
@@ -132,13 +154,14 @@ class AsyncConnection:
         return result
 
     async def _attempt(
-        self, statement: Statement, server: Server, deadline: float, limit: int
+        self, statement: Statement, age: Age, server: Server, deadline: float, limit: int
     ) -> AsyncResult:
         """Send the statement to one server, after opening the session there if it needs one."""
         reopened = False
         while True:
             session_id = await self._session.ensure(server, deadline)
-            body = statement.body(session_id, self.settings.catalog, self.settings.schema)
+            catalog, schema = self.settings.catalog, self.settings.schema
+            body = statement.body(session_id, catalog, schema, age.now())
             response = await self._ring.transport.request(
                 server, "POST", protocol.STATEMENTS, self._statement_headers, body, deadline
             )

@@ -134,7 +134,8 @@ def _given_up(action: GiveUp, last: Failure, request_id: str) -> DatabaseError:
         error_class=f"HACLIENT_{action.reason.name}",
         sqlstate=_SQLSTATES[action.reason],
         hint=(
-            f"run it again with request_id={request_id!r}: it is not applied twice"
+            f"run it again with request_id={request_id!r} and age_s (the seconds since it was "
+            "first sent): it is not applied twice"
             if unknown
             else last.hint or "nothing was done; try again once a server is available"
         ),

@@ -23,6 +23,22 @@ _CANCEL_S = 5.0
 _CLOSE_S = 1.0
 
 
+class Age:
+    """How long ago a request was first sent."""
+
+    def __init__(self, before_s: float) -> None:
+        self._before_s = before_s
+        self._began: float | None = None
+
+    def now(self) -> float:
+        """Return the age at an attempt; for the first one what the caller said."""
+        if self._began is None:
+            self._began = now()
+            return self._before_s
+        # Not 0 however quick: it is no first attempt.
+        return self._before_s + max(now() - self._began, 0.001)
+
+
 class Connection:
     """A connection; opens nothing until the first statement.
 
@@ -78,8 +94,11 @@ class Connection:
         *,
         request_id: str | None = None,
         timeout_s: float | None = None,
+        age_s: float = 0.0,
     ) -> dict[str, Any]:
         """Append rows to a table as one operation, by column name; return the ``ha`` block.
+
+        ``age_s``: how long ago this ``request_id`` was first sent, if it was.
 
         ``data``: a pyarrow Table, RecordBatch, RecordBatchReader or iterable of batches, or a
         pandas DataFrame. ``table``: ``[catalog.][schema.]name``.
@@ -98,10 +117,12 @@ class Connection:
             "catalog": catalog,
             "schema": schema,
         }
-        path = protocol.rows_path(table, query)
         headers = {**self._headers, "Content-Type": protocol.ARROW_STREAM}
 
+        age = Age(age_s)
+
         def attempt(server: Server, deadline: float) -> Result:
+            path = protocol.rows_path(table, {**query, "age_s": protocol.age_text(age.now())})
             response = self._ring.transport.request(server, "POST", path, headers, body, deadline)
             return receive(response, server, str(request_id), len(body) + (1 << 20))
 
@@ -112,10 +133,11 @@ class Connection:
         """Run a statement on the ring; what a cursor calls."""
         self.check_open()
         limit = -1 if stream else self.settings.buffer_bytes_max
+        age = Age(statement.age_s)
 
         def attempt(server: Server, deadline: float) -> Result:
             self._running[statement.request_id] = server
-            return self._attempt(statement, server, deadline, limit)
+            return self._attempt(statement, age, server, deadline, limit)
 
         try:
             result = self._ring.run(
@@ -128,12 +150,15 @@ class Connection:
             self._session.record(result.server, statement.text, has_parameters)
         return result
 
-    def _attempt(self, statement: Statement, server: Server, deadline: float, limit: int) -> Result:
+    def _attempt(
+        self, statement: Statement, age: Age, server: Server, deadline: float, limit: int
+    ) -> Result:
         """Send the statement to one server, after opening the session there if it needs one."""
         reopened = False
         while True:
             session_id = self._session.ensure(server, deadline)
-            body = statement.body(session_id, self.settings.catalog, self.settings.schema)
+            catalog, schema = self.settings.catalog, self.settings.schema
+            body = statement.body(session_id, catalog, schema, age.now())
             response = self._ring.transport.request(
                 server, "POST", protocol.STATEMENTS, self._statement_headers, body, deadline
             )

@@ -52,15 +52,17 @@ class Cursor:
         request_id: str | None = None,
         timeout_s: float | None = None,
         stream: bool = False,
+        age_s: float = 0.0,
         **options: str | None,
     ) -> Cursor:
         """Run one statement with ``?`` (a sequence) or ``:name`` (a mapping) parameters.
 
         ``request_id``: the idempotency key; made here unless given. ``timeout_s``: the total
         deadline. ``stream``: hand rows out as they come instead of reading the result first.
+        ``age_s``: how long ago this ``request_id`` was first sent, if it was, by whomever.
         ``options``: ``consistency``, ``operation_class``, ``fanout``.
         """
-        statement = self._statement(operation, request_id, timeout_s, options)
+        statement = self._statement(operation, request_id, timeout_s, age_s, options)
         self._run(replace(statement, parameters=encode(parameters)), stream)
         return self
 
@@ -71,6 +73,7 @@ class Cursor:
         *,
         request_id: str | None = None,
         timeout_s: float | None = None,
+        age_s: float = 0.0,
         **options: str | None,
     ) -> Cursor:
         """Run a statement for each set of parameters.
@@ -80,7 +83,7 @@ class Cursor:
         ``<request_id>.2`` …, up to the first error; ``timeout_s`` is then each one's.
         """
         sets = [encode(each) or [] for each in seq_of_parameters]
-        statement = self._statement(operation, request_id, timeout_s, options)
+        statement = self._statement(operation, request_id, timeout_s, age_s, options)
         if not sets:
             self._reset()
             self.rowcount = 0
@@ -95,16 +98,20 @@ class Cursor:
         operation: str,
         request_id: str | None,
         timeout_s: float | None,
+        age_s: float,
         options: dict[str, Any],
     ) -> Statement:
         self._check_open()
         if timeout_s is not None and timeout_s <= 0:
             raise InterfaceError("timeout_s must be greater than 0")
+        if age_s < 0:
+            raise InterfaceError("age_s must not be negative")
         return Statement(
             request_id=request_id or new_request_id(),
             text=operation,
             timeout_s=timeout_s or self.connection.settings.timeout_s,
             options=protocol.check_options(options),
+            age_s=age_s,
         )
 
     def _run_each(self, statement: Statement, sets: list[list[dict[str, Any]]]) -> None:

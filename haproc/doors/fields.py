@@ -17,6 +17,7 @@ from haproc.doors.errors import BAD_REQUEST, refused
 
 ID_PATTERN: Final = "[A-Za-z0-9._:-]{1,128}"
 _ID: Final = re.compile(ID_PATTERN)
+AGE_MAX_S: Final = 1e9
 _INTEGER_MAX: Final = (1 << 63) - 1
 
 E = TypeVar("E", bound=StrEnum)
@@ -108,6 +109,17 @@ def seconds(value: object, name: str, maximum_s: float) -> float | None:
         raise wrong(name, "a number of seconds", value)
     if not 0 < value <= maximum_s or math.isnan(value):
         raise refused(BAD_REQUEST, f"{name} must be above 0 and at most {maximum_s:g}")
+    return float(value)
+
+
+def age(value: object) -> float:
+    """Return how long ago a request was first sent: a duration of 0 or more; absent is 0."""
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong("age_s", "a number of seconds", value)
+    if not 0 <= value <= AGE_MAX_S:
+        raise refused(BAD_REQUEST, f"age_s must be at least 0 and at most {AGE_MAX_S:g}")
     return float(value)
 
 

@@ -103,7 +103,7 @@ OPERATIONS: Final = (
         "Appended",
         (*_BODY_ERRORS, "409", "422", "429"),
         ARROW_STREAM,
-        query=("request_id", "timeout_s", "catalog", "schema"),
+        query=("request_id", "timeout_s", "age_s", "catalog", "schema"),
     ),
     Operation(
         "put",
@@ -208,6 +208,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "secret": {"type": "string"},
     "table": {"type": "string", "description": "[catalog.][schema.]name"},
     "timeout_s": {"type": "number"},
+    "age_s": {"type": "number"},
     "start": {"type": "integer", "minimum": 0, "default": 0},
     "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from haproc.classify.model import OperationClass
-from haproc.doors.fields import ID_PATTERN
+from haproc.doors.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
 from haproc.replicate.standing import Position
 from haproc.replicate.verification import Finding
@@ -112,6 +112,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         operation_class=choice(*(c for c in OperationClass if c is not OperationClass.SESSION)),
         fanout=choice(*Fanout),
         timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
+        age_s=described(
+            {"type": "number", "minimum": 0, "maximum": AGE_MAX_S},
+            "How long ago this request_id was first sent; 0 or absent for a first attempt.",
+        ),
     ),
     "Parameter": _PARAMETER,
     "Statement": record(

@@ -34,7 +34,7 @@ from haproc.route.interface import Service
 from haproc.route.model import Answer, RequestError, RowsRequest
 
 _LOG = logging.getLogger(__name__)
-_PARAMETERS: Final = ("request_id", "timeout_s", "catalog", "schema")
+_PARAMETERS: Final = ("request_id", "timeout_s", "age_s", "catalog", "schema")
 
 
 class RowsDoor:
@@ -76,7 +76,10 @@ class RowsDoor:
             )
         given = _query(request)
         request_id = fields.identifier(given, "request_id") or uuid.uuid4().hex
-        timeout_s = _timeout(given) or self._config.timeouts.statement_s
+        arrived_s = asyncio.get_running_loop().time()
+        age_s = fields.age(_number(given, "age_s"))
+        timeout_s = fields.seconds(_number(given, "timeout_s"), "timeout_s", TIMEOUT_MAX_S)
+        timeout_s = timeout_s or self._config.timeouts.statement_s
         bytes_max = self._config.limits.operation_bytes_max
         body = await read_body(request, bytes_max)
         catalog, schema = given.get("catalog"), given.get("schema")
@@ -98,6 +101,8 @@ class RowsDoor:
             catalog=catalog,
             schema=schema,
             timeout_s=timeout_s,
+            age_s=age_s,
+            arrived_s=arrived_s,
         )
         return asked, row_count
 
@@ -152,12 +157,11 @@ def _query(request: web.Request) -> dict[str, str]:
     return given
 
 
-def _timeout(given: dict[str, str]) -> float | None:
+def _number(given: dict[str, str], name: str) -> float | None:
     try:
-        value = float(given["timeout_s"]) if "timeout_s" in given else None
+        return float(given[name]) if name in given else None
     except ValueError:
-        raise refused(BAD_REQUEST, "timeout_s must be a number of seconds") from None
-    return fields.seconds(value, "timeout_s", TIMEOUT_MAX_S)
+        raise refused(BAD_REQUEST, f"{name} must be a number of seconds") from None
 
 
 def _checked(body: bytes, columns: Sequence[Column], bytes_max: int) -> tuple[bytes, int]:

@@ -46,6 +46,7 @@ FIELDS: Final = (
     "consistency",
     "fanout",
     "timeout_s",
+    "age_s",
 )
 
 
@@ -91,7 +92,12 @@ class StatementRequest:
 
 
 def read_statement(
-    body: bytes, *, user: str, made_id: str, timeout_default_s: float
+    body: bytes,
+    *,
+    user: str,
+    made_id: str,
+    timeout_default_s: float,
+    arrived_s: float | None = None,
 ) -> StatementRequest:
     """Check a body and bind its parameters; raises RequestError."""
     given = fields.parse_object(body)
@@ -115,6 +121,8 @@ def read_statement(
         fanout=fields.choice(given, "fanout", Fanout),
         timeout_s=fields.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
         or timeout_default_s,
+        age_s=fields.age(given.get("age_s")),
+        arrived_s=arrived_s,
     )
     return StatementRequest(request, _delivery(given), wait_s, on_wait_timeout)
 

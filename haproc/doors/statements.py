@@ -54,10 +54,11 @@ class Statements:
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
         """Run a statement and answer with its result, its state, or a stream."""
+        arrived_s = asyncio.get_running_loop().time()
         check_json(request)
         limit = self._config.limits.operation_bytes_max + ENVELOPE_BYTES
         body = await read_body(request, limit)
-        asked = await self._read(body, request[USER])
+        asked = await self._read(body, request[USER], arrived_s)
         if ARROW_STREAM in request.headers.get("Accept", ""):
             return await self._streams.answer(request, asked)
         execution = await self._board.submit(asked)
@@ -90,14 +91,18 @@ class Statements:
             return raw_json(data)
         return web.Response(body=data, headers={"Content-Type": ARROW_STREAM})
 
-    async def _read(self, body: bytes, user: str) -> StatementRequest:
+    async def _read(self, body: bytes, user: str, arrived_s: float) -> StatementRequest:
+        def read() -> StatementRequest:
+            return read_statement(
+                body,
+                user=user,
+                made_id=made_id,
+                timeout_default_s=self._config.timeouts.statement_s,
+                arrived_s=arrived_s,
+            )
+
         made_id = uuid.uuid4().hex
-        default_s = self._config.timeouts.statement_s
-        if len(body) <= THREAD_BYTES:
-            return read_statement(body, user=user, made_id=made_id, timeout_default_s=default_s)
-        return await asyncio.to_thread(
-            read_statement, body, user=user, made_id=made_id, timeout_default_s=default_s
-        )
+        return read() if len(body) <= THREAD_BYTES else await asyncio.to_thread(read)
 
     def _find(self, request: web.Request) -> Execution:
         return self._board.find(request.match_info["statement_id"], request[USER])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ from haproc.replicate.operation import (
     to_record,
 )
 from haproc.replicate.outcomes import Board
+from haproc.replicate.past import Past
 from haproc.replicate.progress import Progress, to_cursor
 from haproc.replicate.schedule import Schedule
 from haproc.replicate.steps import Trace, no_trace
@@ -113,6 +115,7 @@ class Core:
         trace: Trace = no_trace,
         on_state: Callable[[State, str], None] = lambda state, reason: None,
         on_applied: Callable[[str, int], None] = lambda outcome, operations: None,
+        unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.identity = identity
         self.me = identity.cluster
@@ -125,6 +128,8 @@ class Core:
         self.on_applied = on_applied
         self.condition = Condition()
         self.board = Board(limits.window_records)
+        self.past = Past(limits.window_records)
+        self.unix_ms = unix_ms
         self.verdicts = Verdicts()
         self.troubles = Troubles(timeouts.stuck_after_attempts)
         self.claims = Claims()

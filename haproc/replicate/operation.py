@@ -9,6 +9,14 @@ meaning. *Control* records say what became of operations and who applies them:
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
 - ``skip``, ``verify``, ``checksums``: see `haproc.replicate.checks`.
+
+**Versions.** A reader passes over headers that it does not know: so a new header is for what may
+be ignored. What changes how a record must be treated is a new version of its kind, ``kind.2``:
+older readers do not know it, stop in front of it, and go on from there once they are upgraded. All
+versions ever written are read; the bytes of each are kept in tests/golden.
+
+- ``operation.2`` has ``since``, see `haproc.replicate.window`. Without it an operation is written
+  as version 1.
 """
 
 from __future__ import annotations
@@ -32,6 +40,9 @@ from haproc.replicate.checks import (
 )
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
+
+OPERATION_1: Final = "operation"
+OPERATION_2: Final = "operation.2"
 
 _SIDE_BY_SIDE: Final = frozenset(
     {
@@ -65,7 +76,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One write, the same for every cluster. ``created_ms`` is Unix time, for people only."""
+    """One write, the same for every cluster. ``created_ms`` is Unix time by its origin's clock."""
 
     id: str
     operation_class: OperationClass
@@ -80,6 +91,10 @@ class Operation:
     tables_known: bool = True
     insert: InsertShape | None = None
     created_ms: int = 0
+    since: int | None = None
+    """No copy of the request stands below this offset; None in records of version 1."""
+    window: int = 0
+    """With ``since``: how many offsets back a repetition is looked for."""
 
     @property
     def synchronous(self) -> bool:
@@ -181,10 +196,14 @@ def _operation_record(op: Operation) -> Record:
     }
     if op.insert is not None:
         headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
+    kind = OPERATION_1
+    if op.since is not None:
+        kind = OPERATION_2
+        headers["since"] = [op.since, op.window]
     if isinstance(op.write, RowsWrite):
         headers["rows_table"] = op.write.table
-        return Record("operation", op.id, headers, op.write.rows)
-    return Record("operation", op.id, headers, op.write.sql.encode())
+        return Record(kind, op.id, headers, op.write.rows)
+    return Record(kind, op.id, headers, op.write.sql.encode())
 
 
 def _operation(record: Record) -> Operation:
@@ -192,6 +211,7 @@ def _operation(record: Record) -> Operation:
     catalog, schema, time_zone, ansi, confs = h["settings"]
     insert = h.get("insert")
     table = h.get("rows_table")
+    since, window = h["since"] if record.kind == OPERATION_2 else (None, 0)
     return Operation(
         id=record.key,
         operation_class=OperationClass(h["class"]),
@@ -208,6 +228,8 @@ def _operation(record: Record) -> Operation:
         tables_known=h["tables_known"],
         insert=None if insert is None else InsertShape(*insert),
         created_ms=h["created_ms"],
+        since=since,
+        window=window,
     )
 
 
@@ -254,7 +276,7 @@ def from_record(record: Record) -> Message | Filler:
     h: Mapping[str, Any] = record.headers
     try:
         match record.kind:
-            case "operation":
+            case "operation" | "operation.2":
                 return _operation(record)
             case "decision":
                 failure = _failure(h["failure"])

@@ -24,6 +24,8 @@ class Status(StrEnum):
     """It ran and met an application error."""
     REJECTED = "rejected"
     """Its origin decided against it; it never ran here, or had no effect."""
+    EXPIRED = "expired"
+    """It came too late to tell whether it is a repetition, and was passed over."""
     SKIPPED = "skipped"
     """An operator had it passed over on this cluster; nobody is told this as its outcome."""
 
@@ -45,6 +47,7 @@ class Outcome:
 
 DONE_BEFORE = Outcome(Status.APPLIED, assumed=True)
 """An operation that an earlier incarnation dealt with."""
+EXPIRED = Outcome(Status.EXPIRED, assumed=True)
 
 
 @dataclass(slots=True)
@@ -55,6 +58,8 @@ class Known:
     operation: Operation
     outcome: Outcome | None = None
     resolved: asyncio.Event = field(default_factory=asyncio.Event)
+    newest: int = 0
+    """The offset of the newest copy."""
 
 
 class Board:
@@ -64,24 +69,36 @@ class Board:
         self._window_records = window_records
         self._by_id: dict[str, Known] = {}
         self._by_offset: dict[int, Known] = {}
-        self._order: deque[Known] = deque()
+        self._order: deque[tuple[int, Known]] = deque()
         self._arrivals: dict[str, asyncio.Event] = {}
 
     def admit(self, offset: int, operation: Operation) -> Known:
         """Note an operation when it is first read."""
-        known = Known(offset, operation)
+        known = Known(offset, operation, newest=offset)
         self._by_id[operation.id] = self._by_offset[offset] = known
-        self._order.append(known)
-        while self._order[0].offset < offset - self._window_records:
-            if self._order[0].outcome is None:
-                break
-            old = self._order.popleft()
-            del self._by_offset[old.offset]
-            if self._by_id.get(old.operation.id) is old:
-                del self._by_id[old.operation.id]
+        self._order.append((offset, known))
+        self._forget(offset - self._window_records)
         if arrival := self._arrivals.pop(operation.id, None):
             arrival.set()
         return known
+
+    def repeated(self, offset: int, operation_id: str) -> None:
+        """Note a copy: its request is remembered for as long as the window knows its id."""
+        if known := self._by_id.get(operation_id):
+            known.newest = offset
+            self._order.append((offset, known))
+        self._forget(offset - self._window_records)
+
+    def _forget(self, below: int) -> None:
+        while self._order and self._order[0][0] < below:
+            offset, old = self._order[0]
+            if old.newest == offset:
+                if old.outcome is None:
+                    break
+                del self._by_offset[old.offset]
+                if self._by_id.get(old.operation.id) is old:
+                    del self._by_id[old.operation.id]
+            self._order.popleft()
 
     def resolve(self, offset: int, outcome: Outcome) -> None:
         """Note what became of an operation; a later call corrects an earlier one."""

@@ -22,9 +22,9 @@ from haproc.replicate.operation import (
     Verdict,
     from_record,
 )
-from haproc.replicate.outcomes import DONE_BEFORE, Outcome, Status
+from haproc.replicate.outcomes import DONE_BEFORE, EXPIRED, Outcome, Status
 from haproc.replicate.schedule import MARKER
-from haproc.replicate.window import Window
+from haproc.replicate.window import Sighting, Window
 
 logger = logging.getLogger(__name__)
 
@@ -57,24 +57,41 @@ class Reader:
 
     async def rebuild(self, low: int) -> None:
         """Read what is applied already, for its request ids and outcomes."""
-        start = max(await self._core.log.start(), self._window.begins(low))
+        start = begin = max(await self._core.log.start(), self._window.begins(low))
         while start < low:
             entries = await self._core.log.read(start)
             for entry in entries:
                 if entry.offset < low:
-                    self._remember(entry)
+                    self._remember(entry, begin)
             if not entries:
                 return
             start = entries[-1].offset + 1
 
-    def _remember(self, entry: Entry) -> None:
-        message = from_record(entry.record)
+    def _remember(self, entry: Entry, begin: int) -> None:
+        offset, message = entry.offset, from_record(entry.record)
         if not isinstance(message, Operation):
-            self._control(entry.offset, message)
-        elif self._window.see(entry.offset, message.id) is None:
-            self._core.board.admit(entry.offset, message)
-            self._core.board.resolve(entry.offset, DONE_BEFORE)
-            self._note_own(entry.offset, message)
+            self._control(offset, message)
+        elif self._is_new(offset, message):
+            self._core.board.admit(offset, message)
+            # If its first copy may stand before what is read here, nobody knows what became of it.
+            unclear = message.since is not None and message.since < begin
+            self._core.board.resolve(offset, EXPIRED if unclear else DONE_BEFORE)
+            self._note_own(offset, message)
+
+    def _is_new(self, offset: int, op: Operation) -> bool:
+        """Whether it is to be applied by its request id; the same on every cluster."""
+        core = self._core
+        core.past.note(offset, op.created_ms)
+        window = op.window if op.since is not None else None
+        sighting = self._window.see(offset, op.id, op.since, window)
+        if sighting is Sighting.REPEATED:
+            logger.info("offset %d repeats an earlier request", offset)
+            core.board.repeated(offset, op.id)
+        elif sighting is Sighting.EXPIRED:
+            logger.info("offset %d came too late: it may be a repetition", offset)
+            core.board.admit(offset, op)
+            core.board.resolve(offset, EXPIRED)
+        return sighting is Sighting.NEW
 
     async def run(self) -> None:
         """Follow the log until cancelled; raises LogError where it cannot be followed."""
@@ -134,9 +151,7 @@ class Reader:
             core.schedule.passed(offset)
             self._control(offset, message)
             return
-        first = self._window.see(offset, message.id)
-        if first is not None:
-            logger.info("offset %d repeats the request of offset %d", offset, first)
+        if not self._is_new(offset, message):
             core.schedule.passed(offset)
             return
         core.board.admit(offset, message)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dmq import Json, LogError, RecordTooLargeError
@@ -93,6 +93,7 @@ class Replica:
                 f"{progress.low}: it lost its newest records; rebuild this cluster from another one"
             )
             return
+        core.past.observe(asyncio.get_running_loop().time(), doubtful_below)
         core.schedule = core.new_schedule(progress, doubtful_below)
         core.claims = Claims(progress.claims)
         await core.reaching(lambda: self._reader.rebuild(progress.low))
@@ -174,6 +175,7 @@ class Replica:
         core = self.core
         while True:
             self._log_end = await core.reaching(core.log.end)
+            core.past.observe(asyncio.get_running_loop().time(), self._log_end)
             if not core.condition.log_up:
                 await core.store()  # does it take a write again?
             await asyncio.sleep(core.timeouts.probe_interval_s)
@@ -226,12 +228,17 @@ class Replica:
         """Put the operation into the log and return its offset and its outcome here.
 
         An operation whose id the log holds already is not appended again: its first outcome is
-        returned. Raises RequestError.
+        returned. ``op.since`` is what `since` returned when the request came; without it, it came
+        now, for the first time. Raises RequestError.
         """
         core = self.core
         if core.state is not State.READY:
             raise self.unavailable()
+        since = self.since() if op.since is None else op.since
+        op = replace(op, since=since, window=core.limits.window_records)
         known = core.board.find(op.id)
+        if known is None and since < core.schedule.read_to - op.window:
+            raise _too_late(op.id)
         offset = known.offset if known is not None else None
         if known is None:
             await core.trace(Step.APPEND_BEFORE)
@@ -250,6 +257,16 @@ class Replica:
                 hint="ask again with the same request_id to learn its outcome",
                 offset=offset,
             ) from error
+
+    def since(self, age_s: float = 0.0, arrived_s: float | None = None) -> int:
+        """Return an offset below which no copy of a request stands.
+
+        It was first sent ``age_s`` before it arrived here, at ``arrived_s`` by the loop's clock.
+        """
+        core, now_s = self.core, asyncio.get_running_loop().time()
+        arrived_s = now_s if arrived_s is None else arrived_s
+        arrived_ms = core.unix_ms() - int(1000 * (now_s - arrived_s))
+        return core.past.since(age_s, arrived_s, arrived_ms)
 
     async def _append(self, op: Operation) -> int:
         core = self.core
@@ -298,6 +315,8 @@ class Replica:
                 hint="use a new request_id for each new request",
             )
         outcome = await self.core.board.outcome(known)
+        if outcome.status is Status.EXPIRED:
+            raise _too_late(op.id, known.offset)
         if outcome.status is Status.SKIPPED:
             raise RequestError(
                 FailureKind.AVAILABILITY,
@@ -373,6 +392,19 @@ class Replica:
         done, remaining = self.core.schedule.low - low, self.log_end - self.core.schedule.low
         rate = done / seconds
         return Recovery(done, remaining, rate, remaining / rate if rate else 0.0)
+
+
+def _too_late(operation_id: str, offset: int | None = None) -> RequestError:
+    return RequestError(
+        FailureKind.REFUSED,
+        f"request {operation_id!r} was first sent too long ago: it is not known any more whether "
+        "an earlier attempt was applied, and this one is not",
+        error_class="HAPROC_RETRY_TOO_LATE",
+        sqlstate="08007",
+        outcome=WriteOutcome.UNKNOWN,
+        hint="look into the tables; if it was not applied, send it under a new request_id",
+        offset=offset,
+    )
 
 
 def now_ms() -> int:

@@ -1,13 +1,37 @@
 """Which request ids were seen before: two records with one id, and the first counts.
 
-The answer must be the same on every cluster and after every restart, so it depends on offsets
-alone: a record repeats another if the same id stands at most ``records`` offsets before it, be that
-one a repetition itself or not. After a restart the window is rebuilt from the log itself.
+The answer must be the same on every cluster and after every restart, so it depends on the log
+alone. A record repeats another if the same id stands at most ``window`` offsets before it, be that
+one a repetition itself or not. After a restart the window is rebuilt from the log.
+
+What stands farther back is forgotten. So that a late copy is not taken for new, a record says
+``since``: an offset below which no copy of its request can stand (see `haproc.replicate.past`). If
+that is not within the window, the record is *expired*: it is passed over, whether or not there was
+an earlier copy. Of two copies at most one is therefore applied: the second one is either within
+reach of the first, or expired, because its ``since`` lies at or below the first.
+
+``window`` comes with the record, so all readers agree on it, whatever their own limits; one that
+remembers less than a record asks for cannot judge it, and stops there.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum, auto
+
+from dmq import LogError
+
+
+class WindowTooSmallError(LogError):
+    """A record asks for more memory of request ids than this HAProc has."""
+
+
+class Sighting(Enum):
+    """What a record is, by its request id."""
+
+    NEW = auto()
+    REPEATED = auto()
+    EXPIRED = auto()
 
 
 class Window:
@@ -18,11 +42,19 @@ class Window:
         self._newest: dict[str, int] = {}
         self._order: deque[tuple[int, str]] = deque()
 
-    def see(self, offset: int, operation_id: str) -> int | None:
-        """Note the id at ``offset``; return the newest offset before it with this id, if any.
+    def see(
+        self, offset: int, operation_id: str, since: int | None = None, window: int | None = None
+    ) -> Sighting:
+        """Note the id at ``offset`` and say what the record is; records of old say no ``since``.
 
         Offsets must rise from call to call.
         """
+        reach = self._records if window is None else window
+        if reach > self._records:
+            raise WindowTooSmallError(
+                f"the record at offset {offset} was written with limits.window_records = {reach}, "
+                f"and this HAProc has {self._records}: give it at least as many, and start it again"
+            )
         while self._order and self._order[0][0] < offset - self._records:
             old_offset, old_id = self._order.popleft()
             if self._newest.get(old_id) == old_offset:
@@ -30,7 +62,11 @@ class Window:
         earlier = self._newest.get(operation_id)
         self._newest[operation_id] = offset
         self._order.append((offset, operation_id))
-        return earlier
+        if earlier is not None and earlier >= offset - reach:
+            return Sighting.REPEATED
+        if since is not None and since < offset - reach:
+            return Sighting.EXPIRED
+        return Sighting.NEW
 
     def begins(self, offset: int) -> int:
         """Return where reading must begin to rebuild the window in front of ``offset``."""

@@ -42,7 +42,8 @@ class Request:
 
     ``id`` is the client's idempotency key. ``statement`` has its parameters bound already.
     ``fingerprint`` is a digest of the request as the client sent it: the same id with another
-    fingerprint is refused.
+    fingerprint is refused. ``arrived_s`` is when the request came, by the event loop's clock, and
+    ``age_s`` how long before that it was sent for the first time.
     """
 
     id: str
@@ -56,6 +57,8 @@ class Request:
     operation_class: OperationClass | None = None
     fanout: Fanout | None = None
     timeout_s: float = 60.0
+    age_s: float = 0.0
+    arrived_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class RowsRequest:
     catalog: str | None = None
     schema: str | None = None
     timeout_s: float = 60.0
+    age_s: float = 0.0
+    arrived_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

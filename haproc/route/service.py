@@ -68,6 +68,7 @@ class RingService:
 
     async def execute(self, request: Request) -> Answer:
         """See Service."""
+        since = self._replica.since(request.age_s, request.arrived_s)
         session = self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise RequestError(
@@ -82,7 +83,7 @@ class RingService:
         )
         try:
             async with asyncio.timeout(request.timeout_s):
-                return await self._run(request, statement, settings, session)
+                return await self._run(request, statement, settings, session, since)
         except TimeoutError as error:
             raise _timed_out(request.timeout_s, self._core.me) from error
 
@@ -92,6 +93,7 @@ class RingService:
         statement: Statement,
         settings: Settings,
         session: ClientSession | None,
+        since: int,
     ) -> Answer:
         self._check_serving()
         if await self._drops_temporary(statement, session):
@@ -102,10 +104,11 @@ class RingService:
             case OperationClass.SESSION:
                 return await self._session_statement(request, statement, session)
             case _:
-                return await self._write(request, statement, settings, session)
+                return await self._write(request, statement, settings, session, since)
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
+        since = self._replica.since(request.age_s, request.arrived_s)
         settings = self._settings(None, request.catalog, request.schema)
         statement = self._insert_into(request.table, settings, request.user)
         self._check_serving()
@@ -120,6 +123,7 @@ class RingService:
             user=request.user,
             writes=statement.writes,
             created_ms=now_ms(),
+            since=since,
         )
         return await self._submit(operation, request.timeout_s)
 
@@ -255,6 +259,7 @@ class RingService:
         statement: Statement,
         settings: Settings,
         session: ClientSession | None,
+        since: int,
     ) -> Answer:
         text, affected = statement.sql, None
         if self._core.board.find(request.id) is None:
@@ -287,6 +292,7 @@ class RingService:
                 tables_known=statement.tables_known,
                 insert=statement.insert,
                 created_ms=now_ms(),
+                since=since,
             ),
             request.timeout_s,
             affected,

@@ -14,6 +14,7 @@ from typing import Any
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
+from haproc.config.model import Limits
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.operation import Decision, FailureReport, Message, Operation, from_record
@@ -21,7 +22,7 @@ from haproc.replicate.operators import Operators
 from haproc.replicate.outcomes import Outcome
 from haproc.replicate.steps import Step
 from tests.simulation.clock import run
-from tests.simulation.ring import Node, Ring
+from tests.simulation.ring import LIMITS, Node, Ring
 from tests.simulation.scenario import operation
 
 CREATE = "CREATE TABLE t (x)"
@@ -40,8 +41,8 @@ def parallel(origin: str, op_id: str = "create", sql: str = CREATE) -> Operation
 class Stage:
     """See the module."""
 
-    def __init__(self, seed: int) -> None:
-        self.ring = Ring(seed)
+    def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
+        self.ring = Ring(seed, limits=limits)
         self.commits: list[tuple[float, str, str]] = []
         self._faults: dict[tuple[str, Step], list[Callable[[Node], None]]] = {}
         self.struck: dict[tuple[str, Step], float] = {}
@@ -103,8 +104,10 @@ class Stage:
                         return found
                 await asyncio.sleep(0.1)
 
-    async def submit(self, name: str, op: Operation, timeout_s: float = 30) -> Outcome:
-        _, outcome = await self.ring.submit(name, op, timeout_s)
+    async def submit(
+        self, name: str, op: Operation, timeout_s: float = 30, age_s: float = 0
+    ) -> Outcome:
+        _, outcome = await self.ring.submit(name, op, timeout_s, age_s)
         return outcome
 
     def messages(self) -> list[Message]:
@@ -162,11 +165,13 @@ class Stage:
         assert self.ring.errors == []
 
 
-def story(tell: Callable[[Stage], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+def story(
+    tell: Callable[[Stage], Coroutine[Any, Any, None]], seed: int = 1, limits: Limits = LIMITS
+) -> None:
     """Set the stage, and tell a story on it, in virtual time."""
 
     async def main() -> None:
-        stage = Stage(seed)
+        stage = Stage(seed, limits)
         for node in stage.ring.nodes.values():
             node.start()
         await stage.ring.settled()

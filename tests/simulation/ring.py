@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dmq import Cursor, Entry, Json, LogUnavailableError, Record
@@ -39,6 +39,11 @@ class Weather:
     log_away: bool = False
     log_error_rate: float = 0.0
     delay_s: float = 0.01
+
+
+def unix_ms() -> int:
+    """Return what every clock shows."""
+    return int(asyncio.get_running_loop().time() * 1000) + 1_790_000_000_000
 
 
 class Refused(Exception):
@@ -130,6 +135,7 @@ class Life:
             TIMEOUTS,
             trace=self.trace,
             on_state=self._state_changed,
+            unix_ms=unix_ms,
         )
         self.replica = Replica(core)
         self._task = asyncio.get_running_loop().create_task(self.replica.run())
@@ -335,10 +341,16 @@ class Ring:
             self.errors.append(error)
 
     async def submit(
-        self, name: str, operation: Operation, timeout_s: float
+        self, name: str, operation: Operation, timeout_s: float, age_s: float = 0
     ) -> tuple[int, Outcome]:
-        """A client's request to one node."""
-        return await self.nodes[name].call(lambda replica: replica.submit(operation, timeout_s))
+        """A client's request to one node; its age is what the client says."""
+
+        async def work(replica: Replica) -> tuple[int, Outcome]:
+            since = replica.since(age_s)
+            op = replace(operation, since=since, created_ms=unix_ms())
+            return await replica.submit(op, timeout_s)
+
+        return await self.nodes[name].call(work)
 
     async def settled(self, timeout_s: float = 600) -> None:
         """Wait until every node is READY and has applied the whole log."""

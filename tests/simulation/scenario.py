@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
 from haproc.route.model import FailureKind, RequestError
 from tests.simulation.clock import run
-from tests.simulation.ring import Node, Refused, Ring
+from tests.simulation.ring import LIMITS, Node, Refused, Ring
 
 SETUP = (
     "CREATE TABLE ids (id)",
@@ -30,6 +30,7 @@ SETUP = (
     "CREATE TABLE copies (n)",
 )
 KEYS = 3
+TOO_LATE = "HAPROC_RETRY_TOO_LATE"
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Report:
     unknown: int = 0
     rejected: int = 0
     kills: int = 0
+    too_late: int = 0
     steps: dict[str, int] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
 
@@ -104,15 +106,22 @@ MIX = ("set",) * 8 + ("register",) * 4 + ("copy", "copy", "prune", "fail", "crea
 class Scenario:
     """See the module."""
 
-    def __init__(self, seed: int, writes_per_client: int = 12, clients: int = 4) -> None:
+    def __init__(
+        self, seed: int, writes_per_client: int = 12, clients: int = 4, window_records: int = 0
+    ) -> None:
+        """``window_records``: a window so short that retries fall out of it; some come late."""
         self.seed = seed
-        self.ring = Ring(seed)
+        self.late = window_records > 0
+        limits = replace(LIMITS, window_records=window_records) if self.late else LIMITS
+        self.ring = Ring(seed, limits=limits)
         self.rng = random.Random(f"{seed}/clients")
         self.nemesis_rng = random.Random(f"{seed}/nemesis")
         self.writes_per_client = writes_per_client
         self.clients = clients
         self.attempts: list[Attempted] = []
         self.kills = 0
+        self.told_late = 0
+        self.stragglers: list[asyncio.Future[None]] = []
         self.writing = True
 
     async def client(self, number: int) -> None:
@@ -127,6 +136,24 @@ class Scenario:
             value = self.rng.randrange(1000)
             attempt.acknowledged = await self.write(attempt, order, value)
             attempt.ended_at = asyncio.get_running_loop().time()
+            if self.late and self.rng.random() < 0.5:
+                self.stragglers.append(asyncio.ensure_future(self.straggle(attempt, value)))
+
+    async def straggle(self, attempt: Attempted, value: int) -> None:
+        """Somebody sends a write once more that was answered or given up long ago."""
+        await asyncio.sleep(self.rng.uniform(0, 60))
+        name = self.rng.choice(self.ring.names)
+        op = build(attempt.what, attempt.id, name, value)
+        age_s = asyncio.get_running_loop().time() - attempt.started_at
+        try:
+            async with asyncio.timeout(30):
+                await self.ring.submit(name, op, 20, age_s)
+        except (Refused, TimeoutError):
+            pass
+        except RequestError as error:
+            self.told_late += error.error_class == TOO_LATE
+        if attempt.acknowledged is False:
+            attempt.acknowledged = None
 
     async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
         """Try the nodes in order, round after round."""
@@ -136,11 +163,15 @@ class Scenario:
                 op = build(attempt.what, attempt.id, name, value)
                 try:
                     async with asyncio.timeout(8):
-                        _, outcome = await self.ring.submit(name, op, timeout_s=6)
+                        age_s = asyncio.get_running_loop().time() - attempt.started_at
+                        _, outcome = await self.ring.submit(name, op, 6, age_s)
                     return outcome.status is Status.APPLIED
                 except (Refused, TimeoutError):
                     maybe = True
                 except RequestError as error:
+                    if error.error_class == TOO_LATE:
+                        self.told_late += 1
+                        return None
                     assert error.kind is FailureKind.AVAILABILITY, error
                     maybe = True
                 order.append(order.pop(0))
@@ -245,6 +276,7 @@ class Scenario:
             await self.ring.submit("a", op, timeout_s=60)
         nemesis = asyncio.ensure_future(self.nemesis())
         await asyncio.gather(*(self.client(n) for n in range(self.clients)))
+        await asyncio.gather(*self.stragglers)
         self.writing = False
         await nemesis
         report = Report(self.seed)
@@ -307,7 +339,7 @@ class Scenario:
         problems.extend(repr(error) for error in self.ring.errors)
         told = Counter(attempt.acknowledged for attempt in self.attempts)
         report.acknowledged, report.rejected, report.unknown = told[True], told[False], told[None]
-        report.kills = self.kills
+        report.kills, report.too_late = self.kills, self.told_late
         report.steps = {step.value: count for step, count in self.ring.steps.items()}
         report.history = self.ring.history
 

@@ -6,23 +6,24 @@ import logging
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from tests.simulation.scenario import Report, simulate
 
 
-def one(seed: int) -> Report:
+def one(seed: int, **options: int) -> Report:
     """Run a seed; a crash of the run is a problem of the run."""
     logging.disable(logging.CRITICAL)
     try:
-        return simulate(seed)
+        return simulate(seed, **options)
     except Exception as error:
         return Report(seed, problems=[repr(error)])
 
 
-def many(seeds: Iterable[int]) -> Iterator[Report]:
+def many(seeds: Iterable[int], **options: int) -> Iterator[Report]:
     """Run seeds side by side, on every core.
 
     In processes of their own from the start: what gRPC leaves in a process does not survive a fork.
     """
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(one, seeds, chunksize=10)
+        yield from pool.map(partial(one, **options), seeds, chunksize=10)

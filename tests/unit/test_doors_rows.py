@@ -163,7 +163,7 @@ def rows_url(rig: Rig, query: str = "", table: str = "main.db.t") -> str:
 async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         data = stream_of(pa.table({"n": pa.array([1, 2], pa.int32())}))
-        query = "?request_id=r1&timeout_s=2.5&catalog=c&schema=s"
+        query = "?request_id=r1&timeout_s=2.5&age_s=9&catalog=c&schema=s"
         async with rig.http.post(rows_url(rig, query), data=data, headers=ROWS) as response:
             assert response.status == 200
             assert await response.json() == {
@@ -179,7 +179,8 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
             }
         request = rig.service.rows[0]
         assert (request.table, request.catalog, request.schema) == ("main.db.t", "c", "s")
-        assert request.timeout_s == 2.5
+        assert (request.timeout_s, request.age_s) == (2.5, 9.0)
+        assert request.arrived_s is not None
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,8 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
         ("?tiemout_s=1", ROWS, b"", 400, "unknown field 'tiemout_s'"),
         ("?timeout_s=soon", ROWS, b"", 400, "timeout_s must be a number"),
         ("?timeout_s=nan", ROWS, b"", 400, "timeout_s must be above 0"),
+        ("?age_s=-1", ROWS, b"", 400, "age_s must be at least 0"),
+        ("?age_s=old", ROWS, b"", 400, "age_s must be a number"),
         ("?request_id=a%20b", ROWS, b"", 400, "request_id must be"),
         ("?request_id=a&request_id=b", ROWS, b"", 400, "comes twice"),
         ("?catalog=", ROWS, b"", 400, "catalog is empty"),

@@ -61,6 +61,7 @@ async def test_statement_fields_reach_the_service(tmp_path: Path) -> None:
             fanout="parallel",
             consistency="any",
             timeout_s=3,
+            age_s=7.5,
             warehouse_id="w",
         )
         request = rig.service.requests[0]
@@ -68,6 +69,9 @@ async def test_statement_fields_reach_the_service(tmp_path: Path) -> None:
         assert (request.catalog, request.schema, request.session_id) == ("c", "s", "sess")
         assert request.operation_class is OperationClass.QUERY
         assert request.timeout_s == 3.0 and request.fanout == "parallel"
+        assert request.age_s == 7.5
+        assert request.arrived_s is not None
+        assert request.arrived_s <= asyncio.get_running_loop().time()
 
 
 async def test_statement_parameter_rows_become_one_insert(tmp_path: Path) -> None:

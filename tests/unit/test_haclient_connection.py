@@ -206,9 +206,28 @@ async def test_availability_error_fails_over_with_the_same_request_id(
     cursor = await run(connection)
     assert cursor.ha["cluster"] == "b"
     assert await settle(cursor.fetchall()) == [(1,)]
-    assert servers[0].seen[1] == servers[1].seen[0]
+    again = servers[1].seen[0]
+    assert again.pop("age_s") > 0
+    assert servers[0].seen[1] == again
     assert [(e.failed, e.next) for e in events] == [(servers[0].url, servers[1].url)]
     assert (await run(connection)).ha["cluster"] == "b", "sticky"
+
+
+async def test_age_is_that_of_the_first_attempt_also_if_that_was_somebody_elses(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers)
+    await run(connection)
+    assert "age_s" not in servers[0].seen[0]
+    servers[0].script.append(UNAVAILABLE)
+    cursor = connection.cursor()
+    await settle(cursor.execute("SELECT 1", request_id="mine", age_s=60.0))
+    assert servers[0].seen[1]["age_s"] == 60
+    assert 60 < servers[1].seen[0]["age_s"] < 60 + WAIT_S
+    await settle(connection.append("t", BIG.to_pandas(), request_id="r", age_s=2.5))
+    assert servers[1].appended[0][1]["age_s"] == "2.500"
+    with pytest.raises(haclient.InterfaceError, match="age_s"):
+        await settle(cursor.execute("SELECT 1", age_s=-1.0))
 
 
 async def test_killed_server_is_left_at_once(connect: Open, servers: list[Server]) -> None:

@@ -106,3 +106,18 @@ def test_failure_same_as_ignores_the_message_only() -> None:
     assert one.same_as(Failure("A", "42000", "file /two"))
     assert not one.same_as(Failure("B", "42000", "file /one"))
     assert not one.same_as(Failure("A", "42P01", "file /one"))
+
+
+def test_repeated_keeps_the_first_for_as_long_as_the_window_knows_the_id() -> None:
+    board = board_of("a", "b", window_records=5)
+    for offset in range(2):
+        board.resolve(offset, OK)
+    for offset in (5, 10, 15):
+        board.repeated(offset, "a")
+        known = board.find("a")
+        assert known is not None and (known.offset, known.outcome) == (0, OK)
+    assert board.find("b") is None
+    board.admit(20, update("c", "x"))
+    assert board.find("a") is not None
+    board.admit(21, update("d", "x"))
+    assert board.find("a") is board.at(0) is None

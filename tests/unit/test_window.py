@@ -1,13 +1,15 @@
-"""Repeated request ids: the answer depends on offsets alone, restart or not."""
+"""Repeated request ids: the answer depends on the log alone, restart or not."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.window import Window
+from haproc.replicate.window import Sighting, Window, WindowTooSmallError
 
 RECORDS = 4
+NEW, REPEATED, EXPIRED = Sighting.NEW, Sighting.REPEATED, Sighting.EXPIRED
 
 
 def repeats(ids: list[str | None], *, begin: int = 0, judge_from: int = 0) -> list[int]:
@@ -17,32 +19,55 @@ def repeats(ids: list[str | None], *, begin: int = 0, judge_from: int = 0) -> li
     for offset, op_id in enumerate(ids):
         if op_id is None or offset < begin:
             continue
-        if window.see(offset, op_id) is not None and offset >= judge_from:
+        if window.see(offset, op_id) is REPEATED and offset >= judge_from:
             found.append(offset)
     return found
 
 
-def test_see_new_id_has_no_first() -> None:
-    assert Window(RECORDS).see(0, "a") is None
+def test_see_new_id_is_new() -> None:
+    assert Window(RECORDS).see(0, "a") is NEW
 
 
-def test_see_id_again_gives_an_offset_that_has_it() -> None:
+def test_see_id_again_is_a_repetition() -> None:
     window = Window(RECORDS)
     window.see(3, "a")
     window.see(4, "b")
-    assert window.see(5, "a") == 3
+    assert window.see(5, "a", 3, RECORDS) is REPEATED
 
 
 def test_see_id_exactly_as_far_as_the_window_reaches_is_a_repetition() -> None:
     assert repeats(["a", None, None, None, "a"]) == [4]
 
 
-def test_see_id_farther_than_the_window_reaches_is_new() -> None:
+def test_see_id_farther_than_the_window_reaches_is_new_if_nothing_says_how_old_it_is() -> None:
     assert repeats(["a", None, None, None, None, "a"]) == []
 
 
 def test_see_repetition_of_a_repetition_is_one() -> None:
     assert repeats(["a", None, None, "a", None, None, "a"]) == [3, 6]
+
+
+def test_see_record_that_is_older_than_the_window_is_expired_and_so_are_its_copies() -> None:
+    window = Window(RECORDS)
+    assert window.see(10, "a", 5, RECORDS) is EXPIRED
+    assert window.see(10 + RECORDS, "a", 5, RECORDS) is REPEATED
+    assert window.see(11 + 2 * RECORDS, "a", 5, RECORDS) is EXPIRED
+
+
+def test_see_record_as_old_as_the_window_is_new() -> None:
+    assert Window(RECORDS).see(10, "a", 10 - RECORDS, RECORDS) is NEW
+
+
+def test_see_goes_by_the_records_own_window_where_more_is_remembered() -> None:
+    window = Window(RECORDS)
+    window.see(10, "a", 10, 2)
+    assert window.see(13, "a", 10, 2) is EXPIRED
+    assert window.see(13, "b", 11, 2) is NEW
+
+
+def test_see_record_that_asks_for_more_memory_says_what_to_set() -> None:
+    with pytest.raises(WindowTooSmallError, match=r"limits\.window_records = 5, and this HAProc"):
+        Window(RECORDS).see(0, "a", 0, RECORDS + 1)
 
 
 def test_begins_never_lies_before_the_log() -> None:
@@ -66,3 +91,43 @@ def test_see_any_log_finds_what_stands_within_the_window(ids: list[str | None]) 
 def test_see_after_a_restart_says_the_same(ids: list[str | None], low: int) -> None:
     rebuilt = repeats(ids, begin=Window(RECORDS).begins(low), judge_from=low)
     assert rebuilt == repeats(ids, judge_from=low)
+
+
+copies = st.lists(
+    st.tuples(
+        st.integers(1, 6),  # offsets from the record before
+        st.sampled_from("abc"),
+        st.integers(0, 40),  # how far below the request's first copy its `since` lies
+        st.integers(1, RECORDS),
+    ),
+    max_size=40,
+)
+
+
+@given(copies, st.lists(st.integers(RECORDS, 2 * RECORDS), min_size=2, max_size=2), st.data())
+def test_see_two_copies_of_a_request_are_never_both_new_on_any_reader_at_any_time(
+    given_copies: list[tuple[int, str, int, int]], memories: list[int], data: st.DataObject
+) -> None:
+    log: list[tuple[int, str, int, int]] = []
+    first: dict[str, int] = {}
+    offset = 0
+    for step, op_id, margin, reach in given_copies:
+        offset += step
+        # All that a HAProc promises: no copy stands below.
+        since = max(0, first.setdefault(op_id, offset) - margin)
+        log.append((offset, op_id, since, reach))
+    told: list[list[Sighting]] = []
+    for memory in memories:
+        window = Window(memory)
+        told.append([window.see(*record) for record in log])
+    assert told[0] == told[1]
+    applied = [op_id for (_, op_id, *_), is_ in zip(log, told[0], strict=True) if is_ is NEW]
+    assert len(applied) == len(set(applied))
+    # Whoever is started in the middle comes to the same.
+    low = data.draw(st.integers(0, offset + 1))
+    window = Window(memories[0])
+    late = [(o, window.see(o, *rest)) for o, *rest in log if o >= window.begins(low)]  # type: ignore[arg-type]
+    whole = dict(zip((o for o, *_ in log), told[0], strict=True))
+    assert [(o, is_) for o, is_ in late if o >= low] == [
+        (o, is_) for o, is_ in whole.items() if o >= low
+    ]

@@ -168,7 +168,8 @@ async def _write_log(log: Log, history: History) -> None:
     entries: list[tuple[int, str]] = []
     at = await log.start()
     while batch := await log.read(at):
-        entries += [(e.offset, e.record.key) for e in batch if e.record.kind == "operation"]
+        operations = [e for e in batch if e.record.kind.startswith("operation")]
+        entries += [(e.offset, e.record.key) for e in operations]
         at = batch[-1].offset + 1
     for first in range(0, max(1, len(entries)), _LOG_ENTRIES_A_LINE):
         history.write("log", entries=entries[first : first + _LOG_ENTRIES_A_LINE])

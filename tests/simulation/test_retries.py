@@ -1,0 +1,196 @@
+"""A retry is applied once or refused, however late it comes and wherever it slept meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from haproc.membership.state import State
+from haproc.replicate.outcomes import Status
+from haproc.replicate.past import Past
+from haproc.replicate.replica import Replica
+from haproc.replicate.steps import Step
+from haproc.replicate.window import Sighting, Window
+from haproc.route.model import Outcome, RequestError
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.ring import LIMITS, Node
+from tests.simulation.scenario import TOO_LATE, insert
+from tests.simulation.seeds import many, one
+
+SEEDS = int(os.environ.get("SEEDS", "300")) // 5
+WINDOW = 48
+SHORT = replace(LIMITS, window_records=20)
+
+
+def test_ring_whose_window_is_too_short_for_retries_applies_none_twice() -> None:
+    reports = list(many(range(SEEDS), window_records=WINDOW))
+    assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
+    assert sum(report.too_late for report in reports) > SEEDS
+    assert sum(report.acknowledged for report in reports) > 20 * SEEDS
+
+
+async def others(stage: Stage, count: int) -> None:
+    """Other requests come, one in half a second."""
+    for n in range(count):
+        await stage.submit("c", insert(f"other{stage.now}-{n}", "t", "c"))
+        await asyncio.sleep(0.5)
+
+
+def rows(stage: Stage, name: str, op_id: str) -> int:
+    return [row[0] for row in stage.node(name).spark.dump()["t"]].count(op_id)
+
+
+async def refused(stage: Stage, name: str, age_s: float) -> None:
+    """A retry is told at once that it is too late to know."""
+    began = stage.now
+    with pytest.raises(RequestError) as caught:
+        await stage.submit(name, insert("one", "t", name), age_s=age_s)
+    assert (caught.value.error_class, caught.value.outcome) == (TOO_LATE, Outcome.UNKNOWN)
+    assert stage.now - began < 10
+
+
+def test_retry_within_the_window_is_answered_and_beyond_it_refused() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        began = stage.now
+        await stage.submit("a", insert("one", "t", "a"))
+        for name in "abc":
+            outcome = await stage.submit(name, insert("one", "t", name), age_s=1)
+            assert outcome.status is Status.APPLIED
+        await others(stage, 30)
+        for name in "abc":
+            await refused(stage, name, stage.now - began)
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
+
+
+def test_retry_after_a_restart_of_everything_is_judged_the_same() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        began = stage.now
+        await stage.submit("a", insert("one", "t", "a"))
+        await others(stage, 30)
+        await stage.submit("a", insert("late", "t", "a"))
+        late = stage.now
+        await stage.ready("a", "b", "c")
+        await asyncio.sleep(1)
+        for node in stage.ring.nodes.values():
+            node.kill()
+        for node in stage.ring.nodes.values():
+            node.start()
+        await stage.ring.settled()
+        for name in "abc":
+            # Nobody here remembers how it ended, only that it did.
+            outcome = await stage.submit(name, insert("late", "t", name), age_s=stage.now - late)
+            assert (outcome.status, outcome.assumed) == (Status.APPLIED, True)
+            await refused(stage, name, stage.now - began)
+            # First sent before the processes were started, and never seen: it is taken.
+            new = insert(f"new{name}", "t", name)
+            assert (await stage.submit(name, new, age_s=stage.now - late)).status is Status.APPLIED
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
+
+
+@pytest.mark.parametrize("where", ["sockets", "append"])
+def test_first_attempt_that_slept_in_a_frozen_process_is_not_applied(where: str) -> None:
+    """Meanwhile the client was answered elsewhere, more than the window ago."""
+
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        if where == "sockets":
+            stage.node("a").freeze()
+        else:
+            stage.at("a", Step.APPEND_BEFORE, Node.freeze)
+        sleeping = asyncio.ensure_future(stage.submit("a", insert("one", "t", "a"), 1000))
+        await asyncio.sleep(2)
+        await stage.submit("b", insert("one", "t", "b"), age_s=2)
+        await others(stage, 30)
+        stage.node("a").thaw()
+        with contextlib.suppress(RequestError):
+            assert (await sleeping).status is Status.APPLIED  # as it had read of the other copy
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
+
+
+def test_retry_repeated_for_long_is_answered_every_time() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        began = stage.now
+        await stage.submit("a", insert("one", "t", "a"))
+        for _ in range(4):
+            await others(stage, 8)
+            # Appended past whoever knows of it, as by a HAProc that is behind.
+            op = replace(insert("one", "t", "b"), since=3, window=SHORT.window_records)
+            replica = stage.node("b").replica
+            assert replica is not None
+            await replica._append(op)
+            for name in "abc":
+                await stage.ready(name)
+                op = insert("one", "t", name)
+                try:
+                    outcome = await stage.submit(name, op, age_s=stage.now - began)
+                    assert outcome.status is Status.APPLIED
+                except RequestError as error:
+                    assert error.error_class == TOO_LATE
+        await stage.settle()
+        assert [rows(stage, name, "one") for name in "abc"] == [1, 1, 1]
+
+    story(tell, limits=SHORT)
+
+
+def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_enough() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        stage.node("c").kill()
+        stage.ring.limits = replace(LIMITS, window_records=LIMITS.window_records - 1)
+        stage.node("c").start()
+        await stage.until(lambda: stage.state("c") is State.TOO_FAR_BEHIND)
+        replica = stage.node("c").replica
+        assert replica is not None and "limits.window_records = 5000" in replica.core.reason
+        await stage.submit("a", insert("one", "t", "a"))
+        stage.node("c").kill()
+        stage.ring.limits = LIMITS
+        await stage.settle()
+
+    story(tell)
+
+
+# -- broken rules ------------------------------------------------------------------------------
+
+
+def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
+    """Take what may be a repetition of something forgotten."""
+    original = Window.see
+
+    def see(self: Window, offset: int, op_id: str, *_: object) -> Sighting:
+        return original(self, offset, op_id)
+
+    patch.setattr(Window, "see", see)
+    patch.setattr(Past, "since", lambda self, *_: self._ends[-1])
+
+
+def ages_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Take every request for one that is sent for the first time."""
+    original = Replica.since
+    patch.setattr(Replica, "since", lambda self, age_s=0.0, arrived_s=None: original(self))
+
+
+@pytest.mark.parametrize("break_rule", [late_ones_taken, ages_ignored])
+def test_rule_of_late_retries_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    assert any(one(seed, window_records=WINDOW).problems for seed in range(100))
