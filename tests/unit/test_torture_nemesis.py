@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.fault.torture.history import History
-from tests.fault.torture.nemesis import ARMED_S, Nemesis
+from tests.fault.torture.nemesis import ARMED_S, HOLD_MAX_S, Nemesis
 from tests.fault.torture.plan import Deed, Fault, Mode, Scheme, Target, Victim
 from tests.fault.torture.stage import Stage
 
@@ -32,7 +32,8 @@ class Scene:
         self.victims = [A, SPARK]
         self.file = tmp_path / "history.jsonl"
         self.history = History(self.file, lambda: self.now)
-        self.nemesis = Nemesis(cast(Stage, self), iter(faults), self.history)
+        self.hold = False
+        self.nemesis = Nemesis(cast(Stage, self), iter(faults), self.history, lambda: self.hold)
 
     def runs(self, victim: Victim) -> bool:
         return victim in self.running
@@ -160,3 +161,20 @@ def test_nemesis_calm_strikes_no_more(scene: Callable[..., Scene]) -> None:
     play = scene(fault(1.0, Deed.KILL, A))
     play.nemesis.calm()
     assert play.until(5.0) == []
+
+
+def test_nemesis_held_puts_the_plan_off_but_mends(scene: Callable[..., Scene]) -> None:
+    play = scene(fault(1.0, Deed.KILL, A, lasts_s=2.0), fault(4.0, Deed.KILL, SPARK))
+    assert [action for _, action in play.until(2.0)] == ["kill"]
+    play.hold = True
+    assert [action for _, action in play.until(20.0)] == ["start"]
+    play.hold = False
+    assert play.until(21.5) == []
+    assert [action for _, action in play.until(22.5)] == ["kill", "start"]
+
+
+def test_nemesis_held_for_too_long_strikes_on(scene: Callable[..., Scene]) -> None:
+    play = scene(fault(1.0, Deed.KILL, A))
+    play.hold = True
+    assert play.until(HOLD_MAX_S) == []
+    assert ("nemesis", "kill") in play.until(HOLD_MAX_S + 3)

@@ -1,8 +1,9 @@
 """Carries the plan out: kills, freezes and cuts, and starts again what it killed.
 
 A thread of its own that never waits for anything to recover. A process that is gone though the
-nemesis did not kill it "ended by itself", which is a finding. Between `Nemesis.calm` and `stop`
-there are no more faults, but processes are still looked after.
+nemesis did not kill it "ended by itself", which is a finding. While it is asked to hold, the plan
+waits: a slow machine shall have a ring that serves now and then, too. Between `Nemesis.calm` and
+`stop` there are no more faults, but processes are still looked after.
 """
 
 from __future__ import annotations
@@ -25,18 +26,34 @@ _TURN_S = 0.05
 ARMED_S = 30.0
 """A HAProc that has not reached its step by then is killed anyhow."""
 _RESTART_S = 1.0
+HOLD_MAX_S = 90.0
+"""Chosen: then it strikes again, whatever state the ring is in."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Nemesis(Part):
     """See the module. ``kills`` counts processes that died by it."""
 
-    def __init__(self, stage: Stage, faults: Iterator[Fault], history: History) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        faults: Iterator[Fault],
+        history: History,
+        hold: Callable[[], bool] = _never,
+    ) -> None:
         super().__init__("nemesis", history)
         self.kills: Counter[Target] = Counter()
         self._stage = stage
         self._faults = faults
         self._next = next(faults, None)
-        self._began = history.now()
+        self._hold = hold
+        self._held_s = 0.0
+        """How much later than planned everything comes."""
+        self._held_in_a_row_s = 0.0
+        self._turned = self._began = history.now()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._down: set[Victim] = set()
@@ -47,7 +64,7 @@ class Nemesis(Part):
 
     def work(self) -> None:
         """Strike and mend until stopped."""
-        self._began = self._history.now()
+        self._turned = self._began = self._history.now()
         while not self._stopped.wait(_TURN_S):
             self._turn()
 
@@ -63,12 +80,13 @@ class Nemesis(Part):
     # -- turns -------------------------------------------------------------------------------
 
     def _turn(self) -> None:
+        self._wait_while_held()
         now = self._history.now() - self._began
         while self._due and self._due[0][0] <= now:
             heapq.heappop(self._due)[2]()
         if self._calm.is_set():
             self._disarm(now, at_once=True)
-        elif self._next is not None and self._next.at_s <= now:
+        elif self._next is not None and self._next.at_s + self._held_s <= now:
             self._strike(self._next, now)
             self._next = next(self._faults, None)
         else:
@@ -76,6 +94,15 @@ class Nemesis(Part):
         for victim in self._stage.victims:
             if victim not in self._down and victim not in self._stage.starting:
                 self._look_after(victim, now)
+
+    def _wait_while_held(self) -> None:
+        now = self._history.now()
+        passed_s, self._turned = now - self._turned, now
+        if not self._hold():
+            self._held_in_a_row_s = 0.0
+        elif self._held_in_a_row_s < HOLD_MAX_S:
+            self._held_in_a_row_s += passed_s
+            self._held_s += passed_s
 
     def _later(self, at_s: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._due, (at_s, next(self._number), action))

@@ -112,8 +112,8 @@ def _play(options: Options, stage: Stage, history: History) -> None:
 
     for fault in itertools.islice(planned(), 2 * options.kills):
         history.write("plan", fault=str(fault), scheme=fault.scheme)
-    nemesis = Nemesis(stage, planned(), history)
     watch = Watch(stage.ring.config, history)
+    nemesis = Nemesis(stage, planned(), history, lambda: watch.starved)
     auditor = audit.Auditor(stage.ring.config, options.seed, history)
     clients = workloads.make_clients(stage.url, stage.names, options.seed, history)
     parts: list[Part] = [watch, auditor, *clients, nemesis]

@@ -12,6 +12,7 @@ from tests.fault.torture.part import Part
 
 _INTERVAL_S = 0.25
 _ANSWER_S = 1.0
+_STARVED_S = 12.0
 SILENT = "-"
 
 
@@ -21,8 +22,14 @@ class Watch(Part):
     def __init__(self, config: Config, history: History) -> None:
         super().__init__("watch", history)
         self._urls = {c.name: f"{c.peer.url}/clusterStatus" for c in config.clusters}
+        self._ready_at = history.now()
         self.status: dict[str, dict[str, object]] = {name: {} for name in self._urls}
         """Each HAProc's last answer; empty while it gives none."""
+
+    @property
+    def starved(self) -> bool:
+        """Whether no HAProc has been READY for a while."""
+        return self._history.now() - self._ready_at > _STARVED_S
 
     def work(self) -> None:
         """Ask until stopped."""
@@ -37,7 +44,10 @@ class Watch(Part):
         state = SILENT
         while not self._stopped.is_set():
             self.status[name] = status = await self._ask(session, self._urls[name])
-            if (now := str(status.get("state", SILENT))) != state:
+            now = str(status.get("state", SILENT))
+            if now == "READY":
+                self._ready_at = self._history.now()
+            if now != state:
                 state = now
                 reason = str(status.get("reason", ""))[:200]
                 self._history.write("state", cluster=name, state=state, reason=reason)
