@@ -1,8 +1,8 @@
 """The clients of a Kafka log, all with the same way to the brokers, and what their errors mean.
 
 Secrets among the settings appear nowhere: not in errors, not in the log. (kafka-python itself
-writes its requests to the log at level DEBUG, the one with the password included: that one is left
-out.)
+writes its settings and its requests to the log at level DEBUG: it gets secrets that don't show
+themselves, and the request that holds the password is left out.)
 
 A client that finds no broker when it is made leaves a thread and sockets behind (kafka-python
 3.0.12). So after a log was opened no client looks for a broker when it is made: the brokers'
@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
+from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 
 from dmq.errors import LogError, LogUnavailableError
 from dmq.kafka_options import KafkaOptions
@@ -45,6 +46,7 @@ _OWN: Final = frozenset(
     }
 )
 """Settings that the log chooses itself."""
+_CODECS: Final = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
 _SECRET_PARTS: Final = ("password", "token", "secret", "proxy")
 
 _REFUSED: Final = (
@@ -67,6 +69,15 @@ _REFUSED: Final = (
 """What asking again will not mend."""
 
 
+class _Secret(str):
+    """A text that does not show itself among other settings."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
 class _NoCredentials(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         arguments = record.args if isinstance(record.args, tuple) else ()
@@ -80,7 +91,15 @@ class _NoPending(logging.Filter):
         return "UnstableOffsetCommit" not in record.getMessage()
 
 
+class _NoBytes(logging.Filter):
+    """What goes over the wire, byte by byte: the password, too."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG
+
+
 logging.getLogger("kafka.net.connection").addFilter(_NoCredentials())
+logging.getLogger("kafka.protocol.parser").addFilter(_NoBytes())
 logging.getLogger("kafka.coordinator.consumer").addFilter(_NoPending())
 
 
@@ -100,6 +119,12 @@ class Clients:
 
     def check(self) -> None:
         """Raise ValueError for settings that cannot be passed on; names them, not their values."""
+        compression = self.options.compression
+        if compression and not _CODECS[compression]():
+            raise ValueError(
+                f"compression {compression} needs a package that is not installed: "
+                f"pip install 'kafka-python[{compression}]'"
+            )
         known = set(KafkaAdminClient.DEFAULT_CONFIG)
         known &= set(KafkaProducer.DEFAULT_CONFIG) & set(KafkaConsumer.DEFAULT_CONFIG)
         for name in self.options.client:
@@ -191,8 +216,12 @@ class Clients:
         return found
 
     def _shared(self) -> dict[str, object]:
+        hidden = secrets(self.options.client)
         return {
-            **self.options.client,
+            **{
+                name: _Secret(value) if isinstance(value, str) and value in hidden else value
+                for name, value in self.options.client.items()
+            },
             "bootstrap_servers": list(self.servers),
             "bootstrap_timeout_ms": int(1000 * BOOTSTRAP_TIMEOUT_S),
             "request_timeout_ms": int(1000 * REQUEST_TIMEOUT_S),

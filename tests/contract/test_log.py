@@ -122,6 +122,38 @@ async def test_append_eight_mebibytes_come_back_equal(log: Log) -> None:
     assert small.record.key == "small"
 
 
+async def test_append_large_record_is_whole_wherever_reading_starts(log: Log) -> None:
+    (first,) = await log.append([Record("test", "before")])
+    large = Record("rows", "large", payload=bytes(range(256)) * (5 << 12))
+    offsets = await log.append([large, Record("test", "beside"), large])
+    (last,) = await log.append([Record("test", "after")])
+    for start in range(first, last + 1):
+        entries = await read_all(log, start)
+        expected = [offset for offset in (first, *offsets, last) if offset >= start]
+        assert [entry.offset for entry in entries] == expected
+        assert all(entry.record == large for entry in entries if entry.record.key == "large")
+
+
+async def test_append_many_large_records_at_once_are_whole_and_in_order(log: Log) -> None:
+    async def writer(name: int) -> list[tuple[int, str]]:
+        records = [Record("test", f"{name} {n}", payload=bytes([name]) * (2 << 20)) for n in (1, 2)]
+        offsets = await log.append(records)
+        assert offsets == sorted(offsets)
+        return [(offset, record.key) for offset, record in zip(offsets, records, strict=True)]
+
+    told = await asyncio.gather(*(writer(name) for name in range(4)))
+    entries = await read_all(log)
+    assert [(entry.offset, entry.record.key) for entry in entries] == sorted(
+        pair for pairs in told for pair in pairs
+    )
+    assert all(set(entry.record.payload) == {int(entry.record.key.split()[0])} for entry in entries)
+
+
+async def test_append_filler_is_refused(log: Log) -> None:
+    with pytest.raises(ValueError, match="the log's own"):
+        await log.append([Record(FILLER)])
+
+
 async def test_append_oversize_is_refused_and_nothing_appended(log: Log) -> None:
     with pytest.raises(RecordTooLargeError, match="nothing was appended"):
         await log.append([Record("test", "fits"), Record("test", payload=bytes(RECORD_BYTES_MAX))])
@@ -339,6 +371,24 @@ async def test_trim_whole_log_never_gives_an_offset_twice(backend: Backend) -> N
     assert after[0] > before[-1]
     assert keys(await read_all(log)) == ["d"]
     await log.close()
+
+
+async def test_trim_spares_all_of_a_large_record_that_stays(backend: Backend, log: Log) -> None:
+    large = Record("rows", "large", payload=bytes(range(256)) * (3 << 12))
+    await log.append([Record("test", "before")])
+    (offset,) = await log.append([large])
+    (after,) = await log.append([Record("test", "after")])
+    await log.trim(offset)
+    other = await backend.open()
+    for handle in (log, other):
+        assert await handle.start() <= offset
+        (entry, _) = await read_all(handle, offset)
+        assert (entry.offset, entry.record) == (offset, large)
+    await log.trim(after)
+    assert await log.start() == after
+    with pytest.raises(TrimmedError):
+        await log.read(offset)
+    await other.close()
 
 
 # Records that cannot be read

@@ -9,6 +9,7 @@ import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -73,6 +74,15 @@ async def until_works(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.02)
 
 
+async def read_all(log: Log, at: int) -> dict[int, str]:
+    """Return the keys of all records from here on."""
+    stored: dict[int, str] = {}
+    while entries := await until_works(partial(log.read, at)):
+        stored |= {entry.offset: entry.record.key for entry in entries}
+        at = entries[-1].offset + 1
+    return stored
+
+
 async def waits(log: Log, offset: int) -> asyncio.Task[bool]:
     """Return a wait that has begun."""
     assert not await log.wait(offset, 0.05)
@@ -103,10 +113,7 @@ async def none_works(log: Log, offset: int) -> None:
 async def all_works(log: Log, first: int) -> None:
     """All works again, on the same handle, and every acknowledged record is there."""
     (offset,) = await until_works(lambda: log.append([Record("test", "after")]))
-    entries = await until_works(lambda: log.read(first))
-    while entries[-1].offset < offset:
-        entries += await until_works(lambda: log.read(entries[-1].offset + 1))
-    keys = [entry.record.key for entry in entries]
+    keys = list((await read_all(log, first)).values())
     assert keys[0] == "before" and keys[-1] == "after"
     assert set(keys) <= {"before", "lost", "after"}
     await until_works(lambda: log.commit_cursor("a", Cursor(offset, "after")))
@@ -173,13 +180,12 @@ async def test_broker_killed_right_after_a_commit_has_the_cursor(
         await broker.wait_gone()
         await broker.start()
         other = await until_works(lambda: open_log(url, kafka=OPTIONS))
-        found = await until_works(lambda: other.load_cursor("a"))
+        found = await until_works(partial(other.load_cursor, "a"))
         assert found == Cursor(number, "note", epoch=number)
         await other.close()
         # Whatever the broker forgot of it, the next commit goes through.
         began = time.monotonic()
-        epoch = number
-        await until_works(lambda: log.commit_cursor("a", Cursor(9, "again", epoch=epoch)))
+        await until_works(partial(log.commit_cursor, "a", Cursor(9, "again", epoch=number)))
         assert time.monotonic() - began < ANSWERS_WITHIN_S
 
 
@@ -202,18 +208,14 @@ async def test_broker_killed_while_many_append_keeps_what_was_acknowledged(
     for _ in range(2):
         count = len(acknowledged)
         async with asyncio.timeout(DEADLINE_S):
-            while len(acknowledged) < count + 200:
+            while len(acknowledged) < count + 200:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         broker.kill()
         await broker.wait_gone()
         await broker.start()
     stop.set()
     await asyncio.gather(*writers)
-    stored: dict[int, str] = {}
-    at = 0
-    while entries := await until_works(lambda: log.read(at)):
-        stored |= {entry.offset: entry.record.key for entry in entries}
-        at = entries[-1].offset + 1
+    stored = await read_all(log, 0)
     assert acknowledged.items() <= stored.items()
     # Sending again stored nothing twice.
     assert len(set(stored.values())) == len(stored)

@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 DECISIONS = (
     "dmq/record.py",
     "dmq/entries.py",
+    "dmq/kafka_chunks.py",
+    "dmq/kafka_options.py",
+    "dmq/kafka_topic.py",
     "haproc/classify/*.py",
     "haproc/pin/*.py",
     "haproc/config/model.py",
