@@ -1,4 +1,7 @@
-"""One real ring for all tests of a run that need one."""
+"""One real ring for all tests of a run that need one; then the same on the other kind of log.
+
+What kills processes runs on both kinds, everything else on Kafka.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,21 @@ import pytest
 from tests.rig import Rig
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Order the tests by the ring that they need, so that each kind is started once."""
+    if "started_ring" in metafunc.fixturenames:
+        kills = metafunc.definition.get_closest_marker("fault") is not None
+        logs = ("sqlite", "kafka") if kills else ("kafka",)
+        metafunc.parametrize("started_ring", logs, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def started_ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """Three Spark clusters and three HAProcs; started once."""
+def started_ring(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rig]:
+    """Three Spark clusters, three HAProcs and their log; started once for each kind of log."""
     folder: Path = tmp_path_factory.mktemp("ring")
-    rig = Rig(folder)
+    rig = Rig(folder, log=request.param)
     try:
         rig.up()
         yield rig

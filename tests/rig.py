@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import signal
 import threading
@@ -39,6 +40,7 @@ class Rig:
         self.ring = LocalRing.open_or_create(
             folder, memory="1g", cores=2, settings=SETTINGS, log=LogChoice(log)
         )
+        self.log = log
         self._tables = 0
 
     def up(self) -> None:
@@ -84,6 +86,22 @@ class Rig:
         while not condition():
             assert time.monotonic() < end, "waited in vain"
             time.sleep(0.02)
+
+    @contextmanager
+    def log_held(self) -> Iterator[None]:
+        """Keep the log from taking or giving anything, as if its disk or its broker were stuck."""
+        if self.log == "kafka":
+            for name in self.ring.brokers:
+                self.ring.signal(name, "broker", signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                for name in self.ring.brokers:
+                    self.ring.signal(name, "broker", signal.SIGCONT)
+        else:
+            with (self.ring.folder / "log.db-lock").open("rb+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
 
     # -- talking to it ---------------------------------------------------------------------
 

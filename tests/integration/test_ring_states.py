@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
 import socket
@@ -10,8 +9,6 @@ import threading
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -123,14 +120,6 @@ def test_cluster_down_closes_the_client_door_and_comes_back_by_itself(rig: Rig) 
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x", None), (2, "y", None)]
 
 
-@contextmanager
-def held_log(rig: Rig) -> Iterator[None]:
-    """Hold the log's lock: nobody can write to it, as with a disk that is stuck."""
-    with (rig.ring.folder / "log.db-lock").open("rb+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def test_log_out_of_reach_leaves_queries_and_fails_writes_for_availability(rig: Rig) -> None:
     table = rig.table()
     rig.settled()
@@ -143,7 +132,7 @@ def test_log_out_of_reach_leaves_queries_and_fails_writes_for_availability(rig: 
         except haclient.Error as error:
             errors.append(error)
 
-    with held_log(rig):
+    with rig.log_held():
         code, said = rig.post("a", STATEMENTS, insert | {"wait_timeout": "30s"})
         assert (code, said["kind"]) == (503, "availability"), said
         assert said["error_class"] in ("HAPROC_LOG_UNAVAILABLE", "HAPROC_READ_ONLY")
