@@ -79,6 +79,9 @@ def server_settings(name: str, folder: Path, port: int, cores: int) -> dict[str,
         "spark.hadoop.javax.jdo.option.ConnectionURL": (
             f"jdbc:derby:;databaseName={folder}/metastore;create=true"
         ),
+        # Hive's default pool never gives a connection again once threads that waited for one were
+        # interrupted, which is how HAProc stops a statement: the catalog then hangs for good.
+        "spark.hadoop.datanucleus.connectionPoolingType": "NONE",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Small tables on few cores: with the defaults (50 and 200) an INSERT took 17 s, not 2.
