@@ -1,11 +1,11 @@
-"""What the SQLite log costs: ``python -m bench.bench_log``.
+"""What the log costs, in SQLite and in Kafka: ``python -m bench.bench_log [sqlite|kafka]``.
 
-The yardstick is plain sqlite3 in the same folder and the same run: one connection, one commit per
-append, synchronous=FULL. Short rounds of all sides alternate, so that a machine that is busy with
-something else slows all of them. It still shifts the ratios: where other work holds every
-processor, a sync ends at the scheduler's next tick (4 ms) and grouping pays more than on an idle
-machine. The table therefore says what a bare sync took and how loaded the machine was; figures
-from a loaded one say little about an idle one.
+For Kafka see `bench.log_kafka`. For SQLite the yardstick is plain sqlite3 in the same folder and
+the same run: one connection, one commit per append, synchronous=FULL. Short rounds of all sides
+alternate, so that a machine that is busy with something else slows all of them. It still shifts the
+ratios: where other work holds every processor, a sync ends at the scheduler's next tick (4 ms) and
+grouping pays more than on an idle machine. The table therefore says what a bare sync took and how
+loaded the machine was; figures from a loaded one say little about an idle one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 
 import uvloop
 
+from bench.log_kafka import OPTIONS, kafka_rows
 from bench.report import Row, report
-from dmq import Record, encode
+from dmq import Log, Record, encode, open_log
 from dmq.sqlite import SqliteLog
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +54,7 @@ def plain_commits(folder: Path) -> list[float]:
     return took
 
 
-async def appends(log: SqliteLog, writers: int, seconds: float) -> list[float]:
+async def appends(log: Log, writers: int, seconds: float) -> list[float]:
     """Return the seconds each append took while this many tasks appended one after another."""
     took: list[float] = []
     until = time.perf_counter() + seconds
@@ -209,7 +210,8 @@ async def child_writes(path: str) -> None:
 
 
 async def child_answers(path: str) -> None:
-    log = await SqliteLog.open(path)
+    kafka = path.startswith("kafka:")
+    log = await (open_log(path, kafka=OPTIONS) if kafka else SqliteLog.open(path))
     print("ready", flush=True)
     while await asyncio.to_thread(sys.stdin.readline):
         await log.append([RECORD])
@@ -217,16 +219,24 @@ async def child_answers(path: str) -> None:
     await log.close()
 
 
-async def main() -> None:
+async def main(*backends: str) -> None:
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     # Below the project, since /tmp may be memory, where a sync costs nothing.
-    with tempfile.TemporaryDirectory(dir=build) as name:
-        folder = Path(name)
-        rows = await throughput(folder)
-        rows += await many_processes(folder, rows[0].value)
-        rows += await wake_ups(folder)
-    report("log", rows)
+    if "sqlite" in backends:
+        with tempfile.TemporaryDirectory(dir=build) as name:
+            folder = Path(name)
+            rows = await throughput(folder)
+            rows += await many_processes(folder, rows[0].value)
+            rows += await wake_ups(folder)
+        report("log", rows)
+        say_if_uneven(rows)
+    if "kafka" in backends:
+        report("log_kafka", await kafka_rows(build, RECORD, appends, spawn, ask))
+
+
+def say_if_uneven(rows: list[Row]) -> None:
+    """Print a warning if the machine was not quiet."""
     ratios = [row.value for row in rows if row.unit == "x"]
     if max(ratios) > 2 * min(ratios):
         print(
@@ -240,5 +250,7 @@ if __name__ == "__main__":
             uvloop.run(child_writes(path))
         case ["answer", path]:
             uvloop.run(child_answers(path))
+        case [("sqlite" | "kafka") as backend]:
+            uvloop.run(main(backend))
         case _:
-            uvloop.run(main())
+            uvloop.run(main("sqlite", "kafka"))

@@ -27,10 +27,10 @@ RECORD_BYTES_MAX: Final = (8 << 20) + (64 << 10)
 
 def encode_all(records: Sequence[Record], record_bytes_max: int) -> tuple[bytes, ...]:
     """Return the records' bytes, or raise RecordTooLargeError if any is over the limit."""
-    if any(record.kind == FILLER for record in records):
-        raise ValueError(f"records of kind {FILLER!r} are the log's own")
-    encoded = tuple(encode(record) for record in records)
+    encoded = tuple(map(encode, records))
     for index, data in enumerate(encoded):
+        if records[index].kind == FILLER:
+            raise ValueError(f"records of kind {FILLER!r} are the log's own")
         if len(data) > record_bytes_max:
             raise RecordTooLargeError(
                 f"record {index + 1} of {len(encoded)} has {len(data):,} bytes; this log takes "

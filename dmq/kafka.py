@@ -141,7 +141,7 @@ class KafkaLog:
         encoded = encode_all(records, self._record_bytes_max)
         if not encoded:
             return []
-        if any(len(data) > self._value_max for data in encoded):
+        if max(map(len, encoded)) > self._value_max:
             encoded = await self._store_parts(encoded)
         known_end = self._waiters.end
         offsets = await self._appender.append(encoded)

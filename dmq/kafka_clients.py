@@ -5,8 +5,9 @@ writes its settings and its requests to the log at level DEBUG: it gets secrets 
 themselves, and the request that holds the password is left out.)
 
 A client that finds no broker when it is made leaves a thread and sockets behind (kafka-python
-3.0.12). So after a log was opened no client looks for a broker when it is made: the brokers'
-version is known by then, and the one admin client, which always looks, is kept.
+3.0.12), and waits. So after a log was opened no client looks for a broker when it is made: the
+brokers' version is known by then, and the one admin client, which always looks, is kept. What fails
+before that is cleared away by `_made_admin`.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Clients:
         """Return a new admin client, and learn the brokers' version; raises if none answers."""
         if not self._any_listens():
             raise kafka_errors.KafkaConnectionError("no broker takes a connection")
-        admin = KafkaAdminClient(**self._shared())
+        admin = _made_admin(self._shared())
         try:
             probe = self.consumer()
             self._version = probe.config["api_version"]
@@ -243,6 +244,19 @@ class Clients:
         for secret in secrets(self.options.client):
             text = text.replace(secret, "***")
         return text
+
+
+def _made_admin(settings: Mapping[str, object]) -> Any:
+    """Return a new admin client; one that fails to begin leaves nothing behind."""
+    admin = KafkaAdminClient.__new__(KafkaAdminClient)
+    try:
+        admin.__init__(**settings)
+    except BaseException:
+        # Its thread runs already, but ``close`` leaves alone what did not begin.
+        admin._closed = False
+        close_quietly(admin)
+        raise
+    return admin
 
 
 def secrets(client: Mapping[str, object]) -> list[str]:

@@ -17,6 +17,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ from dmq.kafka_thread import deliver
 GROUPS_IN_FLIGHT_MAX: Final = 2
 """One on its way to the broker, and one that waits in the producer for its turn."""
 GROUP_BYTES_MAX: Final = 32 << 20
+_EXCEPTION: Final = attrgetter("exception")
 PENDING_BYTES_MAX: Final = 256 << 20
 """Appends beyond this many bytes that wait for their turn are refused."""
 
@@ -38,17 +41,19 @@ class _Append:
     values: Sequence[bytes]
     size_bytes: int
     answer: asyncio.Future[list[int]]
+    deadline: float
     group: _Group | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
     appends: list[_Append]
-    outcomes: list[list[int | BaseException]] = field(default_factory=list)
-    left: int = 0
+    futures: list[Any] = field(default_factory=list)
+    """kafka-python's, one for each value that was sent, in order."""
+    failure: Exception | None = None
+    """Why the values after them were not sent."""
     over: bool = False
     """It came to its end, or nobody waits for it any more."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Appender:
@@ -62,6 +67,9 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._pending: deque[_Append] = deque()
         self._pending_bytes = 0
+        self._unanswered: deque[_Append] = deque()
+        """In the order of their deadlines; those at its front may have been answered since."""
+        self._timer: asyncio.TimerHandle | None = None
         self._in_flight = 0
         self._flush_due = False
         self._idle = asyncio.Event()
@@ -84,18 +92,16 @@ class Appender:
                 "come"
             )
         answer: asyncio.Future[list[int]] = self._loop.create_future()
-        append = _Append(values, sum(map(len, values)), answer)
+        deadline = self._loop.time() + self._clients.options.append_timeout_s
+        append = _Append(values, sum(map(len, values)), answer, deadline)
         self._pending.append(append)
         self._pending_bytes += append.size_bytes
         self._idle.clear()
-        timer = self._loop.call_later(
-            self._clients.options.append_timeout_s, self._time_over, append
-        )
+        self._unanswered.append(append)
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._expire)
         self._flush_soon()
-        try:
-            return await answer
-        finally:
-            timer.cancel()
+        return await answer
 
     async def finish(self) -> None:
         """Wait until nothing is under way."""
@@ -105,9 +111,20 @@ class Appender:
         """Let the thread close the producer and end."""
         self._groups.put(None)
 
+    def _expire(self) -> None:
+        """Answer the appends whose time is over, and come back for the next one's."""
+        self._timer = None
+        now = self._loop.time()
+        while self._unanswered:
+            append = self._unanswered[0]
+            if not append.answer.done():
+                if append.deadline > now:
+                    self._timer = self._loop.call_at(append.deadline, self._expire)
+                    return
+                self._time_over(append)
+            self._unanswered.popleft()
+
     def _time_over(self, append: _Append) -> None:
-        if append.answer.done():
-            return
         append.answer.set_exception(
             LogUnavailableError(
                 f"the append to topic {self._clients.topic} at "
@@ -162,20 +179,30 @@ class Appender:
             self._in_flight -= 1
             group.over = True
         stored: list[tuple[int, bytes]] = []
-        for append, outcomes in zip(group.appends, group.outcomes, strict=True):
-            offsets = [found for found in outcomes if isinstance(found, int)]
-            if len(offsets) == len(append.values):
-                stored += zip(offsets, append.values, strict=True)
+        futures = iter(group.futures)
+        for append in group.appends:
+            own = list(islice(futures, len(append.values)))
+            failed = len(own) < len(append.values) or any(map(_EXCEPTION, own))
+            if failed:
+                self._broken = True
                 if not append.answer.done():
-                    append.answer.set_result(offsets)
-            elif not append.answer.done():
-                append.answer.set_exception(self._failure(outcomes, some=bool(offsets)))
+                    append.answer.set_exception(self._failure(group, own))
+                continue
+            offsets = [future.value.offset for future in own]
+            stored += zip(offsets, append.values, strict=True)
+            if not append.answer.done():
+                append.answer.set_result(offsets)
+        while self._unanswered and self._unanswered[0].answer.done():
+            self._unanswered.popleft()
         self._on_stored(stored)
         self._flush()
 
-    def _failure(self, outcomes: list[int | BaseException], *, some: bool) -> LogError:
-        error = next(found for found in outcomes if not isinstance(found, int))
+    def _failure(self, group: _Group, futures: list[Any]) -> LogError:
+        errors = [future.exception for future in futures if future.failed()]
+        error = errors[0] if errors else group.failure
+        assert error is not None
         failure = self._clients.error(error, f"the append to topic {self._clients.topic} failed")
+        some = any(future.succeeded() for future in futures)
         if some and not isinstance(failure, LogUnavailableError):
             return LogUnavailableError(f"only a part was appended: {failure}")
         return failure
@@ -196,29 +223,24 @@ class Appender:
             raise failure from failure.__cause__
 
     def _send(self, group: _Group) -> None:
-        group.outcomes = [[LogUnavailableError("not sent")] * len(a.values) for a in group.appends]
-        group.left = 1 + sum(len(append.values) for append in group.appends)
-        failure: Exception | None = None
-        for append, outcomes in zip(group.appends, group.outcomes, strict=True):
-            for index, value in enumerate(append.values):
-                if failure is None:
-                    failure = self._send_one(value, group, outcomes, index)
-                if failure is not None:
-                    self._settle(group, outcomes, index, failure)
-        self._settle(group, None, 0, None)
-
-    def _send_one(
-        self, value: bytes, group: _Group, outcomes: list[int | BaseException], index: int
-    ) -> Exception | None:
         try:
             if self._broken:
                 self._replace()
-            future = self._producer.send(self._clients.topic, value, partition=0)
+            for append in group.appends:
+                for value in append.values:
+                    future = self._producer.send(self._clients.topic, value, partition=0)
+                    group.futures.append(future)
         except Exception as error:
-            return error
-        future.add_callback(lambda found: self._settle(group, outcomes, index, found.offset))
-        future.add_errback(lambda error: self._settle(group, outcomes, index, error))
-        return None
+            group.failure = error
+        self._when_done(group)
+
+    def _when_done(self, group: _Group, _: object = None) -> None:
+        """Deliver the group once all its futures are done; they are nearly always done in order."""
+        for future in reversed(group.futures):
+            if not future.is_done:
+                future.add_both(self._when_done, group)
+                return
+        deliver(self._loop, self._finished, group)
 
     def _replace(self) -> None:
         """Go on with a new producer: the old one met something that it cannot get over."""
@@ -232,21 +254,3 @@ class Appender:
             closing.start()
         self._connect()
         self._broken = False
-
-    def _settle(
-        self,
-        group: _Group,
-        outcomes: list[int | BaseException] | None,
-        index: int,
-        outcome: int | BaseException | None,
-    ) -> None:
-        """Note one value's outcome (on the producer's thread, too); the last one ends the group."""
-        if outcomes is not None and outcome is not None:
-            outcomes[index] = outcome
-            if isinstance(outcome, BaseException):
-                self._broken = True
-        with group.lock:
-            group.left -= 1
-            done = group.left == 0
-        if done:
-            deliver(self._loop, self._finished, group)

@@ -27,6 +27,13 @@ class Recent:
     def extend(self, stored: Sequence[tuple[int, bytes]]) -> None:
         """Take in values in the order of their offsets; a gap drops all that is before it."""
         with self._lock:
+            end = self._first + len(self._values)
+            if stored and stored[0][0] == end and stored[-1][0] == end + len(stored) - 1:
+                values = [value for _, value in stored]
+                self._values += values
+                self._size += sum(map(len, values))
+                self._shrink()
+                return
             for offset, value in stored:
                 end = self._first + len(self._values)
                 if self._values and offset < end:

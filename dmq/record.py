@@ -22,6 +22,7 @@ FILLER: Final = "dmq.filler"
 """The kind of what only holds a place in the log and means nothing: readers pass over it."""
 _PREFIX: Final = struct.Struct("<2sBBI")
 _MAGIC: Final = b"DQ"
+_to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,8 @@ class Record:
 
 def encode(record: Record) -> bytes:
     """Return the record's bytes in the current format version."""
-    header = json.dumps(
-        {"kind": record.kind, "key": record.key, "headers": dict(record.headers)},
-        ensure_ascii=False,
-        separators=(",", ":"),
+    header = _to_json(
+        {"kind": record.kind, "key": record.key, "headers": dict(record.headers)}
     ).encode()
     return _PREFIX.pack(_MAGIC, FORMAT_VERSION, 0, len(header)) + header + record.payload
 
