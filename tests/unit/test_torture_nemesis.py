@@ -173,8 +173,9 @@ def test_nemesis_held_puts_the_plan_off_but_mends(scene: Callable[..., Scene]) -
     assert [action for _, action in play.until(22.5)] == ["kill", "start"]
 
 
-def test_nemesis_held_for_too_long_strikes_on(scene: Callable[..., Scene]) -> None:
-    play = scene(fault(1.0, Deed.KILL, A))
+def test_nemesis_held_for_too_long_strikes_once_more(scene: Callable[..., Scene]) -> None:
+    play = scene(fault(1.0, Deed.KILL, A), fault(2.0, Deed.KILL, SPARK))
     play.hold = True
     assert play.until(HOLD_MAX_S) == []
-    assert ("nemesis", "kill") in play.until(HOLD_MAX_S + 3)
+    assert [action for _, action in play.until(HOLD_MAX_S + 5)] == ["kill", "start"]
+    assert [action for _, action in play.until(2 * HOLD_MAX_S + 5)] == ["kill", "start"]

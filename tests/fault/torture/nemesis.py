@@ -27,7 +27,7 @@ ARMED_S = 30.0
 """A HAProc that has not reached its step by then is killed anyhow."""
 _RESTART_S = 1.0
 HOLD_MAX_S = 90.0
-"""Chosen: then it strikes again, whatever state the ring is in."""
+"""Chosen: then it strikes once more, whatever state the ring is in."""
 
 
 def _never() -> bool:
@@ -87,6 +87,7 @@ class Nemesis(Part):
         if self._calm.is_set():
             self._disarm(now, at_once=True)
         elif self._next is not None and self._next.at_s + self._held_s <= now:
+            self._held_in_a_row_s = 0.0
             self._strike(self._next, now)
             self._next = next(self._faults, None)
         else:
