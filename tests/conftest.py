@@ -1,6 +1,5 @@
-"""One real ring for all tests of a run that need one; then the same on the other kind of log.
-
-What kills processes runs on both kinds, everything else on Kafka.
+"""One real ring for all tests of a run that need one: on Kafka, unless the marker ``logs`` of a test
+names other kinds of log.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from tests.rig import Rig
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Order the tests by the ring that they need, so that each kind is started once."""
     if "started_ring" in metafunc.fixturenames:
-        kills = metafunc.definition.get_closest_marker("fault") is not None
-        logs = ("sqlite", "kafka") if kills else ("kafka",)
+        marker = metafunc.definition.get_closest_marker("logs")
+        logs = marker.args if marker is not None else ("kafka",)
         metafunc.parametrize("started_ring", logs, indirect=True, scope="session")
 
 

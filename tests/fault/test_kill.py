@@ -12,7 +12,7 @@ import pytest
 import haclient
 from tests.rig import Rig, Writer
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite", "kafka")]
 
 
 @pytest.mark.parametrize("step", ["append.before", "append.after", "apply.after", "cursor.after"])
