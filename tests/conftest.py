@@ -1,5 +1,5 @@
-"""One real ring for all tests of a run that need one: on Kafka, unless the marker ``logs`` of a test
-names other kinds of log.
+"""One real ring for all tests of a run that need one: on Kafka, unless a test's marker ``logs`` names
+other kinds of log.
 """
 
 from __future__ import annotations
