@@ -1,5 +1,6 @@
-"""One real ring for all tests of a run that need one: on Kafka, unless a test's marker ``logs`` names
-other kinds of log.
+"""One real ring for all tests of a run that need one.
+
+Its log is in Kafka, unless a test's marker ``logs`` names other kinds.
 """
 
 from __future__ import annotations
