@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 FRESH_S = 1.0
 """Caught up means: applied the end that the log had at most this long ago."""
+STEADY_ROUNDS, STEADY_S = 3, 10.0
+"""Or so many times in a row the end that it had at most this long ago: under a steady load of
+statements that take a second each, a serving cluster is not closer to the end either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +186,10 @@ class Replica:
     async def _catch_up(self) -> None:
         """Declare the cluster caught up once it has applied all that others wrote meanwhile."""
         core, clock = self.core, asyncio.get_running_loop().time
+        rounds = 0
         while True:
             if core.condition.caught_up or not core.condition.cluster_up:
+                rounds = 0
                 core.moved.clear()
                 await core.moved.wait()
                 continue
@@ -193,7 +198,9 @@ class Replica:
             began = clock()
             self._log_end = await core.reaching(core.log.end)
             await self._low_reaches(self._log_end)
-            if clock() - began < FRESH_S and core.condition.cluster_up:
+            took_s = clock() - began
+            rounds = rounds + 1 if took_s < STEADY_S else 0
+            if (took_s < FRESH_S or rounds >= STEADY_ROUNDS) and core.condition.cluster_up:
                 self._recovery_from = None
                 core.update(caught_up=True)
 

@@ -55,6 +55,8 @@ class SimSpark:
         self.name = name
         self.up = True
         self.environment_error_rate = 0.0
+        self.statement_s = 0.0
+        """What each statement takes beside the little that it always does."""
         self.refuses: set[str] = set()
         """Statements that meet an application error here."""
         self.poison: set[str] = set()
@@ -203,7 +205,7 @@ class SimSpark:
         guarded = mark is not None and mark.guarded
         if mark is not None and guarded and self._marks.get(target, -1) >= mark.version:
             return Applied()
-        await asyncio.sleep(self._rng.expovariate(5))  # at work
+        await asyncio.sleep(self.statement_s + self._rng.expovariate(5))  # at work
         self._check(life)
         if sql in self.deadly:
             self.kill()
