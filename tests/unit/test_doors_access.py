@@ -17,7 +17,7 @@ from haproc.doors.context import Credentials
 from haproc.doors.statement_request import FIELDS, read_statement
 from haproc.doors.status import Readiness
 from haproc.route.model import RequestError
-from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, door
+from tests.unit.door_rig import ARROW, ONE, STATEMENTS, Canned, Rig, door
 
 PATHS = ["/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"]
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
@@ -57,6 +57,24 @@ async def test_access_with_a_users_token(tmp_path: Path) -> None:
                 rig.url + "/healthz", headers={"Authorization": token}
             ) as response:
                 assert response.status == 200
+
+
+async def test_answers_of_a_haproc_out_of_service_name_its_state(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        hold = asyncio.Event()
+        rig.service.table["SELECT 2"] = Canned(ONE.chunks, columns=ONE.columns, hold=hold)
+        body = {"statement": "SELECT 2"}
+        async with rig.http.get(rig.url + "/healthz") as response:
+            assert "HAProc-State" not in response.headers
+        running = asyncio.create_task(
+            rig.http.post(rig.url + STATEMENTS, json=body, headers=ARROW).__aenter__()
+        )
+        await asyncio.wait_for(rig.service.started.wait(), 10)
+        rig.status.ready = Readiness(False, "DRAINING")
+        hold.set()
+        response = await running
+        assert (response.status, response.headers["HAProc-State"]) == (200, "DRAINING")
+        await response.read()
 
 
 def test_credentials_name_the_tokens_owner() -> None:
@@ -330,3 +348,35 @@ async def test_accept_header_with_stream_among_others_streams(tmp_path: Path) ->
         body = {"statement": "SELECT 1"}
         async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
             assert response.content_type == ARROW["Accept"]
+
+
+async def test_door_that_closes_ends_idle_connections_at_once(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
+        fresh, unused = await asyncio.open_connection("127.0.0.1", rig.listener.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b'"ok"' in await asyncio.wait_for(reader.readuntil(b"}"), 10)
+        await rig.listener.close()
+        for ended in (reader, fresh):
+            assert await asyncio.wait_for(ended.read(), 10) == b""
+        writer.close()
+        unused.close()
+
+
+async def test_door_that_closes_lets_a_body_on_its_way_arrive(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
+        body = json.dumps({"statement": "SELECT 1"}).encode()
+        head = f"POST {STATEMENTS} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
+        writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body[:5])
+        await writer.drain()
+        server = rig.listener._runner.server
+        assert server is not None
+        async with asyncio.timeout(10):
+            while not any(each._request_in_progress for each in server.connections):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await rig.listener.close()
+        writer.write(body[5:])
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 200") and b"Connection: close" in answer
+        writer.close()
