@@ -245,7 +245,14 @@ class Node:
             },
             "peers": {name: dict(view) for name, view in self._watch.view.items()},
             "clusters": [
-                {"name": cluster.name, "url": cluster.listen.url}
-                for cluster in self._config.clusters
+                {"name": c.name, "url": c.client_url, "state": self._state_of(c.name)}
+                for c in self._config.clusters
             ],
         }
+
+    def _state_of(self, name: str) -> Json:
+        """Return what is known of a cluster's state: nothing of one that does not answer."""
+        if name == self._name:
+            return self._replica.core.state.value
+        view = self._watch.view.get(name, {})
+        return view.get("state") or "" if view.get("alive") else ""

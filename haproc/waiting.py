@@ -30,10 +30,11 @@ class WaitingForLog:
 
     def cluster_status(self) -> Mapping[str, Json]:
         """Return the body of ``GET /clusterStatus``."""
+        own = State.STARTING.value
         return {
             "ring": self._config.ring,
             "cluster": self._name,
-            "state": State.STARTING.value,
+            "state": own,
             "reason": self.reason,
             "incarnation": self._incarnation,
             "since": self._since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -44,5 +45,8 @@ class WaitingForLog:
             "peers": {
                 c.name: {"alive": False} for c in self._config.clusters if c.name != self._name
             },
-            "clusters": [{"name": c.name, "url": c.listen.url} for c in self._config.clusters],
+            "clusters": [
+                {"name": c.name, "url": c.client_url, "state": own if c.name == self._name else ""}
+                for c in self._config.clusters
+            ],
         }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from haproc.config.check_kafka import check_kafka
 from haproc.config.errors import Finding
-from haproc.config.hosts import is_loopback, is_wildcard
+from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
 from haproc.config.model import LANES_MAX, Address, Config
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -64,9 +64,17 @@ def _addresses(config: Config) -> Iterator[Finding]:
                 f"{path}.peer",
                 f"the other HAProcs cannot connect to {cluster.peer.host}: name this host",
             )
+        if cluster.advertise is not None and not is_client_url(cluster.advertise):
+            yield (
+                f"{path}.advertise",
+                f"{cluster.advertise!r} is not a URL that clients can connect to, such as "
+                "http://host:8080",
+            )
         if is_wildcard(cluster.spark.host):
             yield f"{path}.spark.url", f"nobody can connect to {cluster.spark.host}"
     yield from _twice([*((path, f"{_host(at.host)}:{at.port}") for path, at in listeners), *sparks])
+    urls = enumerate(cluster.advertise for cluster in config.clusters)
+    yield from _twice([(f"clusters[{at}].advertise", url) for at, url in urls if url is not None])
 
 
 def _host(host: str) -> str:

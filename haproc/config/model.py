@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from haproc.config.hosts import is_wildcard
 from haproc.engine.interface import EngineAddress
 
 LANES_MAX = 16
@@ -49,6 +50,16 @@ class ClusterConfig:
     peer: Address
     """The operator door: peers, health, status, metrics."""
     spark: EngineAddress
+    advertise: str | None = None
+    """URL at which clients reach the client door; else that of ``listen``."""
+
+    @property
+    def client_url(self) -> str:
+        """What clients are told; a door on all addresses is at the host that peers know."""
+        if self.advertise is not None:
+            return self.advertise
+        everywhere = is_wildcard(self.listen.host)
+        return Address(self.peer.host, self.listen.port).url if everywhere else self.listen.url
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from haproc.route.interface import Service
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BOARD = web.AppKey("board", Board)
+STATE_HEADER = "HAProc-State"
 
 
 def client_app(
@@ -45,6 +46,7 @@ def client_app(
     app.add_routes(Sessions(config, cluster, service, gate).routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     app.cleanup_ctx.append(_results)
+    app.on_response_prepare.append(_farewell(status))
     return app
 
 
@@ -99,6 +101,19 @@ def _boundary(
             return error_response(told, cluster)
 
     return boundary
+
+
+def _farewell(
+    status: StatusSource,
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Return the signal that tells clients, in the answers they still get, not to come back."""
+
+    async def tell(request: web.Request, response: web.StreamResponse) -> None:
+        ready = status.readiness()
+        if not ready.serving:
+            response.headers[STATE_HEADER] = ready.state
+
+    return tell
 
 
 async def _results(app: web.Application) -> AsyncIterator[None]:

@@ -217,7 +217,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 seconds_left=NUMBER,
             ),
             peers={"type": "object", "additionalProperties": _PEER},
-            clusters=listed(record("*", name=TEXT, url=TEXT)),
+            clusters=listed(
+                record(
+                    "*",
+                    name=TEXT,
+                    url=described(TEXT, "Where clients reach it."),
+                    state=described(TEXT, "As far as this HAProc knows; else empty."),
+                )
+            ),
         ),
         "additionalProperties": True,
     },

@@ -177,7 +177,7 @@ class CannedStatus:
             "lag": 2,
             "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
             "peers": {"b": {"alive": True, "state": "READY", "cursor": 120, "lag": 0}},
-            "clusters": [{"name": "a", "url": "http://127.0.0.1:8080"}],
+            "clusters": [{"name": "a", "url": "http://127.0.0.1:8080", "state": "READY"}],
         }
 
 

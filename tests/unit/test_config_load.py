@@ -204,6 +204,37 @@ def test_load_open_listener_with_users_or_on_purpose_accepted() -> None:
     assert config(text + "allow_anonymous: true").allow_anonymous
 
 
+def test_load_advertised_url_is_what_clients_are_told() -> None:
+    told = BASE.replace(
+        "listen: 127.0.0.1:8081", "listen: 127.0.0.1:8081\n    advertise: https://b.example.com/ha"
+    )
+    assert [c.client_url for c in config(told).clusters] == [
+        "http://127.0.0.1:8080",
+        "https://b.example.com/ha",
+    ]
+
+
+def test_load_door_on_all_addresses_is_advertised_at_the_peers_host() -> None:
+    text = BASE.replace("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081")
+    text = text.replace("peer: 127.0.0.1:18081", "peer: b.example.com:9000")
+    text = text.replace("sqlite:log.db", "kafka://k:9092/demo") + "allow_anonymous: true\n"
+    assert config(text).clusters[1].client_url == "http://b.example.com:8081"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["b:8080", "ftp://b", "http://", "http://0.0.0.0:80", "http://b:0", "http://b:x", "http://a b"],
+)
+def test_load_advertised_url_that_nobody_can_use_refused(url: str) -> None:
+    text = BASE.replace("listen: 127.0.0.1:8081", f"listen: 127.0.0.1:8081\n    advertise: {url!r}")
+    assert only_problem(text).startswith("clusters[1].advertise: ")
+
+
+def test_load_advertised_url_of_two_clusters_refused() -> None:
+    text = BASE.replace("listen:", "advertise: http://gate:80\n    listen:")
+    assert "already used by clusters[0].advertise" in only_problem(text)
+
+
 def test_load_users_with_allow_anonymous_or_shared_token_refused() -> None:
     users = "users: [{name: etl, token: {env: ETL}}, {name: bi, token: {env: %s}}]\n"
     assert "contradicts users" in only_problem(BASE + users % "BI" + "allow_anonymous: true")
