@@ -96,6 +96,10 @@ def connect(
     timeout_s: float = 300.0,
     buffer_bytes_max: int = 64 << 20,
     on_failover: Callable[[Failover], None] | None = None,
+    order: str = "ordered",
+    client_number: int | None = None,
+    discover: bool = True,
+    hedge_after_s: float | str | None = None,
     **policy: Any,
 ) -> Connection:
     """Return a connection to the ring (nothing is sent yet).
@@ -104,7 +108,11 @@ def connect(
     the servers. ``user``: a label for their access logs. ``catalog``, ``schema``: where
     unqualified names are looked up. ``timeout_s``: a request's total deadline.
     ``buffer_bytes_max``: a larger result is streamed. ``on_failover`` is called with each
-    `Failover`. All other options are the fields of `haclient.failover.Policy`.
+    `Failover`. ``order``: ``ordered`` (as listed), ``spread`` (each client in an order of its own,
+    named by ``client_number``, else random) or ``nearest``. ``discover``: learn the ring's other
+    servers from those listed. ``hedge_after_s``: a query that has no answer after this (seconds,
+    or ``"p95"`` of the recent ones) goes to a second server too. All other options are the fields
+    of `haclient.failover.Policy`.
     """
     settings = make_settings(
         servers,
@@ -115,6 +123,10 @@ def connect(
         timeout_s=timeout_s,
         buffer_bytes_max=buffer_bytes_max,
         on_failover=on_failover,
+        order=order,
+        client_number=client_number,
+        discover=discover,
+        hedge_after_s=hedge_after_s,
         **policy,
     )
     return Connection(settings)

@@ -1,18 +1,20 @@
 """Which server to ask, and when to stop: the policy alone, as plain values.
 
-A client has an ordered list of servers. It stays with the *current* one (sticky) until that one
-fails for availability; then it asks the others at once, each once, those that failed lately last.
-Only after such a *round* has failed wholly does it pause (exponential backoff with jitter) and
-start a new round, until the request's deadline passes or nobody has been available for
-``outage_s``. An answer, be it a result or an application error, ends the request. While it is not
-with the first server, the client probes that one and goes back once it has been ready for
-``failback_after_s``.
+A client has a list of servers in its order of preference. It stays with the *current* one (sticky)
+until that one fails for availability or says that it is leaving; then it asks the others at once,
+each once: first those of which nothing bad is known, then those whose circuit is open
+(`haclient.breaker`), last those that are leaving. Only after such a *round* has failed wholly does
+it pause (exponential backoff with jitter) and start a new round, until the request's deadline
+passes or nobody has been available for ``outage_s``. An answer, be it a result or an application
+error, ends the request. While the client is not with its first server, it probes those that it
+prefers to the current one and goes back to one that has been ready for ``failback_after_s``.
 
 Two values: `Memory` is what a connection knows of its servers, shared by its requests;
 `Progress` is one request's own. Time (seconds on a monotonic clock) and randomness are arguments.
 Invariants: no attempt starts at or after the deadline; nothing is repeated after an answer; every
 server is asked before giving up, unless the deadline passes; a request that is not repeatable
-(carries no request id) is never sent again once a server may have seen it.
+(carries no request id) is never sent again once a server may have seen it; a server that is
+leaving is preferred to none until it has said that it is ready.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from haclient.breaker import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
 
@@ -33,11 +36,16 @@ class Policy:
     """Give up when for so long every server was unavailable."""
     backoff_first_s: float = 0.05
     backoff_max_s: float = 2.0
-    circuit_s: float = 10.0
-    """A server that failed within this is asked after those that did not."""
+    circuit_s: float = 2.0
+    """A server that failed is asked after the others for this long, and for twice as long with
+    each further failure in a row …"""
+    circuit_max_s: float = 60.0
+    """… up to this."""
     failback_after_s: float = 10.0
-    """How long the first server must have been ready before the client returns to it."""
+    """How long a preferred server must have been ready before the client returns to it."""
     failback_probe_s: float = 1.0
+    refresh_s: float = 10.0
+    """How old what is known of the ring's servers may be before it is asked for again."""
     silence_s: float = 0.5
     """After this long without a byte of the answer the server's liveness is probed."""
     probe_timeout_s: float = 0.4
@@ -57,6 +65,8 @@ class AttemptEnd(StrEnum):
     """No connection: the server cannot have seen the request."""
     NOT_TAKEN = "not taken"
     """The server says that it cannot now, and that it has done nothing."""
+    LEAVING = "leaving"
+    """The same, because it is going out of service."""
     IN_DOUBT = "in doubt"
     """The connection broke, the server hung, or it says that it does not know."""
     TIMED_OUT = "timed out"
@@ -72,20 +82,40 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one server."""
+
+    breaker: Breaker = CLOSED
+    leaving: bool = False
+    """It takes nothing new; only its own word that it is ready ends this."""
+    ready_since: float | None = None
+    """It has said so at each probe since."""
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
-    """What a connection knows of its servers, by their place in the list."""
+    """What a connection knows of its servers; a server's number never changes."""
 
     current: int
-    failed_at: tuple[float | None, ...]
-    """When each server last failed; None since it last answered."""
-    first_ready_since: float | None = None
+    preferred: tuple[int, ...]
+    """The servers in use, best first."""
+    servers: tuple[Standing, ...]
 
     @staticmethod
-    def of(server_count: int) -> Memory:
+    def of(preferred: tuple[int, ...]) -> Memory:
         """Return the memory of a connection that has asked nobody yet."""
-        if server_count < 1:
+        if not preferred:
             raise ValueError("at least one server is needed")
-        return Memory(0, (None,) * server_count)
+        return Memory(preferred[0], preferred, (Standing(),) * (max(preferred) + 1))
+
+    def with_standing(self, server: int, standing: Standing) -> Memory:
+        """Return the memory with this server's standing."""
+        servers = (*self.servers[:server], standing, *self.servers[server + 1 :])
+        return replace(self, servers=servers)
+
+    def place(self, server: int) -> int:
+        """Return where it stands in the list; behind everybody if it is in use no more."""
+        return self.preferred.index(server) if server in self.preferred else len(self.preferred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +125,7 @@ class Progress:
     deadline: float
     repeatable: bool
     untried: tuple[int, ...]
-    """The servers left in this round, best first."""
+    """The servers left in this round."""
     round: int = 0
     in_doubt: bool = False
     """A server may have carried it out."""
@@ -132,26 +162,23 @@ class Done:
 Action = Try | Pause | GiveUp | Done
 
 
-def order(policy: Policy, memory: Memory, now: float) -> tuple[int, ...]:
-    """Return all servers in the order to ask them: the current one, then as listed.
-
-    Those that failed within ``circuit_s`` come last.
-    """
-
-    def rank(server: int) -> tuple[bool, bool, int]:
-        failed = memory.failed_at[server]
-        lately = failed is not None and now - failed < policy.circuit_s
-        return (lately, server != memory.current, server)
-
-    return tuple(sorted(range(len(memory.failed_at)), key=rank))
+def rank(memory: Memory, server: int, now: float) -> tuple[bool, bool, bool, int]:
+    """Return what to sort servers by: the current one first, those best left alone last."""
+    known = memory.servers[server]
+    return (
+        known.leaving,
+        known.breaker.is_open(now),
+        server != memory.current,
+        memory.place(server),
+    )
 
 
 def begin(
     policy: Policy, memory: Memory, now: float, timeout_s: float, repeatable: bool
-) -> tuple[Progress, Action]:
+) -> tuple[Memory, Progress, Action]:
     """Start a request."""
-    progress = Progress(now + timeout_s, repeatable, order(policy, memory, now))
-    return _next(progress, now)
+    progress = Progress(now + timeout_s, repeatable, memory.preferred)
+    return _next(policy, memory, progress, now)
 
 
 def after(
@@ -168,26 +195,48 @@ def after(
         return _answered(memory, server), progress, Done()
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress, GiveUp(Outcome.UNKNOWN, Reason.DEADLINE)
-    failed = (*memory.failed_at[:server], now, *memory.failed_at[server + 1 :])
-    since = None if server == 0 else memory.first_ready_since
-    memory = replace(memory, failed_at=failed, first_ready_since=since)
-    progress = replace(
-        progress,
-        in_doubt=progress.in_doubt or end is AttemptEnd.IN_DOUBT,
-        outage_since=now if progress.outage_since is None else progress.outage_since,
-    )
+    memory, progress = noted(policy, memory, progress, server, end, now)
     if progress.in_doubt and not progress.repeatable:
         return memory, progress, GiveUp(Outcome.UNKNOWN, Reason.NOT_REPEATABLE)
     if progress.untried:
-        return memory, *_next(progress, now)
+        return _next(policy, memory, progress, now)
     return memory, *_pause(policy, progress, now, jitter)
+
+
+def noted(
+    policy: Policy, memory: Memory, progress: Progress, server: int, end: AttemptEnd, now: float
+) -> tuple[Memory, Progress]:
+    """Take a failure into account while another server is still being asked the same."""
+    if end is AttemptEnd.TIMED_OUT:
+        return memory, progress
+    if end is AttemptEnd.LEAVING:
+        memory = left(memory, server)
+    else:
+        memory = _failed(policy, memory, server, now)
+    since = now if progress.outage_since is None else progress.outage_since
+    in_doubt = progress.in_doubt or end is AttemptEnd.IN_DOUBT
+    return memory, replace(progress, in_doubt=in_doubt, outage_since=since)
 
 
 def resume(
     policy: Policy, memory: Memory, progress: Progress, now: float
-) -> tuple[Progress, Action]:
+) -> tuple[Memory, Progress, Action]:
     """Start the next round after a pause."""
-    return _next(replace(progress, untried=order(policy, memory, now)), now)
+    return _next(policy, memory, replace(progress, untried=memory.preferred), now)
+
+
+def second(memory: Memory, progress: Progress, now: float) -> int | None:
+    """Return who may be asked beside the server that is being asked; nobody of doubtful health."""
+    for server in sorted(progress.untried, key=lambda each: rank(memory, each, now)):
+        known = memory.servers[server]
+        if not known.leaving and known.breaker == CLOSED:
+            return server
+    return None
+
+
+def asked(progress: Progress, server: int) -> Progress:
+    """Return the progress when this server has been asked, too."""
+    return replace(progress, untried=tuple(s for s in progress.untried if s != server))
 
 
 def final_outcome(progress: Progress, told: Outcome, log_offset: int | None) -> Outcome:
@@ -199,10 +248,24 @@ def final_outcome(progress: Progress, told: Outcome, log_offset: int | None) -> 
     return Outcome.UNKNOWN if progress.in_doubt and log_offset is None else told
 
 
-def _next(progress: Progress, now: float) -> tuple[Progress, Action]:
+def _next(
+    policy: Policy, memory: Memory, progress: Progress, now: float
+) -> tuple[Memory, Progress, Action]:
     if now >= progress.deadline:
-        return progress, GiveUp(_outcome(progress), Reason.DEADLINE)
-    return replace(progress, untried=progress.untried[1:]), Try(progress.untried[0])
+        return memory, progress, GiveUp(_outcome(progress), Reason.DEADLINE)
+    # Chosen only now: other requests may have met a failure meanwhile.
+    server = min(progress.untried, key=lambda each: rank(memory, each, now))
+    known = memory.servers[server]
+    breaker = known.breaker.asked(policy.circuit_s, policy.circuit_max_s, now)
+    if breaker is not known.breaker:
+        memory = memory.with_standing(server, replace(known, breaker=breaker))
+    return memory, asked(progress, server), Try(server)
+
+
+def _failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
+    known = memory.servers[server]
+    breaker = known.breaker.failed(policy.circuit_s, policy.circuit_max_s, now)
+    return memory.with_standing(server, replace(known, breaker=breaker, ready_since=None))
 
 
 def _pause(
@@ -225,22 +288,45 @@ def _outcome(progress: Progress) -> Outcome:
 
 
 def _answered(memory: Memory, server: int) -> Memory:
-    if memory.failed_at[server] is None and memory.current == server:
-        return memory
-    moved = memory.failed_at[memory.current] is not None
-    failed = (*memory.failed_at[:server], None, *memory.failed_at[server + 1 :])
-    return replace(memory, current=server if moved else memory.current, failed_at=failed)
+    known = memory.servers[server]
+    if known.breaker != CLOSED:
+        memory = memory.with_standing(server, replace(known, breaker=CLOSED))
+    current = memory.servers[memory.current]
+    lost = current.leaving or current.breaker != CLOSED or memory.current not in memory.preferred
+    moved = lost and not known.leaving
+    return replace(memory, current=server) if moved else memory
 
 
-def probed(policy: Policy, memory: Memory, ready: bool, now: float) -> Memory:
-    """Take into account what the first server said about its readiness; maybe go back to it."""
+def left(memory: Memory, server: int) -> Memory:
+    """Take into account that a server is going out of service."""
+    known = memory.servers[server]
+    return memory.with_standing(server, replace(known, leaving=True, ready_since=None))
+
+
+def prefer(memory: Memory, preferred: tuple[int, ...]) -> Memory:
+    """Use these servers from now on, best first; stay with the current one if it is among them."""
+    new = (Standing(),) * (max(preferred) + 1 - len(memory.servers))
+    current = memory.current if memory.current in preferred else preferred[0]
+    return Memory(current, preferred, memory.servers + new)
+
+
+def to_probe(memory: Memory) -> tuple[int, ...]:
+    """Return whose readiness matters: those preferred to the current server, those leaving."""
+    better = memory.preferred[: memory.place(memory.current)]
+    return tuple(s for s in memory.preferred if s in better or memory.servers[s].leaving)
+
+
+def probed(policy: Policy, memory: Memory, server: int, ready: bool, now: float) -> Memory:
+    """Take into account what a server said about its readiness; maybe go back to it."""
+    known = memory.servers[server]
     if not ready:
-        return replace(memory, first_ready_since=None)
-    if memory.first_ready_since is None:
-        return replace(memory, first_ready_since=now)
-    if now - memory.first_ready_since < policy.failback_after_s:
+        return memory.with_standing(server, replace(known, ready_since=None))
+    since = now if known.ready_since is None else known.ready_since
+    memory = memory.with_standing(server, replace(known, leaving=False, ready_since=since))
+    better = memory.place(server) < memory.place(memory.current)
+    if not better or now - since < policy.failback_after_s:
         return memory
-    return Memory(0, (None, *memory.failed_at[1:]))
+    return replace(memory.with_standing(server, Standing()), current=server)
 
 
 class Pulse(StrEnum):

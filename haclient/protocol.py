@@ -17,9 +17,12 @@ from haclient.failover import AttemptEnd
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 STATEMENTS = "/api/2.0/sql/statements"
 REPORT_HEADER = "haproc-report"
+STATE_HEADER = "haproc-state"
+"""An answer has it only if the server is out of service, or about to be."""
 SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
 SESSION_UNKNOWN = "HAPROC_SESSION_UNKNOWN"
 PARAMETERS_REFUSED = "HAPROC_PARAMETERS"
+_LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 
 _OPTIONS = frozenset({"consistency", "operation_class", "fanout"})
 # The server gives up a little before the client does, so that the client hears why.
@@ -181,7 +184,9 @@ def end_of(failed: Failure) -> AttemptEnd:
     """Return what an error answer means for failing over."""
     if failed.kind is not FailureKind.AVAILABILITY:
         return AttemptEnd.ANSWERED
-    return AttemptEnd.IN_DOUBT if failed.outcome is Outcome.UNKNOWN else AttemptEnd.NOT_TAKEN
+    if failed.outcome is Outcome.UNKNOWN:
+        return AttemptEnd.IN_DOUBT
+    return AttemptEnd.LEAVING if failed.error_class in _LEAVING else AttemptEnd.NOT_TAKEN
 
 
 def statements_body(statements: Sequence[str]) -> bytes:

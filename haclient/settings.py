@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import urllib.parse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -9,6 +11,8 @@ from typing import Any
 
 from haclient.exceptions import InterfaceError
 from haclient.failover import Policy
+from haclient.hedging import P95
+from haclient.order import Order
 
 _POLICY_FIELDS = frozenset(f.name for f in fields(Policy))
 
@@ -26,6 +30,14 @@ class Server:
 
     def __str__(self) -> str:
         return self.url
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the URL means the machine that it is used on."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,13 @@ class Settings:
     buffer_bytes_max: int = 64 << 20
     """A result up to this size is read wholly before execute returns, so that a server's failure
     in the middle of it is made good unseen. A larger one streams. Chosen, not measured."""
+    order: Order = Order.ORDERED
+    client_number: int | None = None
+    """Which of all orders `Order.SPREAD` takes; None: a random one."""
+    discover: bool = True
+    """Learn the ring's servers from those that were given."""
+    hedge_after: float | str | None = None
+    """Seconds or `hedging.P95` after which a query goes to a second server too."""
     policy: Policy = field(default_factory=Policy)
     on_failover: Callable[[Failover], None] | None = None
 
@@ -69,6 +88,10 @@ def make_settings(
     timeout_s: float = 300.0,
     buffer_bytes_max: int = 64 << 20,
     on_failover: Callable[[Failover], None] | None = None,
+    order: str = "ordered",
+    client_number: int | None = None,
+    discover: bool = True,
+    hedge_after_s: float | str | None = None,
     **policy: Any,
 ) -> Settings:
     """Check everything; raises InterfaceError with what is wrong."""
@@ -91,9 +114,37 @@ def make_settings(
         schema=schema,
         timeout_s=timeout_s,
         buffer_bytes_max=buffer_bytes_max,
+        order=_order(order),
+        client_number=_client_number(client_number),
+        discover=discover,
+        hedge_after=_hedge_after(hedge_after_s),
         policy=Policy(**policy),
         on_failover=on_failover,
     )
+
+
+def _order(name: str) -> Order:
+    try:
+        return Order(name)
+    except ValueError:
+        known = ", ".join(Order)
+        raise InterfaceError(f"order must be one of {known}, not {name!r}") from None
+
+
+def _client_number(number: int | None) -> int | None:
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise InterfaceError("client_number must be a whole number, 0 or more")
+    return number
+
+
+def _hedge_after(given: float | str | None) -> float | str | None:
+    if given is None or given == P95:
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise InterfaceError(f"hedge_after_s must be seconds above 0 or {P95!r}, not {given!r}")
+    return float(given)
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
@@ -111,7 +162,7 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
             scheme = text.split("://", 1)[0].lower()
         else:
             text = f"{scheme}://{text}"
-        found.append(_server(len(found), text))
+        found.append(server_at(len(found), text))
     if not found:
         raise InterfaceError("no server is given: expected for instance 'http://a:8080,b:8080'")
     if len({server.url for server in found}) < len(found):
@@ -119,7 +170,8 @@ def parse_servers(servers: str | Iterable[str]) -> tuple[Server, ...]:
     return tuple(found)
 
 
-def _server(index: int, text: str) -> Server:
+def server_at(index: int, text: str) -> Server:
+    """Read one URL; raises InterfaceError."""
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port

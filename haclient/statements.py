@@ -23,6 +23,7 @@ _PIECE = re.compile(
 )
 _BLOCK_EDGE = re.compile(r"/\*|\*/")
 _BLANK = frozenset({"line", "block", "space"})
+_WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE", "CREATE", "CALL"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +89,11 @@ def is_row_insert(sql: str) -> bool:
                 return False
             values = text == "VALUES"
     return rows == 1
+
+
+def reads_only(sql: str) -> bool:
+    """Whether this is surely a query: SELECT, or WITH and no word in it that writes."""
+    words = [sql[b:e].upper() for kind, b, e in _pieces(sql) if kind == "word"]
+    if not words or words[0] not in ("SELECT", "WITH"):
+        return False
+    return not _WRITING.intersection(words)

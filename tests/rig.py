@@ -109,8 +109,10 @@ class Rig:
         return self.ring.config.cluster(name).listen.url
 
     def connect(self, order: str = "abc", **options: Any) -> haclient.Connection:
-        """Return a client whose list has the clusters in this order."""
-        return haclient.connect([self.url(name) for name in order], **options)
+        """Return a client of these clusters alone, unless it is told to discover, in this order."""
+        return haclient.connect(
+            [self.url(name) for name in order], **{"discover": False, **options}
+        )
 
     @contextmanager
     def cursor(self, order: str = "abc", **options: Any) -> Iterator[haclient.Cursor]:

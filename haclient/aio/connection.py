@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from haclient import exceptions, protocol, rows
 from haclient.aio.cursor import AsyncCursor
 from haclient.aio.result import AsyncResult, receive
-from haclient.aio.ring import AsyncRing
+from haclient.aio.ring import AsyncRing, Work
 from haclient.aio.session import AsyncSession, exchange
-from haclient.aio.transport import now
+from haclient.aio.transport import StateLock, now
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
+from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
 from haclient.protocol import Rejected, Statement
 from haclient.request_ids import new_request_id
@@ -58,8 +60,8 @@ class AsyncConnection:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._ring = AsyncRing(settings)
         self._headers = protocol.headers(settings.token, settings.user)
+        self._ring = AsyncRing(settings, self._headers)
         self._statement_headers = {
             **self._headers,
             "Content-Type": "application/json",
@@ -67,13 +69,30 @@ class AsyncConnection:
         }
         start = protocol.session_start(settings.catalog, settings.schema)
         self._session = AsyncSession(self._ring.transport, self._headers, start)
-        self._running: dict[str, Server] = {}
+        self._running: list[tuple[str, Server]] = []
+        self._lock = StateLock()
+        self._last_offset: int | None = None
         self._closed = False
 
     @property
     def server(self) -> str:
         """URL of the server that the next statement goes to first."""
-        return self._ring.current.url
+        return self._ring.view.current.url
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """URLs of all servers in use, best first: those given, those learned from the ring."""
+        return tuple(server.url for server in self._ring.view.preferred)
+
+    @property
+    def last_offset(self) -> int | None:
+        """The highest place in the ring's log that an answer has named; None before any has."""
+        return self._last_offset
+
+    def _saw(self, offset: Any) -> None:
+        if isinstance(offset, int):
+            with self._lock:
+                self._last_offset = max(offset, self._last_offset or 0)
 
     def cursor(self) -> AsyncCursor:
         """Return a new cursor."""
@@ -122,12 +141,10 @@ class AsyncConnection:
 
         async def attempt(server: Server, deadline: float) -> AsyncResult:
             path = protocol.rows_path(table, {**query, "age_s": protocol.age_text(age.now())})
-            response = await self._ring.transport.request(
-                server, "POST", path, headers, body, deadline
-            )
+            response = await self._ring.request(server, "POST", path, headers, body, deadline)
             return await receive(response, server, str(request_id), len(body) + (1 << 20))
 
-        result = await self._ring.run(request_id, timeout_s, attempt)
+        result = await self._run(request_id, timeout_s, Work(attempt))
         return result.ha
 
     async def run(
@@ -139,18 +156,32 @@ class AsyncConnection:
         age = Age(statement.age_s)
 
         async def attempt(server: Server, deadline: float) -> AsyncResult:
-            self._running[statement.request_id] = server
-            return await self._attempt(statement, age, server, deadline, limit)
+            running = (statement.request_id, server)
+            self._running.append(running)
+            try:
+                return await self._attempt(statement, age, server, deadline, limit)
+            finally:
+                self._running.remove(running)
 
-        try:
-            result = await self._ring.run(
-                statement.request_id, statement.timeout_s, attempt, is_cancelled
-            )
-        finally:
-            self._running.pop(statement.request_id, None)
+        async def cancel_at(server: Server) -> None:
+            with contextlib.suppress(WireError):
+                await self._cancel_at(statement.request_id, server)
+
+        hedged = self._session.id is None and is_hedgeable(statement.text, statement.options)
+        work = Work(attempt, is_cancelled, cancel_at if hedged else None, AsyncResult.close)
+        result = await self._run(statement.request_id, statement.timeout_s, work)
         if result.ha.get("class") == "session":
             has_parameters = bool(statement.parameters)
             await self._session.record(result.server, statement.text, has_parameters)
+        return result
+
+    async def _run(self, request_id: str, timeout_s: float, work: Work[AsyncResult]) -> AsyncResult:
+        try:
+            result = await self._ring.run(request_id, timeout_s, work)
+        except exceptions.DatabaseError as error:
+            self._saw(error.failure.log_offset)
+            raise
+        self._saw(result.ha.get("log_offset"))
         return result
 
     async def _attempt(
@@ -162,7 +193,7 @@ class AsyncConnection:
             session_id = await self._session.ensure(server, deadline)
             catalog, schema = self.settings.catalog, self.settings.schema
             body = statement.body(session_id, catalog, schema, age.now())
-            response = await self._ring.transport.request(
+            response = await self._ring.request(
                 server, "POST", protocol.STATEMENTS, self._statement_headers, body, deadline
             )
             try:
@@ -179,17 +210,19 @@ class AsyncConnection:
 
     async def cancel(self, request_id: str) -> None:
         """Ask the server that runs this request to end it; what a cursor calls."""
-        server = self._running.get(request_id)
-        if server is None:
-            return
+        for running, server in tuple(self._running):
+            if running != request_id:
+                continue
+            try:
+                await self._cancel_at(request_id, server)
+            except WireError as error:
+                failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {error}")
+                raise exceptions.error_from(failure, request_id) from error
+
+    async def _cancel_at(self, request_id: str, server: Server) -> None:
         path = protocol.cancel_path(request_id)
-        try:
-            await exchange(
-                self._ring.transport, server, "POST", path, self._headers, b"", now() + _CANCEL_S
-            )
-        except WireError as error:
-            failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {error}")
-            raise exceptions.error_from(failure, request_id) from error
+        deadline = now() + _CANCEL_S
+        await exchange(self._ring.transport, server, "POST", path, self._headers, b"", deadline)
 
     async def commit(self) -> None:
         """Do nothing: every statement is durable when ``execute`` returns."""
@@ -209,7 +242,7 @@ class AsyncConnection:
         if self._closed:
             return
         self._closed = True
-        await self._session.close(self._ring.current, now() + _CLOSE_S)
+        await self._session.close(self._ring.view.current, now() + _CLOSE_S)
         await self._ring.close()
 
     async def __aenter__(self) -> AsyncConnection:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from yarl import URL
@@ -20,6 +20,8 @@ from haclient.failover import Liveness, Policy, Pulse
 from haclient.settings import Server, Settings
 from haclient.wire import Broken, DeadlinePassed, Hung, NotReached
 
+T = TypeVar("T")
+
 now = time.monotonic
 sleep = asyncio.sleep
 Lock = asyncio.Lock
@@ -27,6 +29,7 @@ Lock = asyncio.Lock
 _IDLE_MAX_S = 15.0
 """Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""
 _READ_BYTES = 1 << 18
+DOCUMENT_BYTES_MAX = 1 << 20
 _NEVER = float("inf")
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -46,6 +49,43 @@ def spawn(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
     task = asyncio.get_running_loop().create_task(function())
     _tasks.add(task)  # the loop itself holds tasks weakly
     task.add_done_callback(_tasks.discard)
+
+
+async def race(
+    first: Callable[[], Awaitable[T]],
+    other: Callable[[], Awaitable[T]],
+    after_s: float,
+    wins: Callable[[T], bool],
+    discard: Callable[[T], Awaitable[None]],
+) -> list[T]:
+    """Run the first; if it has not ended after so long, the other too, until one wins or both end.
+
+    Return what they came to, in the order they ended. The loser is cancelled; what it still came
+    to is discarded.
+    """
+    tasks = [asyncio.ensure_future(first())]
+    ended: list[T] = []
+    try:
+        pending = set(tasks)
+        done, _ = await asyncio.wait(pending, timeout=after_s)
+        if not done:
+            tasks.append(asyncio.ensure_future(other()))
+            pending = set(tasks)
+        else:
+            pending = set()
+            ended += [task.result() for task in done]
+        while pending and not any(wins(each) for each in ended):
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            won = [task for task in done if wins(task.result())][:1]
+            lost = [task for task in done if not wins(task.result())]
+            ended += [task.result() for task in lost + won]
+        return ended
+    finally:
+        for task in tasks:
+            task.cancel()
+        for late in await asyncio.gather(*tasks, return_exceptions=True):
+            if not isinstance(late, BaseException) and not any(late is each for each in ended):
+                await discard(late)
 
 
 class _Watch:
@@ -154,6 +194,7 @@ class Transport:
         self.policy: Policy = settings.policy
         self._session: aiohttp.ClientSession | None = None
         self._probe_session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def request(
         self,
@@ -165,6 +206,8 @@ class Transport:
         deadline: float,
     ) -> Response:
         """Send a request and return the answer's head. Raises WireError."""
+        if self._closed:
+            raise NotReached("the connection is closed")
         if self._session is None:
             self._session = self._open(self.policy.connect_timeout_s, keep=True)
         with _wire_errors(server):
@@ -181,7 +224,7 @@ class Transport:
     async def pulse(self, server: Server) -> Pulse:
         """Ask on a fresh connection for a sign of life."""
         try:
-            await self._get(server, "/healthz")
+            await self._get(server, "/healthz", {})
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
             return Pulse.REFUSED if refused else Pulse.SILENT
@@ -189,19 +232,29 @@ class Transport:
             return Pulse.SILENT
         return Pulse.ALIVE
 
-    async def ready(self, server: Server) -> bool:
-        """Ask whether the server may serve."""
+    async def fetch(
+        self, server: Server, path: str, headers: dict[str, str]
+    ) -> tuple[int, bytes] | None:
+        """Get a small document on a fresh connection; None if it does not come in time."""
         try:
-            return await self._get(server, "/readyz") == 200
-        except (aiohttp.ClientError, OSError):
-            return False
+            return await self._get(server, path, headers)
+        except (aiohttp.ClientError, OSError, ValueError):
+            return None
 
-    async def _get(self, server: Server, path: str) -> int:
+    async def _get(self, server: Server, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+        if self._closed:
+            raise aiohttp.ClientConnectionError("the connection is closed")
         if self._probe_session is None:
             self._probe_session = self._open(self.policy.probe_timeout_s, keep=False)
         url = URL(server.url + path, encoded=True)
-        async with asyncio.timeout(self.policy.probe_timeout_s), self._probe_session.get(url) as a:
-            return a.status
+        request = self._probe_session.get(url, headers=headers, allow_redirects=False)
+        async with asyncio.timeout(self.policy.probe_timeout_s), request as answer:
+            body = bytearray()
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > DOCUMENT_BYTES_MAX:
+                    raise ValueError("the answer is too large")
+            return answer.status, bytes(body)
 
     @staticmethod
     def _open(connect_timeout_s: float, *, keep: bool) -> aiohttp.ClientSession:
@@ -218,6 +271,7 @@ class Transport:
 
     async def close(self) -> None:
         """Close every connection."""
+        self._closed = True
         for session in (self._session, self._probe_session):
             if session is not None:
                 await session.close()

@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from haclient import exceptions, protocol, rows
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
+from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
 from haclient.protocol import Rejected, Statement
 from haclient.request_ids import new_request_id
 from haclient.settings import Server, Settings
 from haclient.sync.cursor import Cursor
 from haclient.sync.result import Result, receive
-from haclient.sync.ring import Ring
+from haclient.sync.ring import Ring, Work
 from haclient.sync.session import Session, exchange
-from haclient.sync.transport import now
+from haclient.sync.transport import StateLock, now
 from haclient.wire import WireError
 
 _CANCEL_S = 5.0
@@ -59,8 +61,8 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._ring = Ring(settings)
         self._headers = protocol.headers(settings.token, settings.user)
+        self._ring = Ring(settings, self._headers)
         self._statement_headers = {
             **self._headers,
             "Content-Type": "application/json",
@@ -68,13 +70,30 @@ class Connection:
         }
         start = protocol.session_start(settings.catalog, settings.schema)
         self._session = Session(self._ring.transport, self._headers, start)
-        self._running: dict[str, Server] = {}
+        self._running: list[tuple[str, Server]] = []
+        self._lock = StateLock()
+        self._last_offset: int | None = None
         self._closed = False
 
     @property
     def server(self) -> str:
         """URL of the server that the next statement goes to first."""
-        return self._ring.current.url
+        return self._ring.view.current.url
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """URLs of all servers in use, best first: those given, those learned from the ring."""
+        return tuple(server.url for server in self._ring.view.preferred)
+
+    @property
+    def last_offset(self) -> int | None:
+        """The highest place in the ring's log that an answer has named; None before any has."""
+        return self._last_offset
+
+    def _saw(self, offset: Any) -> None:
+        if isinstance(offset, int):
+            with self._lock:
+                self._last_offset = max(offset, self._last_offset or 0)
 
     def cursor(self) -> Cursor:
         """Return a new cursor."""
@@ -123,10 +142,10 @@ class Connection:
 
         def attempt(server: Server, deadline: float) -> Result:
             path = protocol.rows_path(table, {**query, "age_s": protocol.age_text(age.now())})
-            response = self._ring.transport.request(server, "POST", path, headers, body, deadline)
+            response = self._ring.request(server, "POST", path, headers, body, deadline)
             return receive(response, server, str(request_id), len(body) + (1 << 20))
 
-        result = self._ring.run(request_id, timeout_s, attempt)
+        result = self._run(request_id, timeout_s, Work(attempt))
         return result.ha
 
     def run(self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]) -> Result:
@@ -136,18 +155,32 @@ class Connection:
         age = Age(statement.age_s)
 
         def attempt(server: Server, deadline: float) -> Result:
-            self._running[statement.request_id] = server
-            return self._attempt(statement, age, server, deadline, limit)
+            running = (statement.request_id, server)
+            self._running.append(running)
+            try:
+                return self._attempt(statement, age, server, deadline, limit)
+            finally:
+                self._running.remove(running)
 
-        try:
-            result = self._ring.run(
-                statement.request_id, statement.timeout_s, attempt, is_cancelled
-            )
-        finally:
-            self._running.pop(statement.request_id, None)
+        def cancel_at(server: Server) -> None:
+            with contextlib.suppress(WireError):
+                self._cancel_at(statement.request_id, server)
+
+        hedged = self._session.id is None and is_hedgeable(statement.text, statement.options)
+        work = Work(attempt, is_cancelled, cancel_at if hedged else None, Result.close)
+        result = self._run(statement.request_id, statement.timeout_s, work)
         if result.ha.get("class") == "session":
             has_parameters = bool(statement.parameters)
             self._session.record(result.server, statement.text, has_parameters)
+        return result
+
+    def _run(self, request_id: str, timeout_s: float, work: Work[Result]) -> Result:
+        try:
+            result = self._ring.run(request_id, timeout_s, work)
+        except exceptions.DatabaseError as error:
+            self._saw(error.failure.log_offset)
+            raise
+        self._saw(result.ha.get("log_offset"))
         return result
 
     def _attempt(
@@ -159,7 +192,7 @@ class Connection:
             session_id = self._session.ensure(server, deadline)
             catalog, schema = self.settings.catalog, self.settings.schema
             body = statement.body(session_id, catalog, schema, age.now())
-            response = self._ring.transport.request(
+            response = self._ring.request(
                 server, "POST", protocol.STATEMENTS, self._statement_headers, body, deadline
             )
             try:
@@ -176,17 +209,19 @@ class Connection:
 
     def cancel(self, request_id: str) -> None:
         """Ask the server that runs this request to end it; what a cursor calls."""
-        server = self._running.get(request_id)
-        if server is None:
-            return
+        for running, server in tuple(self._running):
+            if running != request_id:
+                continue
+            try:
+                self._cancel_at(request_id, server)
+            except WireError as error:
+                failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {error}")
+                raise exceptions.error_from(failure, request_id) from error
+
+    def _cancel_at(self, request_id: str, server: Server) -> None:
         path = protocol.cancel_path(request_id)
-        try:
-            exchange(
-                self._ring.transport, server, "POST", path, self._headers, b"", now() + _CANCEL_S
-            )
-        except WireError as error:
-            failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {error}")
-            raise exceptions.error_from(failure, request_id) from error
+        deadline = now() + _CANCEL_S
+        exchange(self._ring.transport, server, "POST", path, self._headers, b"", deadline)
 
     def commit(self) -> None:
         """Do nothing: every statement is durable when ``execute`` returns."""
@@ -206,7 +241,7 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        self._session.close(self._ring.current, now() + _CLOSE_S)
+        self._session.close(self._ring.view.current, now() + _CLOSE_S)
         self._ring.close()
 
     def __enter__(self) -> Connection:

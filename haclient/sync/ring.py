@@ -1,23 +1,25 @@
 # Written by scripts/async_to_sync.py from haclient/aio/ring.py; edit that one.
 """Runs one request against the ring: does what the failover policy says.
 
-The policy (`haclient.failover`) decides; this sends, waits and probes.
+The policy (`haclient.failover`) decides; this sends and waits. What is known of the servers is
+kept in `view`.
 """
 
 from __future__ import annotations
 
 import random
-import weakref
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from haclient import failover
 from haclient.exceptions import DatabaseError, Failure, FailureKind, Outcome, error_from
-from haclient.failover import Action, AttemptEnd, GiveUp, Memory, Pause, Progress, Reason, Try
-from haclient.protocol import Rejected, end_of
+from haclient.failover import Action, AttemptEnd, Done, GiveUp, Memory, Pause, Progress, Reason, Try
+from haclient.hedging import Hedging
+from haclient.protocol import STATE_HEADER, Rejected, end_of
 from haclient.settings import Failover, Server, Settings
-from haclient.sync.transport import StateLock, Transport, now, sleep, spawn
+from haclient.sync.transport import Response, StateLock, Transport, now, race, sleep, spawn
+from haclient.sync.view import View
 from haclient.wire import WireError
 
 T = TypeVar("T")
@@ -26,103 +28,207 @@ _SQLSTATES = {Reason.DEADLINE: "57014", Reason.OUTAGE: "08001", Reason.NOT_REPEA
 _SILENT = Failure(FailureKind.AVAILABILITY, "")
 
 
+@dataclass(frozen=True, slots=True)
+class Work(Generic[T]):
+    """What a request does at one server."""
+
+    attempt: Callable[[Server, float], T]
+    """Raises WireError, or Rejected for an error answer."""
+    is_cancelled: Callable[[], bool] = lambda: False
+    cancel_at: Callable[[Server], None] | None = None
+    """Ends it at a server that another one was faster than; None: only one is asked at a time."""
+    discard: Callable[[T], None] | None = None
+    """Gives up a result that came too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End(Generic[T]):
+    """How an attempt at one server ended: with a result, or with this failure."""
+
+    server: Server
+    result: T | None = None
+    end: AttemptEnd = AttemptEnd.ANSWERED
+    failure: Failure | None = None
+
+
 class Ring:
     """The servers of one connection, and what is known of them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, headers: dict[str, str]) -> None:
         self.settings = settings
         self.transport = Transport(settings)
-        self._memory = Memory.of(len(settings.servers))
+        self.view = View(settings, self.transport, headers)
+        self._hedging = Hedging(settings.hedge_after)
         self._lock = StateLock()
-        self._probing = False
-        self._closed = False
 
-    @property
-    def current(self) -> Server:
-        """The server that the next request goes to first."""
-        return self.settings.servers[self._memory.current]
-
-    def run(
-        self,
-        request_id: str,
-        timeout_s: float,
-        attempt: Callable[[Server, float], T],
-        is_cancelled: Callable[[], bool] = lambda: False,
-    ) -> T:
+    def run(self, request_id: str, timeout_s: float, work: Work[T]) -> T:
         """Attempt at one server after another until there is an answer; raises DatabaseError."""
         policy = self.settings.policy
-        progress, action = failover.begin(policy, self._memory, now(), timeout_s, True)
-        failed: tuple[Server, Failure] | None = None
+        progress, action = self._decide(
+            lambda memory: failover.begin(policy, memory, now(), timeout_s, True)
+        )
+        failed: _End[T] | None = None
         while True:
             if isinstance(action, Pause):
                 sleep(action.seconds)
-                progress, action = failover.resume(policy, self._memory, progress, now())
+                progress, action = self._resumed(progress)
                 continue
-            if is_cancelled():
+            if work.is_cancelled():
                 raise error_from(_cancelled(progress), request_id)
             if not isinstance(action, Try):
                 assert isinstance(action, GiveUp)
-                raise _given_up(action, failed[1] if failed else _SILENT, request_id)
-            server = self.settings.servers[action.server]
-            if failed is not None and self.settings.on_failover is not None:
-                went_on = Failover(request_id, failed[0].url, server.url, failed[1].message)
-                self.settings.on_failover(went_on)
-            try:
-                result = attempt(server, progress.deadline)
-            except WireError as error:
-                failure = Failure(FailureKind.AVAILABILITY, str(error))
-                progress, action = self._after(progress, server, error.end)
-            except Rejected as error:
-                failure = error.failure
-                progress, action = self._after(progress, server, end_of(failure))
-                if end_of(failure) is AttemptEnd.ANSWERED:
-                    outcome = failover.final_outcome(progress, failure.outcome, failure.log_offset)
-                    raise error_from(replace(failure, outcome=outcome), request_id) from None
-            else:
-                self._after(progress, server, AttemptEnd.ANSWERED)
-                return result
-            failed = (server, failure)
+                last = failed.failure if failed else None
+                raise _given_up(action, last or _SILENT, request_id)
+            server = self.view.server(action.server)
+            if failed is not None:
+                self._tell(request_id, failed, server)
+            progress, ends = self._attempt(work, server, progress)
+            for early in ends[:-1]:
+                progress = self._noted(progress, early)
+            failed = ends[-1]
+            progress, action = self._after(progress, failed)
+            if failed.end is AttemptEnd.ANSWERED:
+                return self._answer(failed, progress, request_id)
 
-    def _after(
-        self, progress: Progress, server: Server, end: AttemptEnd
+    def _answer(self, end: _End[T], progress: Progress, request_id: str) -> T:
+        self.view.answered(after_failure=progress.outage_since is not None)
+        failure = end.failure
+        if failure is None:
+            return end.result  # type: ignore[return-value]
+        outcome = failover.final_outcome(progress, failure.outcome, failure.log_offset)
+        raise error_from(replace(failure, outcome=outcome), request_id) from None
+
+    def _tell(self, request_id: str, failed: _End[T], server: Server) -> None:
+        if self.settings.on_failover is not None and failed.failure is not None:
+            message = failed.failure.message
+            self.settings.on_failover(Failover(request_id, failed.server.url, server.url, message))
+
+    # -- one server, or two ----------------------------------------------------------------
+
+    def _attempt(
+        self, work: Work[T], server: Server, progress: Progress
+    ) -> tuple[Progress, list[_End[T]]]:
+        """Return how the attempt ended, and the one beside it if there was one."""
+        begun = now()
+        after_s = self._hedging.after_s() if work.cancel_at is not None else None
+        other = None
+        if after_s is not None:
+            other = failover.second(self.view.memory, progress, begun)
+        if after_s is None or other is None:
+            ends = [_one(work, server, progress.deadline)]
+        else:
+            beside = self.view.server(other)
+            ends = self._race(work, server, beside, progress.deadline, after_s)
+            if any(each.server is beside for each in ends):
+                progress = failover.asked(progress, other)
+        if work.cancel_at is not None and ends[-1].end is AttemptEnd.ANSWERED:
+            with self._lock:
+                self._hedging = self._hedging.took(now() - begun)
+        return progress, ends
+
+    def _race(
+        self, work: Work[T], first: Server, second: Server, deadline: float, after_s: float
+    ) -> list[_End[T]]:
+        begun: list[Server] = [first]
+
+        def go_first() -> _End[T]:
+            return _one(work, first, deadline)
+
+        def go_second() -> _End[T]:
+            begun.append(second)
+            return _one(work, second, deadline)
+
+        def discard(end: _End[T]) -> None:
+            if end.result is not None and work.discard is not None:
+                work.discard(end.result)
+
+        ended: list[_End[T]] = []
+        try:
+            ended = race(go_first, go_second, after_s, _answered, discard)
+        finally:
+            for server in begun:
+                if not any(each.server is server for each in ended):
+                    self._cancel_beside(work, server)
+        return ended
+
+    def _cancel_beside(self, work: Work[T], server: Server) -> None:
+        cancel_at = work.cancel_at
+
+        def cancel() -> None:
+            if cancel_at is not None:
+                cancel_at(server)
+
+        spawn(cancel)
+
+    # -- the policy ------------------------------------------------------------------------
+
+    def _decide(
+        self, choose: Callable[[Memory], tuple[Memory, Progress, Action]]
     ) -> tuple[Progress, Action]:
-        with self._lock:
-            self._memory, progress, action = failover.after(
-                self.settings.policy,
-                self._memory,
-                progress,
-                server.index,
-                end,
-                now(),
-                random.random(),
-            )
-            start = self._memory.current != 0 and not self._probing and not self._closed
-            self._probing = self._probing or start
-        if start:
-            ring = weakref.ref(self)
-            spawn(lambda: _watch_first(ring))
-        return progress, action
+        """Apply a decision to what is known of the servers."""
+        decided: list[tuple[Progress, Action]] = []
 
-    def probe_first(self) -> bool:
-        """Ask the first server whether it is ready; return whether to go on asking."""
-        ready = self.transport.ready(self.settings.servers[0])
-        with self._lock:
-            self._memory = failover.probed(self.settings.policy, self._memory, ready, now())
-            self._probing = self._memory.current != 0 and not self._closed
-            return self._probing
+        def change(memory: Memory) -> Memory:
+            memory, progress, action = choose(memory)
+            decided.append((progress, action))
+            return memory
+
+        self.view.update(change)
+        return decided[0]
+
+    def _resumed(self, progress: Progress) -> tuple[Progress, Action]:
+        policy = self.settings.policy
+        return self._decide(lambda memory: failover.resume(policy, memory, progress, now()))
+
+    def _after(self, progress: Progress, ended: _End[T]) -> tuple[Progress, Action]:
+        policy, server, jitter = self.settings.policy, ended.server.index, random.random()
+        return self._decide(
+            lambda memory: failover.after(
+                policy, memory, progress, server, ended.end, now(), jitter
+            )
+        )
+
+    def _noted(self, progress: Progress, ended: _End[T]) -> Progress:
+        policy, server = self.settings.policy, ended.server.index
+
+        def choose(memory: Memory) -> tuple[Memory, Progress, Action]:
+            return *failover.noted(policy, memory, progress, server, ended.end, now()), Done()
+
+        return self._decide(choose)[0]
+
+    def request(
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes,
+        deadline: float,
+    ) -> Response:
+        """Send a request and return the answer's head, having heard what it says of the server."""
+        response = self.transport.request(server, method, path, headers, body, deadline)
+        if response.header(STATE_HEADER):
+            self.view.left(server)
+        return response
 
     def close(self) -> None:
         """Close all connections."""
-        self._closed = True
+        self.view.close()
         self.transport.close()
 
 
-def _watch_first(reference: weakref.ref[Ring]) -> None:
-    """Probe the first server until the client is back with it, or has gone."""
-    while (ring := reference()) is not None and ring.probe_first():
-        pause_s = ring.settings.policy.failback_probe_s
-        del ring
-        sleep(pause_s)
+def _one(work: Work[T], server: Server, deadline: float) -> _End[T]:
+    try:
+        return _End(server, work.attempt(server, deadline))
+    except WireError as error:
+        failure = Failure(FailureKind.AVAILABILITY, str(error))
+        return _End(server, None, error.end, failure)
+    except Rejected as error:
+        return _End(server, None, end_of(error.failure), error.failure)
+
+
+def _answered(end: _End[T]) -> bool:
+    return end.end is AttemptEnd.ANSWERED
 
 
 def _given_up(action: GiveUp, last: Failure, request_id: str) -> DatabaseError:

@@ -7,8 +7,10 @@ for a sign of life on a fresh connection. So a request needs no second thread.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
+import queue
 import socket
 import ssl
 import threading
@@ -16,11 +18,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from haclient.failover import Liveness, Policy, Pulse
 from haclient.settings import Server, Settings
 from haclient.wire import Broken, DeadlinePassed, Hung, NotReached, WireError
+
+T = TypeVar("T")
 
 now = time.monotonic
 sleep = time.sleep
@@ -31,12 +35,81 @@ _IDLE_MAX_S = 15.0
 """Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""
 _IDLE_CONNECTIONS_MAX = 64
 _READ_BYTES = 1 << 18
+DOCUMENT_BYTES_MAX = 1 << 20
 _NEVER = float("inf")
 
 
 def spawn(function: Callable[[], None]) -> None:
     """Run the function beside the caller; it must end by itself."""
     threading.Thread(target=function, name="haclient", daemon=True).start()
+
+
+class _Race(Generic[T]):
+    """Where two runners report; whoever comes after it is over is discarded."""
+
+    def __init__(self, discard: Callable[[T], None]) -> None:
+        self._discard = discard
+        self._ended: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._over = False
+
+    def start(self, runner: Callable[[], T]) -> None:
+        spawn(lambda: self._run(runner))
+
+    def _run(self, runner: Callable[[], T]) -> None:
+        try:
+            ended: tuple[T | None, BaseException | None] = runner(), None
+        except BaseException as error:
+            ended = None, error
+        with self._lock:
+            if not self._over:
+                self._ended.put(ended)
+                return
+        if ended[1] is None:
+            self._discard(cast(T, ended[0]))
+
+    def next(self, timeout_s: float | None) -> T:
+        """Return what the next one came to; raises queue.Empty."""
+        result, error = self._ended.get(timeout=timeout_s)
+        if error is not None:
+            raise error
+        return cast(T, result)
+
+    def end(self) -> None:
+        with self._lock:
+            self._over = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                result, error = self._ended.get_nowait()
+                if error is None:
+                    self._discard(cast(T, result))
+
+
+def race(
+    first: Callable[[], T],
+    other: Callable[[], T],
+    after_s: float,
+    wins: Callable[[T], bool],
+    discard: Callable[[T], None],
+) -> list[T]:
+    """Run the first; if it has not ended after so long, the other too, until one wins or both end.
+
+    Return what they came to, in the order they ended. The loser's thread ends when its statement
+    has been cancelled on the server; what it still came to is discarded.
+    """
+    running: _Race[T] = _Race(discard)
+    ended: list[T] = []
+    try:
+        running.start(first)
+        try:
+            return [running.next(after_s)]
+        except queue.Empty:
+            running.start(other)
+        while len(ended) < 2 and not any(wins(each) for each in ended):
+            ended.append(running.next(None))
+        return ended
+    finally:
+        running.end()
 
 
 class _Watched:
@@ -224,10 +297,8 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
-        self._idle: list[deque[_Connection]] = [deque() for _ in settings.servers]
-        self._context = (
-            ssl.create_default_context() if any(s.secure for s in settings.servers) else None
-        )
+        self._idle: dict[int, deque[_Connection]] = {}
+        self._context: ssl.SSLContext | None = None
         self._closed = False
 
     def request(
@@ -260,45 +331,46 @@ class Transport:
         try:
             sock = socket.create_connection((server.host, server.port), timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if server.secure and self._context is not None:
+            if server.secure:
+                self._context = self._context or ssl.create_default_context()
                 return self._context.wrap_socket(sock, server_hostname=server.host)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise NotReached(f"{server} cannot be reached: {error}") from error
         return sock
 
     def pulse(self, server: Server) -> Pulse:
         """Ask on a fresh connection for a sign of life."""
         try:
-            status = self._get(server, "/healthz")
+            answer = self._get(server, "/healthz", {})
         except NotReached as error:
             refused = isinstance(error.__cause__, ConnectionRefusedError)
             return Pulse.REFUSED if refused else Pulse.SILENT
-        return Pulse.SILENT if status is None else Pulse.ALIVE
+        return Pulse.SILENT if answer is None else Pulse.ALIVE
 
-    def ready(self, server: Server) -> bool:
-        """Ask whether the server may serve."""
+    def fetch(self, server: Server, path: str, headers: dict[str, str]) -> tuple[int, bytes] | None:
+        """Get a small document on a fresh connection; None if it does not come in time."""
         try:
-            return self._get(server, "/readyz") == 200
+            return self._get(server, path, headers)
         except NotReached:
-            return False
+            return None
 
-    def _get(self, server: Server, path: str) -> int | None:
-        """Return the status of a GET; None if no answer came in time. Raises NotReached."""
+    def _get(self, server: Server, path: str, headers: dict[str, str]) -> tuple[int, bytes] | None:
+        """Return status and body of a GET; None if no answer came in time. Raises NotReached."""
         limit = self.policy.probe_timeout_s
         client = http.client.HTTPConnection(server.host, server.port)
         client.sock = self.connect(server, limit)
         client.sock.settimeout(limit)
         try:
-            client.request("GET", server.prefix + path, headers={"Connection": "close"})
+            client.request("GET", server.prefix + path, headers={**headers, "Connection": "close"})
             with client.getresponse() as answer:
-                return answer.status
-        except (OSError, http.client.HTTPException):
+                return answer.status, answer.read(DOCUMENT_BYTES_MAX)
+        except (OSError, http.client.HTTPException, ValueError):
             return None
         finally:
             client.close()
 
     def _checkout(self, server: Server, deadline: float) -> _Connection:
-        idle = self._idle[server.index]
+        idle = self._idle.setdefault(server.index, deque())
         while True:
             try:
                 connection = idle.pop()
@@ -310,7 +382,7 @@ class Transport:
             connection.close()
 
     def _checkin(self, server: Server, connection: _Connection, *, keep: bool) -> None:
-        idle = self._idle[server.index]
+        idle = self._idle.setdefault(server.index, deque())
         if not keep or self._closed or len(idle) >= _IDLE_CONNECTIONS_MAX:
             connection.close()
             return
@@ -320,6 +392,6 @@ class Transport:
     def close(self) -> None:
         """Close every idle connection; those in use close when their answer is read."""
         self._closed = True
-        for idle in self._idle:
+        for idle in list(self._idle.values()):
             while idle:
                 idle.pop().close()

@@ -188,7 +188,7 @@ def test_haproc_told_to_exit_when_its_cluster_is_down_ends_with_code_4(
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         url = f"http://127.0.0.1:{local.listen.port}"
-        with haclient.connect(url, outage_s=60) as connection:
+        with haclient.connect(url, outage_s=60, discover=False) as connection:
             assert connection.execute("SELECT 1").fetchall() == [(1,)]
         rig.ring.kill("c", "spark")
         assert process.wait(60) == 4

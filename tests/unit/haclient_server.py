@@ -43,6 +43,16 @@ class Server:
         self.sessions: dict[str, list[str]] = {}
         self.script: deque[Behaviour] = deque()
         self.ready = True
+        self.token = ""
+        """What every request must show, if anything."""
+        self.ring: list[Server] = []
+        """The ring's servers, as this one tells of them; none: it tells nothing."""
+        self.url_told = ""
+        """Where it says that it is reached; else where it is."""
+        self.state = "READY"
+        self.probe_delay_s = 0.0
+        self.told = 0
+        """How often it was asked about the ring."""
         self.port = 0
         self.connections = 0
         self._loop = asyncio.new_event_loop()
@@ -63,7 +73,9 @@ class Server:
 
     async def _start(self) -> None:
         self.waiting = asyncio.Event()
-        app = web.Application(client_max_size=1 << 26)
+        app = web.Application(client_max_size=1 << 26, middlewares=[self._access])
+        app.on_response_prepare.append(self._tell_state)
+        app.router.add_get("/clusterStatus", self._status)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_post("/api/2.0/sql/statements", self._statement)
@@ -109,6 +121,32 @@ class Server:
         self._thread.join(WAIT_S)
         self._loop.close()
 
+    def drain(self) -> None:
+        """Take nothing new; what is under way comes to its end."""
+        self.state, self.ready = "DRAINING", False
+
+    @web.middleware
+    async def _access(self, request: web.Request, handler: Any) -> Any:
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return self.error(401, "refused", "HAPROC_UNAUTHENTICATED")
+        return await handler(request)
+
+    async def _tell_state(self, request: web.Request, response: web.StreamResponse) -> None:
+        if self.state != "READY":
+            response.headers["HAProc-State"] = self.state
+
+    async def _status(self, request: web.Request) -> web.Response:
+        self.told += 1
+        await asyncio.sleep(self.probe_delay_s)
+        if not self.ring:
+            return web.json_response({}, status=404)
+        clusters = [
+            {"name": each.name, "url": each.url_told or each.url, "state": each.state}
+            for each in self.ring
+        ]
+        own = {"ring": "ring", "cluster": self.name, "state": self.state}
+        return web.json_response({**own, "clusters": clusters})
+
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -119,6 +157,8 @@ class Server:
         body = await request.json()
         self.seen.append(body)
         self.headers.append(dict(request.headers))
+        if self.state == "DRAINING":
+            return self.error(503, "availability", "HAPROC_DRAINING")
         if self.script:
             return await self.script.popleft()(self, request, body)
         text, session = body["statement"], body.get("session_id")
@@ -173,7 +213,7 @@ class Server:
         return web.json_response(said, status=status)
 
 
-def answering(table: pa.Table, ha: dict[str, Any] | None = None) -> Behaviour:
+def answering(table: pa.Table | None, ha: dict[str, Any] | None = None) -> Behaviour:
     """Answer with this table."""
 
     async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
@@ -204,6 +244,14 @@ async def until_cancelled(server: Server, request: web.Request, body: Any) -> we
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(server.waiting.wait(), WAIT_S)
     return server.error(400, "refused", "HAPROC_CANCELED")
+
+
+async def finishing_while_draining(
+    server: Server, request: web.Request, body: Any
+) -> web.StreamResponse:
+    """Begin to drain in the middle of the statement, and answer it."""
+    server.drain()
+    return server.answer(pa.table({"n": pa.array([1], pa.int32())}))
 
 
 def slow(seconds: float) -> Behaviour:

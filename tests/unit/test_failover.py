@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haclient.breaker import CLOSED, Breaker
 from haclient.exceptions import Outcome
 from haclient.failover import (
     AttemptEnd,
@@ -18,17 +19,36 @@ from haclient.failover import (
     Progress,
     Pulse,
     Reason,
+    Standing,
     Try,
     after,
+    asked,
     begin,
     final_outcome,
-    order,
+    left,
+    noted,
+    prefer,
     probed,
+    rank,
     resume,
+    second,
+    to_probe,
 )
 
 POLICY = Policy()
 FAILURES = (AttemptEnd.NOT_REACHED, AttemptEnd.NOT_TAKEN, AttemptEnd.IN_DOUBT)
+OPEN = Breaker(1, 1e9)
+LAPSED = Breaker(1, 5.0)
+
+
+def memory_of(count: int, current: int = 0, **breakers: Breaker) -> Memory:
+    """Return a memory of servers in a row; ``s1=…`` is the second server's circuit."""
+    servers = tuple(Standing(breakers.get(f"s{at}", CLOSED)) for at in range(count))
+    return Memory(current, tuple(range(count)), servers)
+
+
+def order(memory: Memory, now: float) -> tuple[int, ...]:
+    return tuple(sorted(memory.preferred, key=lambda server: rank(memory, server, now)))
 
 
 def progress(**changes: object) -> Progress:
@@ -41,6 +61,7 @@ TABLE = [
     (progress(), AttemptEnd.ANSWERED, Done()),
     (progress(), AttemptEnd.NOT_REACHED, Try(1)),
     (progress(), AttemptEnd.NOT_TAKEN, Try(1)),
+    (progress(), AttemptEnd.LEAVING, Try(1)),
     (progress(), AttemptEnd.IN_DOUBT, Try(1)),
     (progress(untried=(2,)), AttemptEnd.IN_DOUBT, Try(2)),
     (progress(), AttemptEnd.TIMED_OUT, GiveUp(Outcome.UNKNOWN, Reason.DEADLINE)),
@@ -81,59 +102,141 @@ TABLE = [
 def test_policy_after_an_attempt_decides_as_the_table_says(
     state: Progress, event: AttemptEnd, action: object
 ) -> None:
-    _, _, decided = after(POLICY, Memory.of(3), state, 0, event, 10.0, 0.0)
+    _, _, decided = after(POLICY, memory_of(3), state, 0, event, 10.0, 0.0)
     assert decided == action
 
 
 def test_order_of_a_fresh_connection_is_the_list() -> None:
-    assert order(POLICY, Memory.of(3), 0.0) == (0, 1, 2)
+    assert order(Memory.of((0, 1, 2)), 0.0) == (0, 1, 2)
+    assert order(Memory.of((2, 0, 1)), 0.0) == (2, 0, 1)
 
 
-def test_order_puts_recently_failed_servers_last() -> None:
-    memory = Memory(0, (5.0, None, None))
-    assert order(POLICY, memory, 6.0) == (1, 2, 0)
-    assert order(POLICY, memory, 5.0 + POLICY.circuit_s) == (0, 1, 2)
+def test_order_puts_open_circuits_behind_and_leaving_servers_last() -> None:
+    memory = left(memory_of(4, s0=OPEN), 1)
+    assert order(memory, 6.0) == (2, 3, 0, 1)
 
 
 def test_order_stays_with_the_current_server() -> None:
-    assert order(POLICY, Memory(2, (1.0, None, None)), 1000.0) == (2, 0, 1)
+    assert order(memory_of(3, current=2, s0=LAPSED), 10.0) == (2, 0, 1)
+
+
+def test_next_server_is_chosen_by_what_other_requests_met_meanwhile() -> None:
+    memory, state, action = begin(POLICY, memory_of(3), 0.0, 9.0, True)
+    assert action == Try(0)
+    memory, _, _ = after(POLICY, memory, state, 1, AttemptEnd.NOT_REACHED, 0.1, 0.0)
+    _, state, action = after(POLICY, memory, state, 0, AttemptEnd.NOT_REACHED, 0.2, 0.0)
+    assert (action, state.untried) == (Try(2), (1,))
+
+
+def test_half_open_circuit_lets_one_request_through() -> None:
+    memory = memory_of(2, s0=LAPSED)
+    memory, trial, action = begin(POLICY, memory, 10.0, 9.0, True)
+    assert action == Try(0)
+    assert begin(POLICY, memory, 10.1, 9.0, True)[2] == Try(1)
+    failed, _, _ = after(POLICY, memory, trial, 0, AttemptEnd.NOT_REACHED, 10.2, 0.0)
+    assert failed.servers[0].breaker == Breaker(2, 10.2 + 2 * POLICY.circuit_s)
+    mended, _, _ = after(POLICY, memory, trial, 0, AttemptEnd.ANSWERED, 10.2, 0.0)
+    assert mended == memory_of(2)
 
 
 def test_answer_of_another_server_moves_the_current_one_only_if_that_failed() -> None:
-    moved, _, _ = after(
-        POLICY, Memory(0, (9.0, None)), progress(), 1, AttemptEnd.ANSWERED, 10.0, 0.0
-    )
-    assert moved == Memory(1, (9.0, None))
-    kept, _, _ = after(POLICY, Memory.of(2), progress(), 1, AttemptEnd.ANSWERED, 10.0, 0.0)
+    lost = memory_of(2, s0=OPEN)
+    moved, _, _ = after(POLICY, lost, progress(), 1, AttemptEnd.ANSWERED, 10.0, 0.0)
+    assert moved == memory_of(2, current=1, s0=OPEN)
+    kept, _, _ = after(POLICY, memory_of(2), progress(), 1, AttemptEnd.ANSWERED, 10.0, 0.0)
     assert kept.current == 0
 
 
 def test_deadline_that_passed_while_the_server_was_alive_is_not_held_against_it() -> None:
-    memory, _, _ = after(POLICY, Memory.of(2), progress(), 0, AttemptEnd.TIMED_OUT, 10.0, 0.0)
-    assert memory == Memory.of(2)
+    memory, _, _ = after(POLICY, memory_of(2), progress(), 0, AttemptEnd.TIMED_OUT, 10.0, 0.0)
+    assert memory == memory_of(2)
+    assert noted(POLICY, memory, progress(), 0, AttemptEnd.TIMED_OUT, 10.0)[0] == memory
+
+
+# -- failback ----------------------------------------------------------------------------------
 
 
 def test_failback_first_ready_for_a_while_becomes_current() -> None:
-    memory = Memory(1, (5.0, None))
-    memory = probed(POLICY, memory, True, 20.0)
-    assert memory.current == 1
-    memory = probed(POLICY, memory, True, 20.0 + POLICY.failback_after_s / 2)
-    assert memory.current == 1
-    memory = probed(POLICY, memory, True, 20.0 + POLICY.failback_after_s)
-    assert memory == Memory(0, (None, None))
+    memory = memory_of(2, current=1, s0=OPEN)
+    for share in (0.0, 0.5):
+        memory = probed(POLICY, memory, 0, True, 20.0 + share * POLICY.failback_after_s)
+        assert memory.current == 1
+    memory = probed(POLICY, memory, 0, True, 20.0 + POLICY.failback_after_s)
+    assert memory == memory_of(2)
 
 
 def test_failback_first_not_ready_in_between_starts_over() -> None:
-    memory = probed(POLICY, Memory(1, (5.0, None)), True, 20.0)
-    memory = probed(POLICY, memory, False, 25.0)
-    memory = probed(POLICY, memory, True, 30.0)
-    assert probed(POLICY, memory, True, 20.0 + POLICY.failback_after_s).current == 1
+    memory = probed(POLICY, memory_of(2, current=1, s0=OPEN), 0, True, 20.0)
+    memory = probed(POLICY, memory, 0, False, 25.0)
+    memory = probed(POLICY, memory, 0, True, 30.0)
+    assert probed(POLICY, memory, 0, True, 20.0 + POLICY.failback_after_s).current == 1
 
 
 def test_failback_first_failing_a_request_in_between_starts_over() -> None:
-    memory = probed(POLICY, Memory(1, (5.0, 6.0)), True, 20.0)
+    memory = probed(POLICY, memory_of(3, current=1, s0=LAPSED), 0, True, 20.0)
     memory, _, _ = after(POLICY, memory, progress(), 0, AttemptEnd.NOT_TAKEN, 25.0, 0.0)
-    assert memory.first_ready_since is None
+    assert memory.servers[0].ready_since is None
+
+
+def test_failback_goes_to_any_server_preferred_to_the_current_one() -> None:
+    memory = memory_of(4, current=2, s0=OPEN, s1=OPEN)
+    assert to_probe(memory) == (0, 1)
+    for now in (20.0, 20.0 + POLICY.failback_after_s):
+        memory = probed(POLICY, memory, 1, True, now)
+    assert (memory.current, to_probe(memory)) == (1, (0,))
+
+
+# -- leaving -----------------------------------------------------------------------------------
+
+
+def test_leaving_server_is_not_asked_again_until_it_is_ready() -> None:
+    memory, state, _ = begin(POLICY, memory_of(2), 0.0, 9.0, True)
+    memory, state, action = after(POLICY, memory, state, 0, AttemptEnd.LEAVING, 0.1, 0.0)
+    assert action == Try(1)
+    memory, _, _ = after(POLICY, memory, state, 1, AttemptEnd.ANSWERED, 0.2, 0.0)
+    # However long ago that was, and whatever it still answers:
+    memory, _, _ = after(POLICY, memory, state, 0, AttemptEnd.ANSWERED, 1e6, 0.0)
+    assert begin(POLICY, memory, 1e6, 9.0, True)[2] == Try(1)
+    assert order(memory, 1e6) == (1, 0) and to_probe(memory) == (0,)
+    ready = probed(POLICY, memory, 0, True, 1e6)
+    assert not ready.servers[0].leaving and ready.current == 1
+
+
+def test_leaving_server_is_asked_when_there_is_no_other() -> None:
+    memory, state, action = begin(POLICY, left(memory_of(2, s1=OPEN), 0), 10.0, 9.0, True)
+    assert action == Try(1)
+    _, _, action = after(POLICY, memory, state, 1, AttemptEnd.NOT_REACHED, 10.0, 0.0)
+    assert action == Try(0)
+
+
+# -- servers that come and go, and a second one beside -----------------------------------------
+
+
+def test_prefer_keeps_the_current_server_and_what_is_known() -> None:
+    memory = prefer(memory_of(2, current=1, s0=OPEN), (3, 0, 1))
+    assert (memory.current, memory.preferred) == (1, (3, 0, 1))
+    assert [known.breaker for known in memory.servers] == [OPEN, CLOSED, CLOSED, CLOSED]
+    assert to_probe(memory) == (3, 0)
+
+
+def test_prefer_without_the_current_server_goes_to_the_first() -> None:
+    memory = prefer(memory_of(3), (2, 1))
+    assert (memory.current, order(memory, 0.0)) == (2, (2, 1))
+
+
+def test_request_under_way_may_end_at_a_server_that_is_in_use_no_more() -> None:
+    memory, state, _ = begin(POLICY, memory_of(2), 0.0, 9.0, True)
+    memory = prefer(memory, (2,))
+    memory, _, action = after(POLICY, memory, state, 0, AttemptEnd.NOT_REACHED, 0.1, 0.0)
+    assert action == Try(1)
+    memory, _, _ = after(POLICY, memory, state, 1, AttemptEnd.ANSWERED, 0.2, 0.0)
+    assert memory.current == 2
+
+
+def test_second_server_is_one_in_good_standing() -> None:
+    memory, state, _ = begin(POLICY, left(memory_of(4, s1=LAPSED), 2), 10.0, 9.0, True)
+    assert second(memory, state, 10.0) == 3
+    assert second(memory, asked(state, 3), 10.0) is None
 
 
 @pytest.mark.parametrize(
@@ -163,7 +266,7 @@ def test_final_outcome_after_a_doubtful_attempt_needs_a_log_offset() -> None:
 
 def test_memory_of_no_servers_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
-        Memory.of(0)
+        Memory.of(())
 
 
 ends = st.lists(
@@ -176,7 +279,12 @@ ends = st.lists(
 @given(
     servers=st.integers(1, 5),
     current=st.integers(0, 4),
-    failed=st.lists(st.one_of(st.none(), st.floats(0.0, 100.0)), min_size=5, max_size=5),
+    breakers=st.lists(
+        st.builds(Breaker, st.integers(0, 9), st.none() | st.floats(0.0, 200.0), st.booleans()),
+        min_size=5,
+        max_size=5,
+    ),
+    leaving=st.lists(st.booleans(), min_size=5, max_size=5),
     timeout_s=st.floats(0.0, 60.0),
     repeatable=st.booleans(),
     events=ends,
@@ -184,15 +292,17 @@ ends = st.lists(
 def test_policy_whatever_happens_keeps_its_invariants(
     servers: int,
     current: int,
-    failed: list[float | None],
+    breakers: list[Breaker],
+    leaving: list[bool],
     timeout_s: float,
     repeatable: bool,
     events: list[tuple[AttemptEnd, float, float]],
 ) -> None:
-    memory = Memory(current % servers, tuple(failed[:servers]))
+    standings = tuple(map(Standing, breakers[:servers], leaving))
+    memory = Memory(current % servers, tuple(range(servers)), standings)
     now = 100.0
     deadline = now + timeout_s
-    state, action = begin(POLICY, memory, now, timeout_s, repeatable)
+    memory, state, action = begin(POLICY, memory, now, timeout_s, repeatable)
     tried: list[int] = []
     sent_in_doubt = False
     for end, took_s, jitter in events:
@@ -202,7 +312,7 @@ def test_policy_whatever_happens_keeps_its_invariants(
             now += action.seconds
             assert now < deadline
             tried = []
-            state, action = resume(POLICY, memory, state, now)
+            memory, state, action = resume(POLICY, memory, state, now)
         if isinstance(action, GiveUp):
             assert now >= deadline or tried, "the deadline, or after trying"
             if action.reason is Reason.OUTAGE:
@@ -225,14 +335,16 @@ def test_policy_whatever_happens_keeps_its_invariants(
             assert action == Done(), "never on after an answer"
         elif end in FAILURES:
             assert memory.current == before.current, "a failure alone moves nothing"
-            assert memory.failed_at[tried[-1]] == now
+            assert memory.servers[tried[-1]].breaker.is_open(now)
+        elif end is AttemptEnd.LEAVING:
+            assert memory.servers[tried[-1]].leaving
 
 
 @given(count=st.integers(1, 30), at=st.floats(0, 1e6))
 def test_policy_while_the_current_server_answers_stays_with_it(count: int, at: float) -> None:
-    memory = Memory(1, (at - 1.0, None, None))
+    memory = memory_of(3, current=1, s0=Breaker(1, at - 1.0))
     for step in range(count):
         now = at + step
-        state, action = begin(POLICY, memory, now, 10.0, True)
+        memory, state, action = begin(POLICY, memory, now, 10.0, True)
         assert action == Try(1)
         memory, _, _ = after(POLICY, memory, state, 1, AttemptEnd.ANSWERED, now, 0.5)

@@ -103,7 +103,8 @@ class Client(Part):
 
     def work(self) -> None:
         """Take one step after another."""
-        with haclient.connect(self._servers, user=self.name) as self._connection:
+        # What the ring tells of itself would lead past the links that are cut.
+        with haclient.connect(self._servers, user=self.name, discover=False) as self._connection:
             while not self._stopped.wait(self._random.uniform(*self.pause_s)):
                 self.step()
 

@@ -1,0 +1,178 @@
+# Written by scripts/async_to_sync.py from haclient/aio/view.py; edit that one.
+"""What a connection knows of its servers, and how it finds out: discovery, probes, round trips.
+
+Nothing of this is waited for. It runs beside the requests, when an answer has come and what is
+known is older than ``refresh_s``, or when a server has failed; so a connection at rest asks
+nobody. The decisions are in `haclient.failover`, `haclient.topology` and `haclient.order`.
+"""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Callable
+
+from haclient import failover, topology
+from haclient.breaker import CLOSED
+from haclient.failover import Memory
+from haclient.order import Order, arrange
+from haclient.settings import Server, Settings
+from haclient.sync.transport import StateLock, Transport, now, sleep, spawn
+from haclient.topology import Roster, Topology
+
+_CLIENT_NUMBER_BITS = 128
+"""Enough that for 30 servers every order is as likely as any other."""
+_REFRESH_PAUSE_S = 1.0
+"""Failures one after another don't make the client ask more often; chosen, not measured."""
+
+
+class View:
+    """The servers of one connection; shared by its requests."""
+
+    def __init__(self, settings: Settings, transport: Transport, headers: dict[str, str]) -> None:
+        self._settings = settings
+        self._transport = transport
+        self._headers = headers
+        self._lock = StateLock()
+        number = settings.client_number
+        self._number = random.getrandbits(_CLIENT_NUMBER_BITS) if number is None else number
+        self._roster = Roster.of(settings.servers)
+        self._memory = Memory.of(self._arranged(None))
+        self._refreshed_at: float | None = None
+        self._refreshing = False
+        self._probing = False
+        self._closed = False
+
+    @property
+    def current(self) -> Server:
+        """The server that the next request goes to first."""
+        return self.server(self._memory.current)
+
+    @property
+    def preferred(self) -> tuple[Server, ...]:
+        """All servers in use, best first."""
+        return tuple(self.server(index) for index in self._memory.preferred)
+
+    @property
+    def memory(self) -> Memory:
+        """What is known now."""
+        return self._memory
+
+    def server(self, index: int) -> Server:
+        """Return the server of this number."""
+        return self._roster.known[index].server
+
+    def update(self, change: Callable[[Memory], Memory]) -> None:
+        """Take a request's experience into account, and look after servers that need it."""
+        with self._lock:
+            self._memory = change(self._memory)
+            start = not self._probing and not self._closed and bool(self._to_probe())
+            self._probing = self._probing or start
+        if start:
+            view = weakref.ref(self)
+            spawn(lambda: _watch(view))
+
+    def left(self, server: Server) -> None:
+        """A server has said that it is out of service, or about to be."""
+        if not self._memory.servers[server.index].leaving:
+            self.update(lambda memory: failover.left(memory, server.index))
+
+    def answered(self, *, after_failure: bool) -> None:
+        """A request has its answer: a time to look whether the ring has changed."""
+        if not self._settings.discover and self._settings.order is not Order.NEAREST:
+            return
+        age_s = None if self._refreshed_at is None else now() - self._refreshed_at
+        limit_s = self._settings.policy.refresh_s
+        if after_failure:
+            limit_s = min(limit_s, _REFRESH_PAUSE_S)
+        due = age_s is None or age_s >= limit_s
+        with self._lock:
+            if not due or self._refreshing or self._closed:
+                return
+            self._refreshing = True
+        view = weakref.ref(self)
+        spawn(lambda: _refresh(view))
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._closed = True
+
+    # -- beside the requests ---------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Learn the ring from the current server, then who else answers, and how fast."""
+        try:
+            source = self.current if self._settings.discover else None
+            told = self._ask(source, of_all=True) if source else None
+            everybody = self._settings.order is Order.NEAREST
+            for index in self._roster.to_ask(self._failing(), everybody=everybody):
+                if self._closed:
+                    return
+                if source is None or index != source.index:
+                    self._ask(self.server(index))
+            self.update(lambda memory: failover.prefer(memory, self._arranged(memory)))
+            self._leave(told)
+        finally:
+            self._refreshed_at = now()
+            self._refreshing = False
+
+    def _ask(self, server: Server, *, of_all: bool = False) -> Topology | None:
+        """Have a server say who it is, and maybe who the others are."""
+        begun = now()
+        answer = self._transport.fetch(server, topology.PATH, self._headers)
+        took_s = now() - begun
+        told = None if answer is None else topology.parse(*answer)
+        with self._lock:
+            roster = self._roster
+            if told is not None and of_all:
+                roster = roster.told(server, told)
+            roster = roster.heard(server.index, told)
+            self._roster = roster if told is None else roster.timed(server.index, took_s)
+        return told
+
+    def _failing(self) -> set[int]:
+        servers = enumerate(self._memory.servers)
+        return {index for index, known in servers if known.breaker != CLOSED}
+
+    def _leave(self, told: Topology | None) -> None:
+        """Keep away from those that are said to be draining."""
+        draining = {m.name for m in told.members if m.state in topology.DRAINING} if told else ()
+        for index in self._memory.preferred:
+            if self._roster.known[index].cluster in draining:
+                self.left(self.server(index))
+
+    def _arranged(self, memory: Memory | None) -> tuple[int, ...]:
+        """Return the servers in use in the order of the policy."""
+        used = self._roster.in_use()
+        round_trips_s = [self._roster.known[index].round_trip_s for index in used]
+        first = used.index(memory.preferred[0]) if memory and memory.preferred[0] in used else None
+        order = arrange(self._settings.order, self._number, round_trips_s, first)
+        return tuple(used[place] for place in order)
+
+    def _to_probe(self) -> tuple[int, ...]:
+        return failover.to_probe(self._memory)
+
+    def probe(self) -> float | None:
+        """Ask those that matter whether they are ready; return the pause until the next time."""
+        policy = self._settings.policy
+        for index in self._to_probe():
+            answer = self._transport.fetch(self.server(index), "/readyz", self._headers)
+            ready = answer is not None and answer[0] == 200
+            with self._lock:
+                self._memory = failover.probed(policy, self._memory, index, ready, now())
+        with self._lock:
+            self._probing = bool(self._to_probe()) and not self._closed
+            return policy.failback_probe_s if self._probing else None
+
+
+def _watch(reference: weakref.ref[View]) -> None:
+    """Probe until the client is where it wants to be, or has gone."""
+    while (view := reference()) is not None and (pause_s := view.probe()) is not None:
+        del view
+        sleep(pause_s)
+
+
+def _refresh(reference: weakref.ref[View]) -> None:
+    view = reference()
+    if view is not None:
+        view.refresh()

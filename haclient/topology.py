@@ -1,0 +1,167 @@
+"""Which servers a client uses: those it was given, those that it learned of, and what it knows.
+
+A HAProc tells the ring's clusters and their URLs. The list that the user gave is the seed: its
+order comes first, and its URLs are used as long as they answer. A learned URL is used only once
+the cluster of that name has answered there: as a further server, or in place of a seed that
+answers no more. So a client whose network translates addresses goes on with what it was given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from haclient.exceptions import InterfaceError
+from haclient.settings import Server, server_at
+
+PATH = "/clusterStatus"
+SERVERS_MAX = 256
+"""URLs that one connection gets to know in its life; further ones are ignored."""
+SERVING = frozenset({"READY", "READ_ONLY"})
+DRAINING = frozenset({"DRAINING"})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A cluster of the ring, as a HAProc tells of it."""
+
+    name: str
+    url: str
+    state: str
+    """Empty if it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What one HAProc says of itself and of the ring."""
+
+    ring: str
+    cluster: str
+    state: str
+    members: tuple[Member, ...]
+
+
+def parse(status: int, body: bytes) -> Topology | None:
+    """Read an answer to ``GET /clusterStatus``; None if that is not what it is."""
+    try:
+        said = json.loads(body) if status == 200 else None
+        if not isinstance(said, dict):
+            return None
+        members = tuple(_member(each) for each in said["clusters"])
+        return Topology(str(said["ring"]), str(said["cluster"]), str(said["state"]), members)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _member(said: dict[str, Any]) -> Member:
+    return Member(str(said["name"]), str(said["url"]), str(said.get("state") or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A server and what it said when it was asked."""
+
+    server: Server
+    cluster: str = ""
+    """The name of its cluster; empty until it has told."""
+    answers: bool = False
+    """It told when it was last asked."""
+    round_trip_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Every server that a connection knows of; a place is for ever, as requests name it."""
+
+    known: tuple[Known, ...]
+    seeds: int
+    """So many of them, the first, are the user's."""
+    ring: str = ""
+    members: tuple[Member, ...] = ()
+
+    @staticmethod
+    def of(seeds: tuple[Server, ...]) -> Roster:
+        """Return what is known at the start."""
+        return Roster(tuple(Known(server) for server in seeds), len(seeds))
+
+    def told(self, by: Server, topology: Topology) -> Roster:
+        """Return the roster with the ring as one of its HAProcs describes it."""
+        urls = {each.server.url for each in self.known}
+        found = list(self.known)
+        for member in topology.members:
+            server = _follow(by, member.url, len(found))
+            if server is not None and server.url not in urls and len(found) < SERVERS_MAX:
+                urls.add(server.url)
+                found.append(Known(server))
+        return replace(
+            self, known=tuple(found), ring=topology.ring, members=tuple(topology.members)
+        )
+
+    def heard(self, index: int, topology: Topology | None) -> Roster:
+        """Return the roster with what a server has said of itself; None: nothing that counts."""
+        before = self.known[index]
+        if topology is None or (self.ring and topology.ring != self.ring):
+            return self._with(index, replace(before, answers=False))
+        return self._with(index, replace(before, answers=True, cluster=topology.cluster))
+
+    def timed(self, index: int, round_trip_s: float) -> Roster:
+        """Return the roster with a server's round trip."""
+        return self._with(index, replace(self.known[index], round_trip_s=round_trip_s))
+
+    def _with(self, index: int, known: Known) -> Roster:
+        return replace(self, known=(*self.known[:index], known, *self.known[index + 1 :]))
+
+    def to_ask(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
+        """Return whom to ask who they are: who has not told yet, and who may have moved."""
+        advertised = {member.url.rstrip("/") for member in self.members}
+        found = []
+        for index, each in enumerate(self.known):
+            in_use = index < self.seeds or each.server.url in advertised or each.answers
+            doubtful = not each.answers or index in failing or everybody
+            if in_use and doubtful:
+                found.append(index)
+        return tuple(found)
+
+    def in_use(self) -> tuple[int, ...]:
+        """Return the servers to use, in the order of the seeds and then of the ring."""
+        names = [member.name for member in self.members]
+        found: list[int] = []
+        gone: list[int] = []
+        for index, seed in enumerate(self.known[: self.seeds]):
+            if names and seed.cluster and seed.cluster not in names:
+                gone.append(index)
+                continue
+            learned = None if seed.answers else self._learned(seed.cluster)
+            found.append(index if learned is None else learned)
+        covered = {self.known[index].cluster for index in found}
+        others = (self._learned(name) for name in names if name not in covered)
+        found += [index for index in others if index is not None]
+        return tuple(dict.fromkeys([*found, *gone]))
+
+    def _learned(self, cluster: str) -> int | None:
+        """Return where a cluster has answered beside the seeds, best at the URL told last."""
+        at = {member.url.rstrip("/") for member in self.members if member.name == cluster}
+        found = [
+            index
+            for index, each in enumerate(self.known)
+            if index >= self.seeds and each.cluster == cluster and cluster and at
+        ]
+        told = [index for index in found if self.known[index].server.url in at]
+        answering = [index for index in told if self.known[index].answers]
+        return next(iter(answering or told or found), None)
+
+
+def _follow(by: Server, url: str, index: int) -> Server | None:
+    """Return the server at a learned URL; None where the token must not go.
+
+    That is from a TLS server to one without, and from another machine to this one: addresses on
+    loopback mean the HAProc's own host.
+    """
+    try:
+        server = server_at(index, url)
+    except InterfaceError:
+        return None
+    downgrade = by.secure and not server.secure
+    return None if downgrade or (server.is_local and not by.is_local) else server

@@ -1,0 +1,360 @@
+"""The client and a ring that changes: discovery, order, draining, hedged reads; in both forms.
+
+The servers run in threads of their own, so a blocking call may block the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from haclient_server import (
+    WAIT_S,
+    Server,
+    answering,
+    failing,
+    finishing_while_draining,
+    reset,
+    slow,
+    until_cancelled,
+)
+
+import haclient
+import haclient.aio
+from haclient import Failover
+
+QUICK = {"refresh_s": 0.02, "failback_probe_s": 0.02, "failback_after_s": 0.05}
+
+
+async def settle(value: Any) -> Any:
+    """Await what the asyncio form returns; the blocking one has done it already."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        await asyncio.sleep(0.01)
+
+
+async def run(connection: Any, sql: str = "SELECT 1", **options: Any) -> Any:
+    return await settle(connection.execute(sql, **options))
+
+
+async def until_servers(connection: Any, *servers: Server) -> None:
+    """Run statements until the client uses these servers, in this order."""
+    wanted = tuple(server.url for server in servers)
+    deadline = time.monotonic() + WAIT_S
+    while connection.servers != wanted:
+        assert time.monotonic() < deadline, f"{connection.servers}, not {wanted}"
+        await run(connection)
+        await asyncio.sleep(0.01)
+
+
+async def refreshed(connection: Any, asked: Server) -> None:
+    """Run statements until the client has wholly looked at the ring again, from now on."""
+    told = asked.told
+    deadline = time.monotonic() + WAIT_S
+    # The first may have been under way; the third begins when the second has ended.
+    while asked.told < told + 3:
+        assert time.monotonic() < deadline, "the ring was not asked"
+        await run(connection)
+        await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def servers() -> Iterator[list[Server]]:
+    made = [Server(name) for name in "abc"]
+    for server in made:
+        server.ring = made
+    yield made
+    for server in made:
+        server.close()
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(params=["sync", "aio"])
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
+    opened: list[Any] = []
+
+    def open_(servers: list[Server], **options: Any) -> Any:
+        form = haclient if request.param == "sync" else haclient.aio
+        opened.append(form.connect([server.url for server in servers], **options))
+        return opened[-1]
+
+    yield open_
+    for connection in opened:
+        await settle(connection.close())
+
+
+# -- discovery ---------------------------------------------------------------------------------
+
+
+async def test_ring_is_learned_from_one_server_and_used_when_that_fails(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers[1:2], **QUICK)
+    b, a, c = servers[1], servers[0], servers[2]
+    await until_servers(connection, b, a, c)
+    b.stop()
+    assert (await run(connection)).ha["cluster"] == "a"
+
+
+async def test_first_statement_does_not_wait_for_discovery(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].probe_delay_s = 0.3
+    connection = connect(servers[:1])
+    assert (await run(connection)).ha["cluster"] == "a"
+    assert connection.servers == (servers[0].url,)
+    assert len(servers[0].seen) == 1
+
+
+async def test_ring_is_asked_again_only_after_a_while(connect: Open, servers: list[Server]) -> None:
+    connection = connect(servers, refresh_s=60.0)
+    await run(connection)
+    await until(lambda: all(server.told == 1 for server in servers))
+    for _ in range(5):
+        await run(connection)
+    assert [server.told for server in servers] == [1, 1, 1]
+
+
+async def test_discovery_switched_off_asks_nothing(connect: Open, servers: list[Server]) -> None:
+    connection = connect(servers[:2], discover=False, **QUICK)
+    for _ in range(5):
+        await run(connection)
+    assert connection.servers == (servers[0].url, servers[1].url)
+    assert not any(server.told for server in servers)
+
+
+async def test_server_that_tells_nothing_leaves_the_list_as_given(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].ring = []
+    connection = connect(servers[:2], **QUICK)
+    await refreshed(connection, servers[0])
+    assert connection.servers == (servers[0].url, servers[1].url)
+
+
+async def test_cluster_that_joins_is_used_and_one_that_leaves_is_not(
+    connect: Open, servers: list[Server]
+) -> None:
+    a, b, c = servers
+    a.ring = [a, b]
+    connection = connect([a], **QUICK)
+    await until_servers(connection, a, b)
+    a.ring = [a, b, c]
+    await until_servers(connection, a, b, c)
+    a.ring = [a, c]
+    await until_servers(connection, a, c)
+
+
+async def test_cluster_that_moved_is_followed(connect: Open, servers: list[Server]) -> None:
+    a, b, moved = servers
+    connection = connect([a, b], **QUICK)
+    a.ring = [a, b]
+    await refreshed(connection, a)
+    moved.name = "b"
+    moved.ring = b.ring = a.ring = [a, moved]
+    b.stop()
+    a.script.append(reset)  # goes on to b, finds nobody, and asks the ring again
+    await run(connection)
+    await until_servers(connection, a, moved)
+
+
+async def test_urls_that_do_not_answer_are_not_used(connect: Open, servers: list[Server]) -> None:
+    a, b, c = servers
+    b.url_told, c.url_told = "http://127.0.0.1:9", a.url
+    connection = connect([a], **QUICK)
+    await refreshed(connection, a)
+    assert connection.servers == (a.url,)
+
+
+async def test_probes_and_discovery_show_the_token(connect: Open, servers: list[Server]) -> None:
+    for server in servers:
+        server.token = "secret"
+    connection = connect(servers[:1], token="secret", **QUICK)
+    await until_servers(connection, *servers)
+    servers[0].script.append(failing(503, "availability", "HAPROC_DOWN"))
+    assert (await run(connection)).ha["cluster"] == "b"
+    await until(lambda: connection.server == servers[0].url)
+
+
+# -- order -------------------------------------------------------------------------------------
+
+
+async def test_spread_clients_start_elsewhere_and_follow_evenly(
+    connect: Open, servers: list[Server]
+) -> None:
+    connections = [
+        connect(servers, order="spread", client_number=number, discover=False)
+        for number in range(6)
+    ]
+    assert Counter(c.server for c in connections) == {server.url: 2 for server in servers}
+    servers[0].stop()
+    answered = [(await run(connection)).ha["cluster"] for connection in connections]
+    assert Counter(answered) == {"b": 3, "c": 3}
+
+
+async def test_nearest_goes_to_the_server_with_the_shortest_round_trip(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].probe_delay_s, servers[2].probe_delay_s = 0.15, 0.08
+    connection = connect(servers, order="nearest", discover=False, **QUICK)
+    await until_servers(connection, servers[1], servers[2], servers[0])
+    await until(lambda: connection.server == servers[1].url)
+    assert (await run(connection)).ha["cluster"] == "b"
+
+
+async def test_unknown_order_is_refused(connect: Open, servers: list[Server]) -> None:
+    for wrong in ({"order": "random"}, {"hedge_after_s": 0}, {"client_number": -1}):
+        with pytest.raises(haclient.InterfaceError):
+            connect(servers, **wrong)
+
+
+# -- draining ----------------------------------------------------------------------------------
+
+
+async def test_answer_of_a_draining_server_moves_the_client_without_a_failure(
+    connect: Open, servers: list[Server]
+) -> None:
+    events: list[Failover] = []
+    connection = connect(servers, discover=False, on_failover=events.append, **QUICK)
+    servers[0].script.append(finishing_while_draining)
+    assert (await run(connection)).ha["cluster"] == "a"
+    assert (await run(connection)).ha["cluster"] == "b"
+    assert (len(servers[0].seen), events) == (1, [])
+
+
+async def test_draining_server_is_left_at_once_and_not_returned_to_until_ready(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, discover=False, circuit_s=0.001, **QUICK)
+    await run(connection)
+    servers[0].drain()
+    assert [(await run(connection)).ha["cluster"] for _ in range(5)] == ["b"] * 5
+    assert len(servers[0].seen) == 2
+    servers[0].state, servers[0].ready = "READY", True
+    await until(lambda: connection.server == servers[0].url)
+    assert (await run(connection)).ha["cluster"] == "a"
+
+
+async def test_ring_tells_of_a_draining_server(connect: Open, servers: list[Server]) -> None:
+    a, b, _ = servers
+    connection = connect(servers, **QUICK)
+    await refreshed(connection, a)
+    b.drain()
+    await refreshed(connection, a)
+    a.stop()
+    assert (await run(connection)).ha["cluster"] == "c"
+    assert not b.seen
+
+
+# -- hedged reads ------------------------------------------------------------------------------
+
+
+async def test_hedged_query_is_answered_by_the_faster_server_and_ended_at_the_other(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, hedge_after_s=0.05, discover=False)
+    servers[0].script.append(until_cancelled)
+    cursor = await run(connection)
+    assert (cursor.ha["cluster"], await settle(cursor.fetchall())) == ("b", [(1,)])
+    request_id = servers[0].seen[0]["request_id"]
+    assert servers[1].seen[0]["request_id"] == request_id == cursor.request_id
+    await until(lambda: servers[0].cancelled == [request_id])
+    assert not servers[1].cancelled and not servers[2].seen
+    assert (await run(connection)).ha["cluster"] == "a", "slow is not failed"
+
+
+async def test_hedged_query_whose_second_server_fails_is_answered_by_the_first(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, hedge_after_s=0.05, discover=False)
+    servers[0].script.append(slow(0.4))
+    servers[1].script.append(failing(503, "availability", "HAPROC_DOWN"))
+    assert (await run(connection)).ha["cluster"] == "a"
+    assert len(servers[1].seen) == 1
+
+
+async def test_hedged_query_with_two_failures_goes_on_to_the_third(
+    connect: Open, servers: list[Server]
+) -> None:
+    async def fail_late(server: Server, request: Any, body: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return server.error(503, "availability", "HAPROC_DOWN")
+
+    connection = connect(servers, hedge_after_s=0.05, discover=False)
+    servers[0].script.append(fail_late)
+    servers[1].script.append(fail_late)
+    assert (await run(connection)).ha["cluster"] == "c"
+
+
+async def test_hedged_query_that_is_wrong_is_told_once(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, hedge_after_s=5.0, discover=False)
+    with pytest.raises(haclient.ProgrammingError):
+        await run(connection, "SELECT WRONG")
+    assert not servers[1].seen
+
+
+@pytest.mark.parametrize("sql", ["INSERT INTO t VALUES (1)", "UPDATE t SET a = 1"])
+async def test_writes_are_never_hedged(connect: Open, servers: list[Server], sql: str) -> None:
+    connection = connect(servers, hedge_after_s=0.02, discover=False)
+    servers[0].script.append(slow(0.3))
+    assert (await run(connection, sql)).ha["cluster"] == "a"
+    assert not servers[1].seen
+
+
+async def test_queries_of_a_session_are_never_hedged(connect: Open, servers: list[Server]) -> None:
+    connection = connect(servers, hedge_after_s=0.02, discover=False)
+    await run(connection, "USE x")
+    servers[0].script.append(slow(0.3))
+    assert (await run(connection)).ha["cluster"] == "a"
+    assert not servers[1].seen
+
+
+async def test_queries_are_not_hedged_unless_asked_for(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].script.append(slow(0.3))
+    assert (await run(connect(servers, discover=False))).ha["cluster"] == "a"
+    assert not servers[1].seen
+
+
+async def test_hedging_at_p95_needs_recent_queries(connect: Open, servers: list[Server]) -> None:
+    connection = connect(servers, hedge_after_s="p95", discover=False)
+    servers[0].script.append(slow(0.3))
+    await run(connection)
+    assert not servers[1].seen
+    for _ in range(120):
+        await run(connection)
+    servers[0].script.append(slow(3.0))
+    assert (await run(connection)).ha["cluster"] == "b"
+
+
+# -- what a connection has seen ----------------------------------------------------------------
+
+
+async def test_last_offset_is_the_highest_that_an_answer_named(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, discover=False)
+    assert connection.last_offset is None
+    for offset in (0, 7, 5):
+        servers[0].script.append(answering(None, {"log_offset": offset}))
+        await run(connection)
+    assert connection.last_offset == 7
+    servers[0].script.append(failing(422, "application", "X", log_offset=9))
+    with pytest.raises(haclient.Error):
+        await run(connection)
+    assert connection.last_offset == 9

@@ -1,0 +1,164 @@
+"""Which servers are used, given what is known of them (haclient/topology.py)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient.settings import parse_servers, server_at
+from haclient.topology import SERVERS_MAX, Member, Roster, Topology, parse
+
+A, B, C = "http://10.0.0.1:80", "http://10.0.0.2:80", "http://10.0.0.3:80"
+
+
+def ring(me: str, **urls: str) -> Topology:
+    members = tuple(Member(name, url, "READY") for name, url in urls.items())
+    return Topology("ring", me, "READY", members)
+
+
+def used(roster: Roster) -> list[str]:
+    return [roster.known[index].server.url for index in roster.in_use()]
+
+
+def told(seeds: str, by: str, **urls: str) -> Roster:
+    """Return the roster after the first seed has told of the ring."""
+    roster = Roster.of(parse_servers(seeds))
+    return roster.told(roster.known[0].server, ring(by, **urls)).heard(0, ring(by, **urls))
+
+
+def at(roster: Roster, url: str) -> int:
+    return next(i for i, each in enumerate(roster.known) if each.server.url == url)
+
+
+def test_roster_at_the_start_uses_the_seeds() -> None:
+    assert used(Roster.of(parse_servers(f"{B},{A}"))) == [B, A]
+
+
+def test_learned_server_is_used_once_it_has_answered() -> None:
+    roster = told(A, "a", a=A, b=B)
+    assert used(roster) == [A]
+    assert roster.to_ask((), everybody=False) == (1,)
+    roster = roster.heard(1, ring("b"))
+    assert used(roster) == [A, B]
+    assert roster.to_ask((), everybody=False) == ()
+    assert roster.to_ask({1}, everybody=False) == (1,)
+    assert roster.to_ask((), everybody=True) == (0, 1)
+
+
+def test_learned_url_where_another_cluster_or_ring_answers_is_not_used() -> None:
+    roster = told(A, "a", a=A, b=B)
+    assert used(roster.heard(1, ring("x"))) == [A]
+    assert used(roster.heard(1, Topology("other", "b", "READY", ()))) == [A]
+
+
+def test_seed_known_by_another_name_is_not_listed_twice() -> None:
+    roster = told("http://gate:1,http://gate:2", "a", a=A, b=B).heard(1, ring("b"))
+    for index in range(2, len(roster.known)):
+        roster = roster.heard(index, ring("ab"[index - 2]))
+    assert used(roster) == ["http://gate:1", "http://gate:2"]
+
+
+def test_cluster_that_moved_is_followed_in_the_seeds_place() -> None:
+    roster = told(f"{A},{B}", "a", a=A, b=B).heard(1, ring("b"))
+    moved = ring("a", a=A, b=C)
+    roster = roster.told(roster.known[0].server, moved).heard(1, None)
+    assert used(roster) == [A, B], "nobody has answered at the new place yet"
+    roster = roster.heard(at(roster, C), ring("b"))
+    assert used(roster) == [A, C]
+    assert used(roster.heard(1, ring("b"))) == [A, B], "the seed comes first if it answers"
+
+
+def test_learned_cluster_that_moved_twice_is_used_where_it_was_told_last() -> None:
+    roster = told(A, "a", a=A, b=B).heard(1, ring("b"))
+    roster = roster.told(roster.known[0].server, ring("a", a=A, b=C))
+    assert used(roster) == [A, B]
+    assert used(roster.heard(at(roster, C), ring("b"))) == [A, C]
+
+
+def test_cluster_that_left_the_ring_is_dropped_but_a_seed_stays_last() -> None:
+    roster = told(f"{A},{B}", "a", a=A, b=B, c=C)
+    roster = roster.heard(1, ring("b")).heard(2, ring("c"))
+    assert used(roster) == [A, B, C]
+    assert used(roster.told(roster.known[0].server, ring("a", a=A, b=B))) == [A, B]
+    assert used(roster.told(roster.known[0].server, ring("a", a=A, c=C))) == [A, C, B]
+
+
+@pytest.mark.parametrize(
+    ("by", "url", "followed"),
+    [
+        (A, "http://10.0.0.9:80", True),
+        (A, "https://10.0.0.9", True),
+        ("https://10.0.0.1", "http://10.0.0.9:80", False),
+        (A, "http://127.0.0.1:80", False),
+        (A, "http://localhost:80", False),
+        ("http://localhost:1", "http://127.0.0.1:2", True),
+        (A, "not a url", False),
+        (A, "http://me@10.0.0.9", False),
+    ],
+)
+def test_learned_url_is_followed_only_where_the_token_may_go(
+    by: str, url: str, followed: bool
+) -> None:
+    roster = Roster.of((server_at(0, by),)).told(server_at(0, by), ring("a", b=url))
+    assert (len(roster.known) == 2) is followed
+
+
+def test_learned_servers_are_bounded() -> None:
+    urls = {f"m{n}": f"http://10.1.{n // 250}.{n % 250}:80" for n in range(SERVERS_MAX + 50)}
+    assert len(told(A, "a", **urls).known) == SERVERS_MAX
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b"{}"),
+        (200, b"not JSON"),
+        (200, b"[]"),
+        (200, b"{}"),
+        (200, b'{"ring":"r","cluster":"a","state":"READY","clusters":5}'),
+        (200, b'{"ring":"r","cluster":"a","state":"READY","clusters":[{"name":"a"}]}'),
+        (200, b"\xff"),
+    ],
+)
+def test_parse_anything_else_gives_nothing(status: int, body: bytes) -> None:
+    assert parse(status, body) is None
+
+
+def test_parse_reads_a_cluster_status() -> None:
+    said: dict[str, Any] = {"ring": "r", "cluster": "a", "state": "DRAINING", "more": 1}
+    said["clusters"] = [{"name": "a", "url": A, "state": "READY"}, {"name": "b", "url": B}]
+    found = parse(200, json.dumps(said).encode())
+    assert found == Topology("r", "a", "DRAINING", (Member("a", A, "READY"), Member("b", B, "")))
+
+
+names = st.sampled_from("abcd")
+urls = st.sampled_from([A, B, C, "http://10.0.0.4:80", "http://10.0.0.5:80"])
+events = st.one_of(
+    st.dictionaries(names, urls, max_size=4),
+    st.tuples(st.integers(0, 8), st.none() | names),
+)
+
+
+@given(seeds=st.lists(urls, min_size=1, max_size=3, unique=True), happened=st.lists(events))
+def test_roster_whatever_is_told_never_loses_the_users_servers_for_nothing(
+    seeds: list[str], happened: list[Any]
+) -> None:
+    roster = Roster.of(parse_servers(seeds))
+    for event in happened:
+        if isinstance(event, dict):
+            roster = roster.told(roster.known[0].server, ring("a", **event))
+        else:
+            index, name = event
+            index %= len(roster.known)
+            roster = roster.heard(index, None if name is None else ring(name))
+        found = roster.in_use()
+        assert found and len(set(found)) == len(found)
+        for index, each in enumerate(roster.known):
+            if index < roster.seeds and (each.answers or not each.cluster):
+                assert index in found, "a seed that answers, or has told nothing, is in use"
+            if index >= roster.seeds and index in found:
+                assert each.cluster, "nothing learned is used before it has answered"
