@@ -71,18 +71,23 @@ class Reader:
         offset, message = entry.offset, from_record(entry.record)
         if not isinstance(message, Operation):
             self._control(offset, message)
-        elif self._is_new(offset, message):
+        elif self._is_new(offset, message, self._core.limits.window_records):
             self._core.board.admit(offset, message)
             # If its first copy may stand before what is read here, nobody knows what became of it.
             unclear = message.since is not None and message.since < begin
             self._core.board.resolve(offset, EXPIRED if unclear else DONE_BEFORE)
             self._note_own(offset, message)
 
-    def _is_new(self, offset: int, op: Operation) -> bool:
-        """Whether it is to be applied by its request id; the same on every cluster."""
+    def _is_new(self, offset: int, op: Operation, window_max: int | None = None) -> bool:
+        """Whether it is to be applied by its request id; the same on every cluster.
+
+        ``window_max`` if it was applied already, so that nothing hangs on it but what is told.
+        """
         core = self._core
         core.past.note(offset, op.created_ms)
         window = op.window if op.since is not None else None
+        if window is not None and window_max is not None:
+            window = min(window, window_max)
         sighting = self._window.see(offset, op.id, op.since, window)
         if sighting is Sighting.REPEATED:
             logger.info("offset %d repeats an earlier request", offset)

@@ -7,10 +7,12 @@ import contextlib
 import datetime as dt
 import decimal
 import resource
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from haproc.config.model import LANES_MAX
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, ResultStream, Settings
@@ -271,6 +273,47 @@ async def test_lane_is_found_and_interrupted_by_a_later_engine(
         assert (caught.value.kind, caught.value.error_class) == (AVAILABILITY, "OPERATION_CANCELED")
         await apply(later, f"INSERT INTO {schema}.t VALUES (1)", version=1, lane=3)
     assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(1,)]
+
+
+async def test_lane_that_another_engine_fenced_is_refused_whatever_session_is_there_now(
+    engine: SparkConnectEngine, spark: LocalSpark, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta", lane=8)
+    later = SparkConnectEngine(address_of(spark), ring="ring", cluster="a")
+    stale = f"INSERT INTO {schema}.t VALUES (1)"
+    async with contextlib.aclosing(later):
+        began = time.monotonic()
+        await asyncio.gather(*(later.lane(index).fence() for index in range(LANES_MAX)))
+        assert time.monotonic() - began < 10
+        for _ in range(2):  # no session is there; then the later one's
+            lane = engine.lane(8)
+            observed = lane._remote._observed
+            with pytest.raises(EngineError) as caught:
+                await apply(engine, stale, lane=8)
+            assert caught.value.error_class == "INVALID_HANDLE.SESSION_CHANGED"
+            await apply(later, f"INSERT INTO {schema}.t VALUES (2)", lane=8)
+            lane._in_doubt, lane._remote._observed = False, observed  # as one that slept
+    assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(2,), (2,)]
+
+
+async def test_lane_uses_a_new_session_only_once_it_is_authorised(
+    spark: LocalSpark, schema: str
+) -> None:
+    asked: list[str] = []
+    made = SparkConnectEngine(address_of(spark), ring="ring", cluster="other")
+
+    async def authorise() -> None:
+        asked.append(lane._remote._observed)
+
+    async with contextlib.aclosing(made):
+        lane = made.lane(0, authorise)
+        await apply(made, f"CREATE TABLE {schema}.t (n BIGINT) USING delta")
+        assert asked == ["", lane._remote._observed] and asked[1]
+        await apply(made, f"INSERT INTO {schema}.t VALUES (1)")
+        assert len(asked) == 2
+        await lane.fence()
+        await apply(made, f"INSERT INTO {schema}.t VALUES (2)")
+        assert len(asked) == 4 and len(set(asked[1:])) == 2
 
 
 async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(

@@ -157,10 +157,11 @@ def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_en
         stage.node("c").kill()
         stage.ring.limits = replace(LIMITS, window_records=LIMITS.window_records - 1)
         stage.node("c").start()
+        await stage.ready("c")  # what it has applied needs no judging
+        await stage.submit("a", insert("one", "t", "a"))
         await stage.until(lambda: stage.state("c") is State.TOO_FAR_BEHIND)
         replica = stage.node("c").replica
         assert replica is not None and "limits.window_records = 5000" in replica.core.reason
-        await stage.submit("a", insert("one", "t", "a"))
         stage.node("c").kill()
         stage.ring.limits = LIMITS
         await stage.settle()
