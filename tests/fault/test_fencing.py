@@ -25,7 +25,7 @@ from haproc.ring.daemon import launch, process_of, wait_answering
 from haproc.ring.spark import free_port
 from tests.rig import SETTLED_S, Rig
 
-pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite", "kafka")]
+pytestmark = [pytest.mark.fault, pytest.mark.logs("kafka")]
 
 
 class Second:
