@@ -28,8 +28,8 @@ class Cutter:
             rows = self._rows_that_fit(chunk, rows)
         if rows < chunk.rows:
             self.truncated = True
-        if rows == 0 and chunk.rows and not self._first:
-            return None
+        if rows == 0 and not self._first:
+            return None  # the schema got through with the first one
         taken = chunk if rows == chunk.rows else _head(chunk, rows)
         self._first = False
         if self._rows_left is not None:

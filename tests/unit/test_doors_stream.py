@@ -12,7 +12,7 @@ import aiohttp
 import pyarrow as pa
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from haproc.classify.model import OperationClass
@@ -211,6 +211,7 @@ def test_frames_damaged_stream_is_refused_or_read(noise: bytes, at: int) -> None
     st.none() | st.integers(1, 200),
     st.none() | st.integers(1, 5000),
 )
+@example([1, 0], None, 288)
 def test_cutter_gives_a_prefix_within_the_limits(
     sizes: list[int], rows_max: int | None, bytes_max: int | None
 ) -> None:
