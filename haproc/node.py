@@ -94,7 +94,7 @@ class Node:
         try:
             return await self._try_log()
         except LogUnavailableError as error:
-            waiting = WaitingForLog(config, self._name, self._incarnation, str(error))
+            waiting = WaitingForLog(config, self._name, self._incarnation, _log_away(error))
         logger.warning("%s waits for its log: %s", self._name, waiting.reason)
         self._metrics.state(State.STARTING.value)
         app = waiting_app(config, self._name, waiting, self._metrics)
@@ -108,7 +108,7 @@ class Node:
                 try:
                     return await self._try_log()
                 except LogUnavailableError as error:
-                    waiting.reason = str(error)
+                    waiting.reason = _log_away(error)
         finally:
             await door.aclose()
 
@@ -256,3 +256,7 @@ class Node:
             return self._replica.core.state.value
         view = self._watch.view.get(name, {})
         return view.get("state") or "" if view.get("alive") else ""
+
+
+def _log_away(error: LogUnavailableError) -> str:
+    return f"the log cannot be reached: {error}"

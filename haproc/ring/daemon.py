@@ -19,6 +19,8 @@ from haproc.ring.process import DetachedProcess
 _POLL_S = 0.05
 _ANSWER_S = 2.0
 _LOG_LINES_SHOWN = 15
+_PORT_FREE_S = 5.0
+"""A killed process can hold its ports a moment longer than it is seen."""
 
 
 class StartError(Exception):
@@ -50,10 +52,13 @@ def launch(
 
 def _check_free(address: Address, cluster: str) -> None:
     """Another process's answers there would pass for those of the new one."""
-    try:
-        socket.create_connection((address.host, address.port), timeout=_ANSWER_S).close()
-    except OSError:
-        return
+    end = time.monotonic() + _PORT_FREE_S
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((address.host, address.port), timeout=_ANSWER_S).close()
+        except OSError:
+            return
+        time.sleep(_POLL_S)
     raise StartError(
         f"another process already listens on {address.url}: a HAProc of {cluster} that was "
         "started otherwise, or a port that is taken"

@@ -12,7 +12,7 @@ import pytest
 import haclient
 from tests.rig import Rig, Writer
 
-pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite", "kafka")]
+pytestmark = pytest.mark.fault
 
 
 @pytest.mark.parametrize("step", ["append.before", "append.after", "apply.after", "cursor.after"])
@@ -44,6 +44,7 @@ def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str)
     assert rig.everywhere(f"SELECT * FROM {name}") == [(1,)]
 
 
+@pytest.mark.logs("sqlite", "kafka")
 def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> None:
     table = rig.table()
     rig.ring.kill("b", "haproc")
@@ -101,6 +102,7 @@ def test_haproc_frozen_makes_the_client_fail_over(rig: Rig) -> None:
     assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
 
 
+@pytest.mark.logs("sqlite", "kafka")
 def test_same_request_id_on_every_haproc_is_applied_once(rig: Rig) -> None:
     table = rig.table()
     body = {"statement": f"INSERT INTO {table} VALUES (1, 'x')", "request_id": uuid.uuid4().hex}
@@ -126,6 +128,7 @@ def test_ddl_error_leaves_no_cluster_changed(rig: Rig) -> None:
     assert {rig.status(name)["state"] for name in "abc"} == {"READY"}
 
 
+@pytest.mark.logs("sqlite")  # on Kafka the short torture does as much
 def test_writers_through_kills_of_everything_lose_nothing(rig: Rig) -> None:
     table = rig.table()
     writers = [Writer(rig, table, order, first) for order, first in (("abc", 0), ("bca", 10_000))]

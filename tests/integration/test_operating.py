@@ -22,6 +22,7 @@ from tests.rig import Rig
 
 ROOT = Path(__file__).parents[2]
 RUN_S = 120
+pytestmark = pytest.mark.logs("sqlite")
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
