@@ -20,7 +20,8 @@ from pyspark.sql.connect.session import SparkSession
 from bench.report import Row, report
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
-from haproc.ring.spark import LocalSpark, free_port
+from haproc.ring.server import free_port
+from haproc.ring.spark import LocalSpark
 
 SELECTS = 60
 INSERTS = 15

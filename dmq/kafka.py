@@ -308,6 +308,10 @@ class KafkaLog:
         if self._committing.busy_s > STUCK_S and self._answered:
             _logger.warning("a commit of a cursor hangs; going on with a new connection")
             self._committing.stop()
+            # Closing what it waits on may end the call that hangs, and may hang as well.
+            threading.Thread(
+                target=self._cursors.close, name="dmq-kafka-given-up", daemon=True
+            ).start()
             self._committing = Worker("dmq-kafka-cursors")
             self._cursors = CursorStore(self._clients)
         store = self._cursors

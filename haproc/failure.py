@@ -49,3 +49,8 @@ class RequestError(Exception):
         self.outcome = outcome
         self.hint = hint
         self.offset = offset
+
+
+def words_of(error: Exception) -> str:
+    """Return what an error says; a deadline that has passed says nothing by itself."""
+    return str(error) or "no answer in time"

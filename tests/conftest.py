@@ -1,10 +1,13 @@
-"""One real ring for all tests of a run that need one.
+"""What all tests share.
 
-Its log is in Kafka, unless a test's marker ``logs`` names other kinds.
+Above all one real ring for those that need one; its log is in Kafka, unless a test's marker
+``logs`` names other kinds.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,9 @@ from tests.rig import Rig
 # A busy machine is no finding.
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
+
+THREADS_END_WITHIN_S = 20.0
+"""A client that waits for a broker that is away notices late that it was closed."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,3 +51,22 @@ def rig(started_ring: Rig) -> Rig:
     """The ring, with everything that an earlier test stopped running again."""
     started_ring.up()
     return started_ring
+
+
+@pytest.fixture(autouse=True)
+def no_client_stays() -> Iterator[None]:
+    """A log that was closed leaves no client of Kafka behind, whatever became of its broker.
+
+    It would go on drawing random numbers, which Hypothesis notices in other tests. (A thread of
+    ours that waits for kafka-python may stay; it does nothing any more.)
+    """
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + THREADS_END_WITHIN_S
+    while left := [
+        thread.name
+        for thread in threading.enumerate()
+        if thread not in before and thread.name.startswith("kafka-")
+    ]:
+        assert time.monotonic() < end, f"still running: {left}"
+        time.sleep(0.01)

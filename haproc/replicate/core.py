@@ -312,9 +312,9 @@ class Core:
         if not self.condition.log_up:
             self.update(log_up=True, log_error="")
 
-    def log_failed(self, error: Exception) -> None:
+    def log_failed(self, why: str) -> None:
         """The log is away."""
-        self.update(log_up=False, log_error=f"the log cannot be reached: {error}")
+        self.update(log_up=False, log_error=f"the log cannot be reached: {why}")
 
     async def reaching(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call the log until it answers; other errors than its absence are raised.
@@ -326,7 +326,7 @@ class Core:
             try:
                 result = await call()
             except LogUnavailableError as error:
-                self.log_failed(error)
+                self.log_failed(str(error))
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, self.timeouts.retry_max_s)
             else:

@@ -13,7 +13,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import signal
 import struct
 import time
 import uuid
@@ -24,18 +23,14 @@ import yaml
 
 from haproc.ring import runtime
 from haproc.ring.broker_settings import LOG_SETTINGS, Ports, java_options, server_settings
-from haproc.ring.process import DetachedProcess
-from haproc.ring.spark import free_port
+from haproc.ring.server import LocalServer, free_port, is_taken
 
 START_TIMEOUT_S = 60.0
 """Chosen: one node was up in 1.8 s, three at once on two cores in 4.7 s."""
-STOP_GRACE_S = 10.0
-"""Chosen: a node of a working quorum stops in 0.2 s."""
 STOP_ALL_GRACE_S = 2.0
 """The last ones of a quorum wait in vain for a controller. What is killed after that has lost
 nothing: it starts like one that was killed."""
 BROKERS_MAX = 5
-_LOG_LINES_SHOWN = 20
 _POLL_INTERVAL_S = 0.05
 _ANSWER_S = 2.0
 _FRAME_BYTES_MAX = 1 << 16
@@ -45,7 +40,7 @@ class BrokerStartError(Exception):
     """A local Kafka did not come up; the message ends with the last lines of a node's log."""
 
 
-class LocalBroker:
+class LocalBroker(LocalServer):
     """One node over one folder."""
 
     def __init__(
@@ -60,28 +55,17 @@ class LocalBroker:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """``settings`` are Kafka's own, over those that a local node gets anyway."""
+        super().__init__("kafka", f"broker{number}", folder, memory, progress)
         self.number = number
-        self.name = f"broker{number}"
-        self.folder = folder.resolve()
         self.ports = nodes[number - 1]
-        self.memory = memory
-        self.log = self.folder / "kafka.log"
         self._nodes = nodes
         self._cluster_id = cluster_id
         self._settings = dict(settings or {})
-        self._progress = progress
-        self._process = DetachedProcess(self.folder / "kafka.pid")
 
     @property
     def address(self) -> str:
         """Where clients reach the node, as ``host:port``."""
         return f"127.0.0.1:{self.ports.told_to_clients}"
-
-    @property
-    def pid(self) -> int | None:
-        """The node's process id while it runs."""
-        identity = self._process.identity()
-        return identity.pid if identity else None
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the node unless it runs, and return once the quorum has let it in."""
@@ -91,22 +75,6 @@ class LocalBroker:
         self._progress("starting")
         await self.wait_members({self.number}, began + timeout_s)
         self._progress(f"answers after {time.monotonic() - began:.1f} s")
-
-    async def stop(self, *, grace_s: float = STOP_GRACE_S) -> None:
-        """End the node, by force if it does not go by itself."""
-        await self._process.stop(grace_s)
-
-    def kill(self) -> bool:
-        """End the node at once (SIGKILL); False if it did not run."""
-        return self._process.signal(signal.SIGKILL)
-
-    def signal(self, number: signal.Signals) -> bool:
-        """Send the node a signal, such as SIGSTOP; False if it did not run."""
-        return self._process.signal(number)
-
-    async def wait_gone(self, timeout_s: float = 10.0) -> bool:
-        """Wait until the process has ended."""
-        return await self._process.wait_gone(timeout_s)
 
     async def members(self) -> frozenset[int]:
         """Return the numbers of the nodes that this one knows to serve; none if it is silent."""
@@ -127,19 +95,19 @@ class LocalBroker:
                 raise self._failure(f"does not serve on port {self.ports.client}")
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    def log_tail(self, lines: int = _LOG_LINES_SHOWN) -> str:
-        """Return the last lines of the node's log, without the frames of stack traces."""
-        with contextlib.suppress(OSError):
-            said = self.log.read_text(errors="replace").splitlines()
-            return "\n".join([line for line in said if not line.startswith("\tat ")][-lines:])
-        return ""
-
     def _failure(self, what: str) -> BrokerStartError:
         return BrokerStartError(
             f"Kafka {self.name} {what}; the end of {self.log}:\n{self.log_tail()}"
         )
 
     def _launch(self) -> None:
+        # Its own listener answers before it finds out that it cannot have the clients'.
+        for port in (self.ports.client, self.ports.broker, self.ports.controller):
+            if is_taken(port):
+                raise BrokerStartError(
+                    f"Kafka {self.name} can't listen on 127.0.0.1:{port}: another process does; "
+                    "end that one, or give the brokers other ports"
+                )
         jars = runtime.kafka_jars(self._progress)
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)

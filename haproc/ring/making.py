@@ -18,7 +18,7 @@ from dmq.kafka_topic import parse_url
 from haproc.config.model import Config
 from haproc.ring.broker import BROKERS_MAX, LocalKafka
 from haproc.ring.broker_settings import copies_of, in_sync_of
-from haproc.ring.spark import free_port
+from haproc.ring.server import free_port
 
 KAFKA_FOLDER = "kafka"
 """In the ring's folder, where the brokers are its own."""

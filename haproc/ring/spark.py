@@ -12,21 +12,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from haproc.engine.errors import EngineError
+from haproc.failure import words_of
 from haproc.ring import runtime, warmup
-from haproc.ring.process import DetachedProcess, ProcessId
+from haproc.ring.process import ProcessId
+from haproc.ring.server import LocalServer
 from haproc.ring.spark_settings import LOG_SETTINGS, java_options, server_settings
 
 START_TIMEOUT_S = 180.0
 """Chosen, not measured: three servers starting at once on two busy cores took under 60 s."""
-_LOG_LINES_SHOWN = 20
 _POLL_INTERVAL_S = 0.05
 
 
@@ -34,15 +33,7 @@ class SparkStartError(Exception):
     """A local Spark server did not come up; the message ends with the last lines of its log."""
 
 
-def free_port() -> int:
-    """Return a TCP port that nothing on this machine listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class LocalSpark:
+class LocalSpark(LocalServer):
     """A local Spark Connect server over one folder."""
 
     def __init__(
@@ -56,22 +47,11 @@ class LocalSpark:
         cores: int = 2,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.name = name
-        self.folder = folder.resolve()
+        super().__init__("spark", name, folder, memory, progress)
         self.port = port
         self.token = token
-        self.memory = memory
         self.cores = cores
-        self.log = self.folder / "spark.log"
-        self._progress = progress
-        self._process = DetachedProcess(self.folder / "spark.pid")
         self._warm = self.folder / "spark.warm"
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id while it runs."""
-        identity = self._process.identity()
-        return identity.pid if identity else None
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
         """Start the server unless it runs, and return once it answers (and is warm)."""
@@ -88,29 +68,6 @@ class LocalSpark:
             await self._warm_up(end)
             self._warm.write_text(str(identity))
             self._progress(f"ready after {time.monotonic() - began:.1f} s")
-
-    async def stop(self, *, grace_s: float = 10.0) -> None:
-        """End the server, by force if it does not go by itself."""
-        await self._process.stop(grace_s)
-
-    def kill(self) -> bool:
-        """End the server at once (SIGKILL); False if it did not run."""
-        return self._process.signal(signal.SIGKILL)
-
-    def signal(self, number: signal.Signals) -> bool:
-        """Send the server a signal, such as SIGSTOP; False if it did not run."""
-        return self._process.signal(number)
-
-    async def wait_gone(self, timeout_s: float = 10.0) -> bool:
-        """Wait until the process has ended."""
-        return await self._process.wait_gone(timeout_s)
-
-    def log_tail(self, lines: int = _LOG_LINES_SHOWN) -> str:
-        """Return the last lines of the server's log, without the frames of stack traces."""
-        with contextlib.suppress(OSError):
-            said = self.log.read_text(errors="replace").splitlines()
-            return "\n".join([line for line in said if not line.startswith("\tat ")][-lines:])
-        return ""
 
     def _launch(self) -> None:
         jars = runtime.delta_jars(self._progress)
@@ -168,7 +125,7 @@ class LocalSpark:
             await asyncio.sleep(0)
             self._check_alive()
             raise SparkStartError(
-                f"Spark {self.name} answers but can't run statements: {error or 'time is over'}; "
+                f"Spark {self.name} answers but can't run statements: {words_of(error)}; "
                 f"the end of {self.log}:\n{self.log_tail()}"
             ) from error
 

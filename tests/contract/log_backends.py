@@ -22,7 +22,7 @@ KAFKA_OPTIONS = KafkaOptions(replication_factor=1, min_insync_replicas=1)
 
 
 class Backend(Protocol):
-    """One fresh log, and ways to reach it."""
+    """One fresh log, and ways to reach it; who opens a handle closes it."""
 
     survives_processes: ClassVar[bool]
     """Other processes can reach the log by ``url``, and it outlives them."""

@@ -312,11 +312,15 @@ async def test_cursor_of_a_replaced_process_is_refused_and_changes_nothing(
     assert await old.load_cursor("a") == Cursor(2, "new", epoch=5)
     await new.commit_cursor("a", Cursor(4, "newer", epoch=5))
     assert await old.load_cursor("a") == Cursor(4, "newer", epoch=5)
+    await old.close()
+    await new.close()
 
 
 async def test_identity_is_the_same_for_every_handle(backend: Backend) -> None:
     first, second = await backend.open(), await backend.open()
     assert await first.identity() == await second.identity() != ""
+    await first.close()
+    await second.close()
 
 
 @pytest.mark.parametrize(

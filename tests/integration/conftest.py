@@ -11,7 +11,8 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress
-from haproc.ring.spark import LocalSpark, free_port
+from haproc.ring.server import free_port
+from haproc.ring.spark import LocalSpark
 
 
 def start_spark(name: str, folder: Path, *, warm: bool) -> LocalSpark:

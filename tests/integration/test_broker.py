@@ -15,7 +15,7 @@ from kafka.admin import KafkaAdminClient
 
 from haproc.ring.broker import BrokerStartError, LocalBroker, LocalKafka
 from haproc.ring.broker_settings import Ports
-from haproc.ring.spark import free_port
+from haproc.ring.server import free_port
 
 pytestmark = pytest.mark.kafka
 
@@ -175,13 +175,12 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, por
     )
 
 
-async def test_start_on_a_taken_port_fails_with_the_end_of_the_log(tmp_path: Path) -> None:
+async def test_start_on_a_taken_port_is_refused(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ports = Ports(taken.getsockname()[1], free_port(), free_port())
         broker = LocalBroker(1, tmp_path, [ports], "MkU3OEVBNTcwNTJENDM2Qg")
-        with pytest.raises(BrokerStartError, match="ended while it started") as caught:
-            await broker.start(timeout_s=60)
-    assert "Address already in use" in str(caught.value)
+        with pytest.raises(BrokerStartError, match=f"can't listen on 127.0.0.1:{ports.client}: "):
+            await broker.start()
     assert broker.pid is None

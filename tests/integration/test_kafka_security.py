@@ -18,7 +18,7 @@ from haproc.config.kafka import kafka_options
 from haproc.config.load import load_text
 from haproc.ring.broker import LocalBroker
 from haproc.ring.broker_settings import Ports
-from haproc.ring.spark import free_port
+from haproc.ring.server import free_port
 
 pytestmark = pytest.mark.kafka
 

@@ -12,7 +12,8 @@ import pytest
 
 from haproc.ring import runtime
 from haproc.ring.process import DetachedProcess, start_time
-from haproc.ring.spark import LocalSpark, SparkStartError, free_port
+from haproc.ring.server import free_port
+from haproc.ring.spark import LocalSpark, SparkStartError
 
 pytestmark = pytest.mark.spark
 
