@@ -99,6 +99,23 @@ class _NoBytes(logging.Filter):
         return record.levelno > logging.DEBUG
 
 
+class _BootstrapFailure(logging.Filter):
+    """Notes why no broker could be reached, which kafka-python tells its log, not its caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Exception | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith("Bootstrap connection") and isinstance(record.args, tuple):
+            self.last = next((each for each in record.args if isinstance(each, Exception)), None)
+        return logging.getLogger("kafka.net").isEnabledFor(record.levelno)
+
+
+_bootstrap_failure: Final = _BootstrapFailure()
+logging.getLogger("kafka.net.manager").addFilter(_bootstrap_failure)
+# Else what is not shown would not be made either.
+logging.getLogger("kafka.net.manager").setLevel(logging.WARNING)
 logging.getLogger("kafka.net.connection").addFilter(_NoCredentials())
 logging.getLogger("kafka.protocol.parser").addFilter(_NoBytes())
 logging.getLogger("kafka.coordinator.consumer").addFilter(_NoPending())
@@ -212,6 +229,8 @@ class Clients:
             return error
         kind = LogError if isinstance(error, _REFUSED) else LogUnavailableError
         text = str(error) or type(error).__name__
+        if "disconnected" in text and self.options.client.get("sasl_mechanism"):
+            text += " (which is also what brokers do that refuse the user or the password)"
         found = kind(f"{doing} at {', '.join(self.servers)}: {self._without_secrets(text)}")
         found.__cause__ = error if self._without_secrets(text) == text else None
         return found
@@ -249,12 +268,15 @@ class Clients:
 def _made_admin(settings: Mapping[str, object]) -> Any:
     """Return a new admin client; one that fails to begin leaves nothing behind."""
     admin = KafkaAdminClient.__new__(KafkaAdminClient)
+    _bootstrap_failure.last = None
     try:
         admin.__init__(**settings)
-    except BaseException:
+    except BaseException as error:
         # Its thread runs already, but ``close`` leaves alone what did not begin.
         admin._closed = False
         close_quietly(admin)
+        if isinstance(error, kafka_errors.KafkaTimeoutError) and _bootstrap_failure.last:
+            raise _bootstrap_failure.last from None
         raise
     return admin
 

@@ -90,13 +90,13 @@ async def test_log_with_tls_and_password_is_written_and_read(broker: LocalBroker
 async def test_log_with_a_wrong_password_is_refused_without_showing_it(
     broker: LocalBroker,
 ) -> None:
-    with pytest.raises(LogError) as caught:
+    with pytest.raises(LogError, match="refuse the user or the password") as caught:
         await opened(broker, sasl_password="{env: WRONG}")
     assert "another-password" not in str(caught.value)
 
 
 async def test_log_at_a_broker_of_an_unknown_authority_is_not_opened(broker: LocalBroker) -> None:
-    with pytest.raises(LogError):
+    with pytest.raises(LogUnavailableError, match="certificate verify failed"):
         await opened(broker, ssl_ca_file=str(TLS / "other-ca.pem"))
 
 
