@@ -204,52 +204,52 @@ async def _replay(ring: LocalRing, name: str) -> float:
 
 
 def recovery(ring: LocalRing, queued: int) -> list[Row]:
-    """Kill a cluster's Spark and HAProc, let it miss INSERTs, start both, and time the first."""
-    with haclient.connect(ring.urls) as connection:
-        connection.execute("CREATE TABLE missed (id BIGINT, name STRING, price DOUBLE) USING delta")
+    """Kill a cluster, let it miss INSERTs, start it, and time the first: its HAProc, or all of it.
+
+    A Spark that has just started is slow with whatever it does first: the last row is mostly that.
+    """
+    rows: list[Row] = []
     last = ring.names[-1]
-    for what in ("haproc", "spark"):
-        ring.kill(last, what)
-    asyncio.run(_write(ring, "missed", queued))
-    answered, applying, applied = asyncio.run(_come_back(ring, last))
-    wrong = differences(asyncio.run(contents(ring.config, ["missed"])))
-    assert not wrong, wrong
-    what = f"a killed cluster that missed {queued:,} operations"
-    return [
-        Row(
-            f"{what} runs its first, after its Spark's first answer",
-            "s",
-            applying - answered,
-            "bar",
-            RECOVERY_BAR_S,
-        ),
-        Row(
-            f"{what} has applied its first, after its Spark's first answer",
-            "s",
-            applied - answered,
-            "bar",
-            RECOVERY_BAR_S,
-        ),
-    ]
+    for table, killed in (("missed", ("haproc",)), ("missed_all", ("haproc", "spark"))):
+        with haclient.connect(ring.urls) as connection:
+            connection.execute(
+                f"CREATE TABLE {table} (id BIGINT, name STRING, price DOUBLE) USING delta"
+            )
+        for what in killed:
+            ring.kill(last, what)
+        asyncio.run(_write(ring, table, queued))
+        answered, applying = asyncio.run(_come_back(ring, last))
+        wrong = differences(asyncio.run(contents(ring.config, [table])))
+        assert not wrong, wrong
+        who = "a killed HAProc" if killed == ("haproc",) else "HAProc and Spark, both killed,"
+        since = "the HAProc's start" if killed == ("haproc",) else "the Spark's first answer"
+        rows.append(
+            Row(
+                f"{who} that missed {queued:,} operations: runs its first, after {since}",
+                "s",
+                applying - answered,
+                "bar",
+                RECOVERY_BAR_S,
+            )
+        )
+    return rows
 
 
-async def _come_back(ring: LocalRing, name: str) -> tuple[float, float, float]:
-    """Start a cluster; when its Spark first answers, its HAProc recovers, an operation is done."""
-    began = asyncio.ensure_future(ring.sparks[name].start(warm=False))
-    await ring.start_haproc(name, ready=False)
+async def _come_back(ring: LocalRing, name: str) -> tuple[float, float]:
+    """Start a cluster; return when its Spark first answers, and when its HAProc recovers."""
+    spark = asyncio.ensure_future(ring.sparks[name].start(warm=False))
     answering = asyncio.ensure_future(_first_answer(ring, name))
-    recovering = applied = 0.0
+    await ring.start_haproc(name, ready=False)
+    recovering = 0.0
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         status = await asyncio.to_thread(_status, ring, name)
         now = time.perf_counter()
         if not recovering and status["state"] in ("RECOVERING", "READY"):
             recovering = now
-        if not applied and recovering and status["recovery"]["applied"] > 0:
-            applied = now
         if status["state"] == "READY":
-            await began
-            return await answering, recovering, applied or now
+            await spark
+            return await answering, recovering
         await asyncio.sleep(0.01)
     raise TimeoutError(f"{name} did not recover")
 
