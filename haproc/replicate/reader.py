@@ -175,12 +175,14 @@ class Reader:
         match message:
             case Decision():
                 self._decided(offset, message)
-            case FailureReport() if core.claims.void(offset, message.cluster, message.epoch):
-                logger.info("offset %d: a report of a replaced process", offset)
             case FailureReport() if (
                 message.cluster == core.me and message.epoch < core.schedule.born
             ):
                 logger.info("offset %d: a report about tables that were rebuilt since", offset)
+            case FailureReport() if core.claims.void(
+                offset, message.cluster, message.epoch
+            ) and not self._was_stored(message):
+                logger.info("offset %d: a report of a replaced process", offset)
             case FailureReport() if message.cluster == core.me:
                 core.board.resolve(message.offset, Outcome(Status.FAILED, failure=message.failure))
             case FailureReport():
@@ -191,6 +193,22 @@ class Reader:
                 pass
             case _:
                 self._on_check(offset, message)
+
+    def _was_stored(self, report: FailureReport) -> bool:
+        """Whether this cluster goes by the outcome that a replaced process of its own reports.
+
+        It does if the stored progress has it as not judged yet: that process stored it just before
+        it was too late, but what it reported was.
+        """
+        core = self._core
+        known = core.board.at(report.offset)
+        return (
+            report.cluster == core.me
+            and report.offset in core.schedule.judging
+            and known is not None
+            and known.outcome is not None
+            and known.outcome.assumed
+        )
 
     def _decided(self, offset: int, decision: Decision) -> None:
         core = self._core

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -104,6 +105,38 @@ def test_process_replaced_at_any_moment_of_an_apply_applies_nothing_more(
 ) -> None:
     for moment in MOMENTS:
         tell(moment, fails, restarts)
+
+
+TAKEOVER_MOMENTS = range(8)
+"""From the first that another process does to its look at the stored progress."""
+
+
+def test_process_replaced_while_it_reports_a_failure_leaves_its_cluster_in_service() -> None:
+    """Its report may come too late to count, and its progress may just be stored in time."""
+
+    async def tell(stage: Stage, moment: int, takeover: int) -> None:
+        await stage.submit("a", ddl("a"))
+        node = stage.node("b")
+        first = node.life
+        assert first is not None
+        stage.at("b", Step.APPLY_BEFORE, lambda _: first.freeze_after(moment))
+        bad = "UPDATE missing SET x = 1"
+        op = operation("bad", Kind.UPDATE, bad, "a", writes=frozenset({"missing"}))
+        assert (await stage.submit("a", op)).failure is not None
+        await asyncio.sleep(3)
+        node.replace()
+        second = node.life
+        assert second is not None
+        second.freeze_after(takeover)
+        await asyncio.sleep(1)
+        first.thaw()
+        await asyncio.sleep(1)
+        second.thaw()
+        await stage.settle()
+
+    for moment in MOMENTS[:16]:
+        for takeover in TAKEOVER_MOMENTS:
+            story(partial(tell, moment=moment, takeover=takeover))
 
 
 def not_authorised(patch: pytest.MonkeyPatch) -> None:
