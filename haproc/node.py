@@ -29,8 +29,9 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Settings
 from haproc.faults import trace_from
 from haproc.membership.http_peers import HttpPeers
+from haproc.membership.members import Own
 from haproc.membership.state import SERVING, State
-from haproc.membership.watch import PeerWatch
+from haproc.presence import Presence, time_text
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
 from haproc.route.service import RingService
@@ -60,12 +61,12 @@ class Node:
         self._name = name
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
-        self._since = datetime.now(UTC)
+        self._since = time_text(datetime.now(UTC))
         self._incarnation = uuid.uuid4().hex[:12]
         self._metrics = Metrics(config.ring, name, [state.value for state in State])
         self._replica: Replica
         self._service: RingService
-        self._watch: PeerWatch
+        self._presence: Presence
 
     def stop(self) -> None:
         """Ask for a graceful end: finish what is under way, take nothing new."""
@@ -75,11 +76,17 @@ class Node:
         """Serve until stopped; raises what no retry can mend."""
         config = self._config
         rules = load_rules(config.rules) if config.rules else Rules.builtin()
-        log = await self._open_log()
-        if log is None:
-            return ExitCode.STOPPED
+        self._presence = Presence(config, self._name, self._incarnation, self._metrics)
+        try:
+            log = await self._open_log()
+            return ExitCode.STOPPED if log is None else await self._run(log, rules)
+        finally:
+            await self._presence.aclose()
+
+    async def _run(self, log: Log, rules: Rules) -> ExitCode:
+        config = self._config
         engine = SparkConnectEngine(self._cluster.spark, ring=config.ring, cluster=self._name)
-        peers = HttpPeers(config, self._name)
+        peers = HttpPeers(config, self._name, self._presence.members.given_up)
         try:
             self._build(log, engine, peers, rules)
             return await self._serve()
@@ -94,11 +101,12 @@ class Node:
         try:
             return await self._try_log()
         except LogUnavailableError as error:
-            waiting = WaitingForLog(config, self._name, self._incarnation, _log_away(error))
+            waiting = WaitingForLog(config, self._name, self._presence, _log_away(error))
         logger.warning("%s waits for its log: %s", self._name, waiting.reason)
         self._metrics.state(State.STARTING.value)
-        app = waiting_app(config, self._name, waiting, self._metrics)
-        door = Listener(app, self._cluster.peer, shutdown_s=1.0)
+        heartbeats = self._presence.door
+        app = waiting_app(config, self._name, waiting, self._metrics, heartbeats)
+        door = Listener(app, self._cluster.peer, shutdown_s=1.0, front=heartbeats.quick)
         await door.open()
         try:
             while True:
@@ -142,28 +150,28 @@ class Node:
             defaults=Settings(time_zone=config.time_zone),
             fanout_parallel=config.fanout_parallel,
         )
-        self._watch = PeerWatch(
-            peers,
-            core.identity.peers,
-            interval_s=config.timeouts.probe_interval_s,
-            timeout_s=config.timeouts.peer_s,
-            on_answer=self._metrics.peer,
-        )
+        self._presence.describe = self._describe
+        self._presence.on_isolated = core.isolate
 
     async def _serve(self) -> ExitCode:
         config, name = self._config, self._name
         clients = client_app(config, name, self._service, self, self._metrics)
         replica = self._replica
-        operators = operator_app(config, name, replica, replica.operators, self, self._metrics)
+        heartbeats = self._presence.door
+        operators = operator_app(
+            config, name, replica, replica.operators, self, self._metrics, heartbeats
+        )
         client_door = Listener(clients, self._cluster.listen, shutdown_s=config.timeouts.drain_s)
-        operator_door = Listener(operators, self._cluster.peer, shutdown_s=1.0)
+        operator_door = Listener(
+            operators, self._cluster.peer, shutdown_s=1.0, front=heartbeats.quick
+        )
         await client_door.start()
         await operator_door.open()
         logger.info("%s listens for peers and operators on %s", name, self._cluster.peer.url)
         tasks = [
             asyncio.ensure_future(self._replica.run()),
             asyncio.ensure_future(self._follow_state(client_door)),
-            asyncio.ensure_future(self._watch.run()),
+            asyncio.ensure_future(self._presence.ended()),
             asyncio.ensure_future(self._measure()),
             asyncio.ensure_future(self._stop.wait()),
         ]
@@ -201,8 +209,9 @@ class Node:
             self._changed.clear()
 
     def _state_changed(self, state: State, reason: str) -> None:
-        self._since = datetime.now(UTC)
+        self._since = time_text(datetime.now(UTC))
         self._metrics.state(state.value)
+        self._presence.members.report_soon()
         self._changed.set()
 
     async def _drain(self, door: Listener, gate: Gate) -> None:
@@ -221,6 +230,7 @@ class Node:
             metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
             metrics.sessions(len(self._service.sessions))
             metrics.undecided(replica.core.condition.undecided_at is not None)
+            self._presence.clusters()
             await asyncio.sleep(1.0)
 
     # -- what the status doors ask ---------------------------------------------------------
@@ -236,26 +246,28 @@ class Node:
         return {
             "ring": self._config.ring,
             **self._replica.status(),
-            "since": self._since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "since": self._since,
             "recovery": {
                 "applied": recovery.applied,
                 "remaining": recovery.remaining,
                 "rate_per_s": round(recovery.rate_per_s, 1),
                 "seconds_left": round(recovery.seconds_left, 1),
             },
-            "peers": {name: dict(view) for name, view in self._watch.view.items()},
-            "clusters": [
-                {"name": c.name, "url": c.client_url, "state": self._state_of(c.name)}
-                for c in self._config.clusters
-            ],
+            "clusters": self._presence.clusters(),
         }
 
-    def _state_of(self, name: str) -> Json:
-        """Return what is known of a cluster's state: nothing of one that does not answer."""
-        if name == self._name:
-            return self._replica.core.state.value
-        view = self._watch.view.get(name, {})
-        return view.get("state") or "" if view.get("alive") else ""
+    def _describe(self) -> Own:
+        """Return what is told of this HAProc, ten times a second."""
+        core = self._replica.core
+        return Own(
+            core.state,
+            self._since,
+            core.epoch + 1,
+            core.schedule.low,
+            self._replica.log_end,
+            core.log_seen,
+            core.log_lost,
+        )
 
 
 def _log_away(error: LogUnavailableError) -> str:

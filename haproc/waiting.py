@@ -11,18 +11,21 @@ from datetime import UTC, datetime
 from dmq import Json
 from haproc.config.model import Config
 from haproc.doors.status import Readiness
+from haproc.membership.members import Own
 from haproc.membership.state import State
+from haproc.presence import Presence, time_text
 
 
 class WaitingForLog:
     """A source for the status doors; ``reason`` is why the log could not be opened last time."""
 
-    def __init__(self, config: Config, name: str, incarnation: str, reason: str) -> None:
+    def __init__(self, config: Config, name: str, presence: Presence, reason: str) -> None:
         self._config = config
         self._name = name
-        self._incarnation = incarnation
-        self._since = datetime.now(UTC)
+        self._presence = presence
+        self._since = time_text(datetime.now(UTC))
         self.reason = reason
+        presence.describe = lambda: Own(State.STARTING, self._since)
 
     def readiness(self) -> Readiness:
         """Return that the cluster does not serve."""
@@ -36,17 +39,11 @@ class WaitingForLog:
             "cluster": self._name,
             "state": own,
             "reason": self.reason,
-            "incarnation": self._incarnation,
-            "since": self._since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "incarnation": self._presence.incarnation,
+            "since": self._since,
             "log_end": 0,
             "cursor": 0,
             "lag": 0,
             "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
-            "peers": {
-                c.name: {"alive": False} for c in self._config.clusters if c.name != self._name
-            },
-            "clusters": [
-                {"name": c.name, "url": c.client_url, "state": own if c.name == self._name else ""}
-                for c in self._config.clusters
-            ],
+            "clusters": self._presence.clusters(),
         }

@@ -154,6 +154,11 @@ class Rig:
             return {"state": "-"}
         return dict(body)
 
+    def seen(self, by: str, name: str) -> dict[str, Any]:
+        """Return one cluster as another one's HAProc sees it."""
+        found = [c for c in self.status(by).get("clusters", []) if c["name"] == name]
+        return dict(found[0]) if found else {"alive": None, "state": None}
+
     @staticmethod
     def _answer(request: urllib.request.Request) -> tuple[int, Any]:
         try:

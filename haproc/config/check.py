@@ -16,6 +16,8 @@ from haproc.config.model import LANES_MAX, Address, Config
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CLUSTERS_MAX = 64
+_WINDOW_INTERVALS_MAX = 1000
+"""The window is looked at several times a second, interval by interval."""
 
 
 def check(config: Config) -> list[Finding]:
@@ -28,6 +30,7 @@ def check(config: Config) -> list[Finding]:
         *_access(config),
         *_limits(config),
         *_timeouts(config),
+        *_membership(config),
     ]
 
 
@@ -150,3 +153,30 @@ def _timeouts(config: Config) -> Iterator[Finding]:
         low, high = getattr(timeouts, smaller), getattr(timeouts, larger)
         if low > high:
             yield f"timeouts.{smaller}", f"{low:g} is more than timeouts.{larger} ({high:g})"
+
+
+def _membership(config: Config) -> Iterator[Finding]:
+    rules = config.membership
+    for smaller, larger in (
+        ("heartbeat_interval_s", "window_s"),
+        ("heartbeat_interval_s", "report_interval_s"),
+        ("check_interval_s", "window_s"),
+    ):
+        low, high = getattr(rules, smaller), getattr(rules, larger)
+        if low > high:
+            yield f"membership.{smaller}", f"{low:g} is more than membership.{larger} ({high:g})"
+    intervals = rules.window_s / rules.heartbeat_interval_s
+    if intervals > _WINDOW_INTERVALS_MAX:
+        yield (
+            "membership.window_s",
+            f"{rules.window_s:g} holds more than {_WINDOW_INTERVALS_MAX} intervals of "
+            f"membership.heartbeat_interval_s ({rules.heartbeat_interval_s:g})",
+        )
+    for key in ("missed_in_a_row", "received_in_a_row"):
+        if getattr(rules, key) > intervals + 1e-6:
+            yield (
+                f"membership.{key}",
+                f"{getattr(rules, key)} intervals of membership.heartbeat_interval_s "
+                f"({rules.heartbeat_interval_s:g}) don't fit into membership.window_s "
+                f"({rules.window_s:g})",
+            )

@@ -132,6 +132,29 @@ class Timeouts:
     """Environment failures of one operation that make the cluster STUCK."""
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """How HAProcs notice that one of them is gone, and what they tell each other about lag.
+
+    The values are those of ksqlDB's high availability; a dead peer is noticed within half a second.
+    """
+
+    heartbeat_interval_s: float = 0.1
+    """Sent to every peer; also the length of the window's intervals."""
+    window_s: float = 2.0
+    """How far back heartbeats are looked at."""
+    check_interval_s: float = 0.2
+    """How often the window is looked at."""
+    missed_in_a_row: int = 3
+    """Intervals without a heartbeat at the window's end after which a peer is not heard."""
+    received_in_a_row: int = 2
+    """Intervals with a heartbeat after which it is heard again."""
+    report_interval_s: float = 0.5
+    """How often state, cursor and log end are told; at once when the state changes."""
+    in_sync_lag_max: int = 1000
+    """Records by which a cluster may lag and still count as in sync; chosen, not measured."""
+
+
 class Compression(StrEnum):
     """What a Kafka log's messages are compressed with."""
 
@@ -219,6 +242,7 @@ class Config:
     on_cluster_down: OnClusterDown = OnClusterDown.WAIT
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+    membership: Membership = Membership()
     kafka: Kafka = Kafka()
 
     def cluster(self, name: str) -> ClusterConfig:

@@ -13,6 +13,7 @@ from haproc.doors.board import Board
 from haproc.doors.context import CLUSTER, CONFIG, Credentials, error_response
 from haproc.doors.errors import as_request_error
 from haproc.doors.gate import Gate
+from haproc.doors.heartbeats import HeartbeatDoor
 from haproc.doors.metrics import Metrics
 from haproc.doors.peers import PeerDoor, PeerService
 from haproc.doors.queue import OperatorService, QueueDoor
@@ -57,21 +58,26 @@ def operator_app(
     operators: OperatorService,
     status: StatusSource,
     metrics: Metrics,
+    heartbeats: HeartbeatDoor,
 ) -> web.Application:
     """Return the operator door's application: health for everybody, all else under the secret."""
-    app = _application(config, cluster, Credentials(()))
+    app = waiting_app(config, cluster, status, metrics, heartbeats)
     secret = Credentials.of_peers(config)
     app.add_routes(PeerDoor(peers, secret).routes())
     app.add_routes(QueueDoor(operators, secret).routes())
-    app.add_routes(StatusDoor(status, metrics).routes())
     return app
 
 
 def waiting_app(
-    config: Config, cluster: str, status: StatusSource, metrics: Metrics
+    config: Config,
+    cluster: str,
+    status: StatusSource,
+    metrics: Metrics,
+    heartbeats: HeartbeatDoor,
 ) -> web.Application:
     """Return the operator door's application while there is nothing to ask but the status."""
     app = _application(config, cluster, Credentials(()))
+    app.add_routes(heartbeats.routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     return app
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -30,10 +30,33 @@ _TURNS: Final = 6
 """Turns of the event loop in which a connection accepted before the port was given up is set up."""
 
 
-class Listener:
-    """One application's listener; closed until `open` is called."""
+class Front(Protocol):
+    """What makes the protocols of connections in the application's place."""
 
-    def __init__(self, app: web.Application, address: Address, *, shutdown_s: float = 30.0) -> None:
+    def __call__(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections that were not handed to the application."""
+        ...
+
+
+class Listener:
+    """One application's listener; closed until `open` is called.
+
+    ``front``, if there is one, is asked for the protocol of each connection, and is given what
+    makes the application's own.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        address: Address,
+        *,
+        shutdown_s: float = 30.0,
+        front: Callable[[Callable[[], asyncio.Protocol]], Front] | None = None,
+    ) -> None:
         app.middlewares.insert(0, self._last_answer)
         self._runner = web.AppRunner(
             app,
@@ -45,19 +68,23 @@ class Listener:
             max_field_size=_HEADER_BYTES_MAX,
         )
         self._address = address
-        self._site: web.TCPSite | None = None
+        self._make_front = front
+        self._front: Front | None = None
+        self._server: asyncio.Server | None = None
         self._lock = asyncio.Lock()
         self._started = False
 
     @property
     def is_open(self) -> bool:
         """Whether connections are accepted."""
-        return self._site is not None
+        return self._server is not None
 
     @property
     def port(self) -> int:
         """The port; where the configured one is 0, the one that was given while open."""
-        return self._site.port if self._site is not None else self._address.port
+        if self._server is None:
+            return self._address.port
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
         """Start the application without accepting connections."""
@@ -68,41 +95,40 @@ class Listener:
     async def open(self) -> None:
         """Accept connections; OSError if the port is taken. Opening twice is harmless."""
         async with self._lock:
-            if self._site is not None:
+            if self._server is not None:
                 return
             await self.start()
-            site = web.TCPSite(
-                self._runner,
+            protocols = self._runner.server
+            assert protocols is not None
+            if self._make_front is not None:
+                self._front = self._make_front(protocols)
+            self._server = await asyncio.get_running_loop().create_server(
+                self._front or protocols,
                 self._address.host,
                 self._address.port,
                 backlog=_BACKLOG,
                 reuse_address=True,
             )
-            try:
-                await site.start()
-            except OSError:
-                await site.stop()
-                raise
-            self._site = site
 
     async def close(self) -> None:
         """Refuse connections from now on; requests under way still get their answers."""
         async with self._lock:
-            site, self._site = self._site, None
-            if site is None:
+            listening, self._server = self._server, None
+            if listening is None:
                 return
             # asyncio forgets, open and unread, what it has accepted when its server is closed.
-            server = site._server
-            for listening in server.sockets if isinstance(server, asyncio.Server) else ():
-                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for each in listening.sockets if isinstance(listening, asyncio.Server) else ():
+                asyncio.get_running_loop().remove_reader(each.fileno())
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
-            await site.stop()
+            listening.close()
             for _ in range(_TURNS):
                 self._close_idle()
                 await asyncio.sleep(0)
 
     def _close_idle(self) -> None:
+        if self._front is not None:
+            self._front.close()
         server = self._runner.server
         for connection in server.connections if server is not None else ():
             waiter = connection._waiter  # it waits for a request, and none has come
@@ -115,7 +141,7 @@ class Listener:
     ) -> web.StreamResponse:
         """End the connection with the answer if the door has been closed."""
         response = await handler(request)
-        if self._site is None:
+        if self._server is None:
             response.force_close()
         return response
 

@@ -54,7 +54,12 @@ class Metrics:
         self._undecided = self._gauge(
             "haproc_undecided", "1 while clusters differ and nothing says which of them is right."
         )
-        self._peer = self._gauge("haproc_peer_alive", "1 while the peer answers.", "peer")
+        self._peer = self._gauge("haproc_peer_alive", "1 while anybody hears the peer.", "peer")
+        self._direct = self._gauge("haproc_peer_direct", "1 while it is heard here.", "peer")
+        self._in_sync = self._gauge("haproc_peer_in_sync", "1 while it lags little.", "peer")
+        self._peer_lag = self._gauge(
+            "haproc_peer_lag_records", "Records between its cursor and the log's end.", "peer"
+        )
         self._recovery = self._gauge("haproc_recovery_operations", "Progress of recovery.", "part")
         self._recovery_rate = self._gauge(
             "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
@@ -94,9 +99,13 @@ class Metrics:
         """Set whether clusters differ and nothing says which of them is right."""
         self._undecided.set(undecided)
 
-    def peer(self, peer: str, alive: bool) -> None:
-        """Set whether a peer answers."""
+    def peer(self, peer: str, alive: bool, direct: bool, in_sync: bool, lag: int | None) -> None:
+        """Set how a peer is seen from here; no lag if it never told any."""
         self._peer.labels(peer).set(alive)
+        self._direct.labels(peer).set(direct)
+        self._in_sync.labels(peer).set(in_sync)
+        if lag is not None:
+            self._peer_lag.labels(peer).set(lag)
 
     def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
         """Set the progress of recovery."""

@@ -38,7 +38,10 @@ _COMMON: Final = ("401", "503")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One route: what it takes and answers with (names of schemas, or a media type)."""
+    """One route: what it takes and answers with (names of schemas, or a media type).
+
+    An empty answer is 204 without a body.
+    """
 
     method: str
     path: str
@@ -128,6 +131,24 @@ OPERATIONS: Final = (
     ),
     Operation("get", "/metrics", "Prometheus text", "text/plain", doors=_BOTH),
     Operation("get", "/openapi.json", "This document", "document", doors=_BOTH),
+    Operation(
+        "post",
+        "/heartbeat",
+        "A peer lives",
+        "",
+        _BODY_ERRORS,
+        "Heartbeat",
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/reportlag",
+        "A peer's state and progress",
+        "",
+        _BODY_ERRORS,
+        "LagReport",
+        doors=_PEERS,
+    ),
     Operation(
         "post",
         "/ha/v1/apply",
@@ -278,10 +299,12 @@ def _parameter(name: str, where: str) -> dict[str, Any]:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    content = _content(operation.answer)
-    if operation.stream:
-        content.update(_content(ARROW_STREAM))
-    responses: dict[str, Any] = {"200": {"description": operation.summary, "content": content}}
+    responses: dict[str, Any] = {"204": {"description": operation.summary}}
+    if operation.answer:
+        content = _content(operation.answer)
+        if operation.stream:
+            content.update(_content(ARROW_STREAM))
+        responses = {"200": {"description": operation.summary, "content": content}}
     also = dict(operation.also)
     for status in sorted({*operation.errors, *_COMMON}):
         name = also.get(status, "Error")

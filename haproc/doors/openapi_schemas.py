@@ -7,6 +7,7 @@ from typing import Any, Final
 from haproc.classify.model import OperationClass
 from haproc.doors.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
+from haproc.membership.state import State
 from haproc.replicate.standing import Position
 from haproc.replicate.verification import Finding
 from haproc.route.model import Consistency, FailureKind, Fanout, Outcome
@@ -70,8 +71,30 @@ _CHUNK_FIELDS: Final[Schema] = {
     "byte_count": described(COUNT, "Size of data_array's JSON text or of the Arrow stream."),
 }
 _STATE = choice("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "CLOSED")
-_PEER = record("alive", alive={"type": "boolean"}, state=TEXT, cursor=OFFSET, lag=OFFSET)
-_PEER["additionalProperties"] = True
+_BOOLEAN: Final[Schema] = {"type": "boolean"}
+_TIME: Final[Schema] = {"type": "string", "format": "date-time"}
+_CLUSTER = record(
+    "*",
+    name=TEXT,
+    url=described(TEXT, "Where clients reach it."),
+    alive=described(_BOOLEAN, "Somebody hears its HAProc."),
+    direct=described(_BOOLEAN, "This HAProc hears it."),
+    state=described(TEXT, "Empty while nobody hears it."),
+    incarnation=nullable(TEXT),
+    cursor=OFFSET,
+    log_end=OFFSET,
+    lag={"type": ["integer", "null"], "minimum": 0},
+    in_sync=described(_BOOLEAN, "It lives, its tables are no others', and it lags little."),
+    since=described(_TIME, "Since when it is in this state, or down."),
+    last_update=described(nullable(_TIME), "When it told its state last."),
+)
+_CLUSTER["additionalProperties"] = True
+_SENDER: Final[dict[str, Schema]] = {
+    "cluster": described(TEXT, "Whose HAProc sends this."),
+    "incarnation": IDENTIFIER,
+    "epoch": described(COUNT, "One more than the offset of its claim; 0 before it has one."),
+    "state": choice(*State),
+}
 
 _POSITION: Final[Schema] = {
     "position": choice(*Position),
@@ -216,18 +239,17 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 rate_per_s=NUMBER,
                 seconds_left=NUMBER,
             ),
-            peers={"type": "object", "additionalProperties": _PEER},
-            clusters=listed(
-                record(
-                    "*",
-                    name=TEXT,
-                    url=described(TEXT, "Where clients reach it."),
-                    state=described(TEXT, "As far as this HAProc knows; else empty."),
-                )
-            ),
+            clusters=listed(_CLUSTER),
         ),
         "additionalProperties": True,
     },
+    "Heartbeat": record(
+        "*",
+        **_SENDER,
+        hears=described(listed(TEXT), "Whom the sender hears."),
+        log_up=described(_BOOLEAN, "The log answered it a moment ago."),
+    ),
+    "LagReport": record("*", **_SENDER, since=TEXT, cursor=COUNT, log_end=COUNT),
     "ApplyRequest": record(
         "*",
         offset=COUNT,

@@ -7,7 +7,7 @@ One pooled session for all peers. Whatever keeps a peer from answering properly 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -24,8 +24,14 @@ _ANSWER_BYTES_MAX: Final = 16 << 20
 class HttpPeers:
     """The peers of one HAProc; close it with ``aclose``."""
 
-    def __init__(self, config: Config, me: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        me: str,
+        given_up: Callable[[str], bool] = lambda peer: False,
+    ) -> None:
         self._urls = {c.name: c.peer.url for c in config.clusters if c.name != me}
+        self._given_up = given_up
         self._connect_s = config.timeouts.peer_s
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
@@ -34,6 +40,10 @@ class HttpPeers:
     def names(self) -> tuple[str, ...]:
         """The peers in ring order."""
         return tuple(self._urls)
+
+    def given_up(self, peer: str) -> bool:
+        """Return whether the view of the ring has given a peer up."""
+        return self._given_up(peer)
 
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float

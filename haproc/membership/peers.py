@@ -13,7 +13,14 @@ class PeerUnavailableError(Exception):
 
 
 class Peers(Protocol):
-    """The other HAProcs of the ring, by cluster name. Every call may raise PeerUnavailableError."""
+    """The other HAProcs of the ring, by cluster name.
+
+    Every question may raise PeerUnavailableError.
+    """
+
+    def given_up(self, peer: str) -> bool:
+        """Return whether nobody has heard of a peer for so long that it need not be asked."""
+        ...
 
     async def apply_now(
         self, peer: str, offset: int, operation_id: str, timeout_s: float

@@ -28,10 +28,12 @@ class State(StrEnum):
     STARTING = "STARTING"
     DOWN = "DOWN"
     """The cluster does not answer."""
+    ISOLATED = "ISOLATED"
+    """This HAProc is cut off from the ring; the others go on without it."""
     RECOVERING = "RECOVERING"
     """Applies what the cluster missed."""
     READ_ONLY = "READ_ONLY"
-    """The log cannot be reached; queries are answered, writes are not taken."""
+    """The log is away, for all that is known; queries are answered, writes are not taken."""
     READY = "READY"
 
 
@@ -92,6 +94,8 @@ class Condition:
     fenced_by: str | None = None
     stuck_at: int | None = None
     diverged: Divergence | None = None
+    isolated: str = ""
+    """Why this HAProc counts as cut off from the ring; empty if it does not."""
     undecided_at: int | None = None
     """Clusters differ about this offset, and nothing says which of them is right."""
     behind: str = ""
@@ -121,6 +125,8 @@ def state_of(condition: Condition) -> tuple[State, str]:
         return State.STARTING, c.cluster_error
     if not c.cluster_up:
         return State.DOWN, c.cluster_error
+    if c.isolated:
+        return State.ISOLATED, f"{c.isolated}: mend the network; it returns by itself"
     if not c.caught_up:
         return State.RECOVERING, c.log_error
     if not c.log_up:

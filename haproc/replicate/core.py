@@ -27,7 +27,7 @@ from haproc.config.model import Limits, Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
-from haproc.membership.state import Condition, Divergence, State, state_of
+from haproc.membership.state import HOPELESS, Condition, Divergence, State, state_of
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.operation import (
@@ -50,6 +50,12 @@ from haproc.replicate.trouble import Troubles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_LOG_SEEN_PROBES = 2
+"""So many probes ago, at most, the log must have answered whoever vouches for it."""
+_LOG_LOST_PROBES = 4
+"""So many probes the log must have been silent to count as lost; more, so that a peer's word is
+about a later moment, and its heartbeat has the time of a probe to come here."""
+_OUT_OF_SERVICE = HOPELESS | {State.DOWN, State.STUCK, State.ISOLATED, State.STOPPED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +142,8 @@ class Core:
         self.application = identity.ring
         """What this ring's marks are known by on tables: the ring and its log. A log made anew
         begins at offset 0 again, and its marks must not be taken for the old one's."""
-        self.epoch = 0
-        """The offset of this incarnation's claim."""
+        self.epoch = -1
+        """The offset of this incarnation's claim; -1 before it has one."""
         self._claims_read_to = 0
         self.schedule = self.new_schedule(Progress(), 0)
         self.store = Committer(self._commit)
@@ -156,6 +162,8 @@ class Core:
         """Set while what is under way here will not be finished soon."""
         self.allowed = asyncio.Event()
         """Set while new statements may be started on the cluster."""
+        self.log_reached_at = asyncio.get_running_loop().time()
+        """When the log answered last, by the loop's clock."""
         self.verified_below = 0
         """A verification found this cluster's tables equal to the others' here."""
         self.exclusive_applied = 0
@@ -189,8 +197,7 @@ class Core:
         self.moved.set()
         if before[0] is not self._state[0]:
             logger.info("%s: %s -> %s %s", self.me, before[0], *self._state)
-            gone = (State.DOWN, State.FENCED, State.TOO_FAR_BEHIND, State.DIVERGED, State.STUCK)
-            if self.state in (*gone, State.STOPPED):
+            if self.state in _OUT_OF_SERVICE:
                 self.out_of_service.set()
             else:
                 self.out_of_service.clear()
@@ -307,6 +314,28 @@ class Core:
         )
         return Schedule(self.me, progress, doubtful_below, limits)
 
+    @property
+    def log_seen(self) -> bool:
+        """Whether the log answered a moment ago: this HAProc can vouch for it."""
+        return self._log_silent_s() <= _LOG_SEEN_PROBES * self.timeouts.probe_interval_s
+
+    @property
+    def log_lost(self) -> bool:
+        """Whether the log fails, and has not answered for longer than it could unnoticed.
+
+        It is asked for its end at every probe, so a peer that sees it now asked it after it had
+        begun to fail here. That only writes fail is nothing that a cut line would explain.
+        """
+        lost = self._log_silent_s() > _LOG_LOST_PROBES * self.timeouts.probe_interval_s
+        return lost and not self.condition.log_up
+
+    def _log_silent_s(self) -> float:
+        return asyncio.get_running_loop().time() - self.log_reached_at
+
+    def isolate(self, why: str) -> None:
+        """This HAProc is cut off (why), or is not any more (empty); then it catches up first."""
+        self.update(isolated=why, caught_up=False)
+
     def log_answered(self) -> None:
         """The log took a write."""
         if not self.condition.log_up:
@@ -324,13 +353,20 @@ class Core:
         delay = self.timeouts.retry_first_s
         while True:
             try:
-                result = await call()
-            except LogUnavailableError as error:
-                self.log_failed(str(error))
+                return await self.once(call)
+            except LogUnavailableError:
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, self.timeouts.retry_max_s)
-            else:
-                return result
+
+    async def once(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the log and note whether it answered; raises LogError."""
+        try:
+            result = await call()
+        except LogUnavailableError as error:
+            self.log_failed(str(error))
+            raise
+        self.log_reached_at = asyncio.get_running_loop().time()
+        return result
 
     async def append(self, message: Message) -> int:
         """Append a control record; tries until the log takes it. Copies are harmless."""

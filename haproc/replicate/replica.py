@@ -11,10 +11,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from dmq import Json, LogError, RecordTooLargeError
+from dmq import Json, LogError, LogUnavailableError, RecordTooLargeError
 from haproc.config.model import LANES_MAX
 from haproc.engine.errors import EngineError
 from haproc.failure import FailureKind, RequestError, words_of
@@ -174,13 +175,18 @@ class Replica:
         await core.store()
 
     async def _know_the_end(self) -> None:
-        """Keep what is known of the log's end fresh, for lag and recovery figures."""
+        """Keep what is known of the log's end fresh, for lag and recovery figures.
+
+        Asks at a steady pace, also while the log fails: how long it has been silent is evidence.
+        """
         core = self.core
         while True:
-            self._log_end = await core.reaching(core.log.end)
-            core.past.observe(asyncio.get_running_loop().time(), self._log_end)
-            if not core.condition.log_up:
-                await core.store()  # does it take a write again?
+            with suppress(LogUnavailableError, TimeoutError):
+                self._log_end = await core.once(core.log.end)
+                core.past.observe(asyncio.get_running_loop().time(), self._log_end)
+                if not core.condition.log_up:
+                    async with asyncio.timeout(core.timeouts.probe_interval_s):
+                        await core.store()  # does it take a write again?
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
     async def _catch_up(self) -> None:

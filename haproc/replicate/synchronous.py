@@ -90,6 +90,8 @@ class Synchronous:
         Watches the peer meanwhile: one that froze must not hold up the others.
         """
         core = self._core
+        if core.peers.given_up(peer):
+            return QUEUED
         call = asyncio.ensure_future(
             core.peers.apply_now(peer, offset, operation_id, core.timeouts.fanout_s)
         )
@@ -108,6 +110,9 @@ class Synchronous:
             await asyncio.gather(call, return_exceptions=True)
 
     async def _alive(self, peer: str) -> bool:
+        """Whether a peer will run its operations; asked directly, unless it is long known dead."""
+        if self._core.peers.given_up(peer):
+            return False
         try:
             status = await self._core.peers.status(peer, self._core.timeouts.peer_s)
         except PeerUnavailableError:

@@ -59,7 +59,7 @@ def test_queue_of_a_stopped_haproc_is_applied_in_batches_when_it_returns(rig: Ri
     rig.run(f"INSERT INTO {first} VALUES (1000, 'after')")
     end = rig.status("a")["log_end"]
     assert rig.status("c") == {"state": "-"}
-    assert rig.status("a")["peers"]["c"]["alive"] is False
+    assert rig.seen("a", "c")["alive"] is False
     seen: list[dict[str, Any]] = []
     rig.start("c", ready=False)
 

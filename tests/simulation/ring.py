@@ -10,11 +10,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dmq import Cursor, Entry, Json, LogUnavailableError, Record
 from dmq.memory import MemoryLog, MemoryStore
-from haproc.config.model import Limits, Timeouts
+from haproc.config.model import Limits, Membership, Timeouts
+from haproc.membership.links import HEARTBEAT_PATH
+from haproc.membership.members import Members, Own
+from haproc.membership.messages import Beat, Report
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
 from haproc.replicate.core import Core, Identity
@@ -25,6 +28,9 @@ from haproc.replicate.steps import Step
 from tests.simulation.spark import SimEngine, SimSpark
 
 T = TypeVar("T")
+MEMBERSHIP = Membership(
+    heartbeat_interval_s=0.5, window_s=5, check_interval_s=0.5, report_interval_s=2
+)
 LIMITS = Limits(lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000)
 TIMEOUTS = Timeouts(apply_s=60, probe_interval_s=0.5, takeover_s=2, peer_s=0.5, fanout_s=5)
 
@@ -138,11 +144,33 @@ class Life:
             unix_ms=unix_ms,
         )
         self.replica = Replica(core)
-        self._task = asyncio.get_running_loop().create_task(self.replica.run())
-        self._task.add_done_callback(ring.ended)
+        self.members = Members(
+            MEMBERSHIP,
+            (node.name, core.identity.incarnation),
+            tuple(core.identity.peers),
+            SimLines(ring, self),
+            self._describe,
+            on_isolated=core.isolate,
+        )
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self.replica.run()), loop.create_task(self._beat())]
+        for task in self._tasks:
+            task.add_done_callback(ring.ended)
+
+    async def _beat(self) -> None:
+        while True:
+            await self.thawed.wait()
+            self.members.tick()
+            await asyncio.sleep(MEMBERSHIP.heartbeat_interval_s)
+
+    def _describe(self) -> Own:
+        replica, core = self.replica, self.replica.core
+        low, seen, lost = core.schedule.low, core.log_seen, core.log_lost
+        return Own(core.state, "-", core.epoch + 1, low, replica.log_end, seen, lost)
 
     def kill(self) -> None:
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         self.died.set()
         self.thawed.set()
 
@@ -176,6 +204,16 @@ class Life:
         await self.thawed.wait()
         if self.died.is_set():
             await asyncio.get_running_loop().create_future()
+
+    def told(self, path: str, body: Mapping[str, Any]) -> None:
+        """A peer's heartbeat or report arrives."""
+        if self.died.is_set() or not self.thawed.is_set():
+            return
+        values = {**body, "state": State(body["state"])}
+        if path == HEARTBEAT_PATH:
+            self.members.heartbeat(Beat(**{**values, "hears": tuple(body["hears"])}))
+        else:
+            self.members.report(Report(**values))
 
     async def trace(self, step: Step) -> None:
         ring = self.node.ring
@@ -223,7 +261,8 @@ class SimLog:
         await self._life.check()
         await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
         await self._life.check()
-        if ring.weather.log_away or ring.rng.random() < ring.weather.log_error_rate / 2:
+        cut = self._life.node.name in ring.cut | ring.cut_from_log
+        if cut or ring.weather.log_away or ring.rng.random() < ring.weather.log_error_rate / 2:
             raise LogUnavailableError("away")
         result = await call()
         await self._life.check()
@@ -275,6 +314,9 @@ class SimPeers:
         self._ring = ring
         self._life = life
 
+    def given_up(self, peer: str) -> bool:
+        return self._life.members.given_up(peer)
+
     async def _call(
         self,
         peer: str,
@@ -286,6 +328,8 @@ class SimPeers:
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
+                if not ring.joined(self._life.node.name, peer):
+                    await asyncio.sleep(timeout_s)
                 if ring.rng.random() < ring.weather.peer_loss_rate:
                     await asyncio.sleep(timeout_s)
                 if ring.rng.random() < ring.weather.peer_copy_rate:
@@ -315,11 +359,42 @@ class SimPeers:
         return await self._call(peer, timeout_s, status)
 
 
+class SimLines:
+    """Heartbeats and reports between nodes: late, lost, or not on their way at all."""
+
+    def __init__(self, ring: Ring, life: Life) -> None:
+        self._ring = ring
+        self._life = life
+        self._sign_at = {name: 0.0 for name in ring.names if name != life.node.name}
+
+    def send(self, path: str, body: Mapping[str, Json]) -> None:
+        ring, loop = self._ring, asyncio.get_running_loop()
+        for name in self._sign_at:
+            life = ring.nodes[name].life
+            if not ring.joined(self._life.node.name, name):
+                continue
+            if life is None or life.thawed.is_set():
+                self._sign_at[name] = loop.time()  # an answer, or a refusal
+            if life is not None and ring.beats_rng.random() >= ring.weather.peer_loss_rate / 2:
+                delay_s = ring.beats_rng.uniform(0, ring.weather.delay_s)
+                loop.call_later(delay_s, life.told, path, body)
+
+    def silent(self) -> frozenset[str]:
+        now = asyncio.get_running_loop().time()
+        return frozenset(n for n, at in self._sign_at.items() if now - at > MEMBERSHIP.window_s)
+
+
 class Ring:
     """The nodes, their log, and the weather."""
 
     def __init__(self, seed: int, size: int = 3, limits: Limits = LIMITS) -> None:
         self.rng = random.Random(seed)
+        self.beats_rng = random.Random(f"{seed}/beats")
+        """Apart, so that heartbeats change nothing else in a run."""
+        self.cut: set[str] = set()
+        """Nodes that reach neither the log nor anybody else."""
+        self.cut_from_log: set[str] = set()
+        """Nodes that reach each other, but not the log."""
         self.limits = limits
         self.weather = Weather()
         self.store = MemoryStore()
@@ -330,6 +405,10 @@ class Ring:
         self.errors: list[BaseException] = []
         self.on_step: Callable[[Node, Step], None] = lambda node, step: None
         """Called whenever a node reaches a step; it may kill or freeze the node there."""
+
+    def joined(self, one: str, other: str) -> bool:
+        """Whether there is a way between two nodes."""
+        return not {one, other} & self.cut
 
     def note(self, what: str) -> None:
         """Remember what happened, for the report of a failed run."""

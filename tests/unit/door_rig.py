@@ -17,10 +17,12 @@ from dmq import Json
 from haproc.classify.model import Kind, OperationClass, Statement
 from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
 from haproc.doors.apps import client_app, operator_app
+from haproc.doors.heartbeats import HeartbeatDoor
 from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress, Settings
+from haproc.membership.messages import Beat, Report
 from haproc.route.model import Answer, HaReport, Request, RequestError, RowsRequest
 
 STATEMENTS = "/api/2.0/sql/statements"
@@ -155,6 +157,22 @@ class CannedService:
         return Statement(statement, kind, canned.operation_class, nothing, nothing, True, "canned")
 
 
+CLUSTER: dict[str, Json] = {
+    "name": "a",
+    "url": "http://127.0.0.1:8080",
+    "alive": True,
+    "direct": True,
+    "state": "READY",
+    "incarnation": "1",
+    "cursor": 118,
+    "log_end": 120,
+    "lag": 2,
+    "in_sync": True,
+    "since": "2026-01-01T00:00:00Z",
+    "last_update": "2026-01-01T00:00:00Z",
+}
+
+
 class CannedStatus:
     """A HAProc that is ready until told otherwise."""
 
@@ -176,8 +194,7 @@ class CannedStatus:
             "cursor": 118,
             "lag": 2,
             "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
-            "peers": {"b": {"alive": True, "state": "READY", "cursor": 120, "lag": 0}},
-            "clusters": [{"name": "a", "url": "http://127.0.0.1:8080", "state": "READY"}],
+            "clusters": [CLUSTER],
         }
 
 
@@ -265,6 +282,23 @@ class CannedPeers:
         return {"state": "READY", "cursor": 3, "lag": 0}
 
 
+class CannedMembers:
+    """Takes in what the peer b tells."""
+
+    def __init__(self) -> None:
+        self.beats: list[Beat] = []
+        self.reports: list[Report] = []
+
+    def knows(self, peer: str) -> bool:
+        return peer == "b"
+
+    def heartbeat(self, beat: Beat) -> None:
+        self.beats.append(beat)
+
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
+
+
 def make_config(
     state_dir: Path,
     *,
@@ -307,6 +341,7 @@ class Rig:
     config: Config
     peers: CannedPeers
     operators: CannedOperators
+    members: CannedMembers
 
     @property
     def url(self) -> str:
@@ -338,15 +373,20 @@ async def door(
     config = make_config(tmp_path, limits=limits, users=users)
     service, status, peers = CannedService(), CannedStatus(), CannedPeers()
     operators = CannedOperators()
+    members = CannedMembers()
+    heartbeats = HeartbeatDoor(config, members)
     metrics = Metrics("demo", "a", ["READY", "DOWN"])
     if operator:
-        app = operator_app(config, "a", peers, operators, status, metrics)
+        app = operator_app(config, "a", peers, operators, status, metrics, heartbeats)
     else:
         app = client_app(config, "a", service, status, metrics)
-    listener = Listener(app, Address("127.0.0.1", 0), shutdown_s=1.0)
+    front = heartbeats.quick if operator else None
+    listener = Listener(app, Address("127.0.0.1", 0), shutdown_s=1.0, front=front)
     await listener.open()
     try:
         async with aiohttp.ClientSession() as http:
-            yield Rig(service, status, metrics, app, listener, http, config, peers, operators)
+            yield Rig(
+                service, status, metrics, app, listener, http, config, peers, operators, members
+            )
     finally:
         await listener.aclose()

@@ -116,7 +116,7 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
         rig.metrics.position(118, 120)
         rig.metrics.state("DOWN")
         rig.metrics.applied("ok", 5)
-        rig.metrics.peer("b", True)
+        rig.metrics.peer("b", True, False, True, 3)
         rig.metrics.recovery(1, 2, 3.5)
         rig.metrics.sessions(4)
         async with rig.http.get(rig.url + "/metrics") as response:
@@ -129,6 +129,9 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
             'haproc_state{state="READY"} 0.0',
             'haproc_operations_applied_total{outcome="ok"} 5.0',
             'haproc_peer_alive{peer="b"} 1.0',
+            'haproc_peer_direct{peer="b"} 0.0',
+            'haproc_peer_in_sync{peer="b"} 1.0',
+            'haproc_peer_lag_records{peer="b"} 3.0',
             "haproc_sessions 4.0",
             "haproc_results_kept 1.0",
         ):

@@ -32,6 +32,10 @@ SKIPPED = Divergence(17, Cause.SKIPPED, applies=True)
         ({**UP, "log_up": False}, State.RECOVERING),
         (WELL, State.READY),
         ({**WELL, "log_up": False}, State.READ_ONLY),
+        ({**WELL, "log_up": False, "isolated": "cut off"}, State.ISOLATED),
+        ({**UP, "isolated": "cut off"}, State.ISOLATED),
+        ({"isolated": "cut off"}, State.STARTING),
+        ({**WELL, "cluster_up": False, "isolated": "cut off"}, State.DOWN),
         ({**WELL, "cluster_up": False}, State.DOWN),
         ({**WELL, "draining": True}, State.DRAINING),
         ({**WELL, "stuck_at": 0}, State.STUCK),
@@ -68,6 +72,7 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
         ({**WELL, "stuck_at": 17, "cluster_error": "disk full"}, "17 keeps failing here (disk"),
         ({"started": True, "cluster_error": "refused"}, "refused"),
         ({**WELL, "log_up": False, "log_error": "the log is away"}, "the log is away"),
+        ({**WELL, "isolated": "the log cannot be reached"}, "reached: mend the network"),
     ],
 )
 def test_state_of_trouble_says_what_and_what_to_do(known: dict[str, object], says: str) -> None:
@@ -86,6 +91,7 @@ conditions = st.builds(
     stuck_at=st.none() | st.just(0),
     diverged=st.none() | st.sampled_from([ODD, SKIPPED]),
     undecided_at=st.none() | st.just(0),
+    isolated=st.sampled_from(["", "cut off"]),
     behind=st.sampled_from(["", "trimmed"]),
 )
 
@@ -96,6 +102,7 @@ def test_state_of_serving_needs_a_cluster_that_holds_what_it_should(c: Condition
     hurt = c.stopped or c.fenced_by or c.behind or c.diverged is not None
     if state in SERVING:
         assert c.started and c.cluster_up and c.caught_up and not c.draining and not hurt
+        assert not c.isolated
     if hurt:
         assert state not in SERVING | PROGRESSING
 

@@ -1,0 +1,154 @@
+"""What heartbeats and reports cost a ring of three: ``python -m bench.bench_heartbeat``.
+
+Three processes with an operator door each tell each other that they live, as HAProcs do, and their
+processor time is read from /proc. The yardstick is the same three processes with the doors open
+and nobody sending. Rounds of both alternate, so that a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import uvloop
+
+from bench.report import Row, report
+from haproc.config.model import Address, ClusterConfig, Config, Membership
+from haproc.doors.apps import waiting_app
+from haproc.doors.listener import Listener
+from haproc.doors.metrics import Metrics
+from haproc.engine.interface import EngineAddress
+from haproc.membership.members import Own
+from haproc.membership.state import State
+from haproc.presence import Presence
+from haproc.waiting import WaitingForLog
+
+NAMES = "abc"
+ROUNDS = 3
+ROUND_S = 10.0
+SETTLE_S = 2.0
+BAR_PERCENT = 1.0
+
+
+def _config(folder: Path, sending: bool) -> Config:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in NAMES]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in sockets]
+    nowhere, spark = Address("127.0.0.1", 1), EngineAddress("127.0.0.1", 1)
+    clusters = tuple(
+        ClusterConfig(name, nowhere, Address("127.0.0.1", port), spark)
+        for name, port in zip(NAMES, ports, strict=True)
+    )
+    rules = Membership() if sending else Membership(heartbeat_interval_s=3600, window_s=7200)
+    return Config(
+        "bench", "memory:", clusters, "a-secret-of-usual-length", folder, membership=rules
+    )
+
+
+async def _live(config: Config, name: str, line: Connection) -> None:
+    metrics = Metrics("bench", name, ["READY"])
+    presence = Presence(config, name, f"{name}23456789abc", metrics)
+    app = waiting_app(
+        config, name, WaitingForLog(config, name, presence, ""), metrics, presence.door
+    )
+    own = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 123_456, 123_456, log_up=True)
+    presence.describe = lambda: own
+    door = Listener(app, config.cluster(name).peer, front=presence.door.quick)
+    await door.open()
+    await asyncio.to_thread(line.recv)
+    line.send(sum(peer.alive for peer in presence.members.peers().values()))
+    await door.aclose()
+    await presence.aclose()
+
+
+def _process(config: Config, name: str, line: Connection) -> None:
+    sys.setswitchinterval(0.0005)
+    uvloop.run(_live(config, name, line))
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the processor time of a process, all its threads together."""
+    tasks = Path(f"/proc/{pid}/task")
+    return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks.iterdir()) / 1e9
+
+
+@contextlib.contextmanager
+def _ring(config: Config, alive: int) -> Iterator[list[int]]:
+    """Start three processes and return their pids; at the end they must have seen so many."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in NAMES]
+    processes = [
+        context.Process(target=_process, args=(config, name, pipe[1]))
+        for name, pipe in zip(NAMES, pipes, strict=True)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        deadline = time.monotonic() + 60
+        for cluster in config.clusters:
+            while not _answers(cluster.peer):
+                assert time.monotonic() < deadline, f"{cluster.name} did not start"
+                time.sleep(0.05)
+        time.sleep(SETTLE_S)
+        yield [process.pid or 0 for process in processes]
+        for ours, _ in pipes:
+            ours.send(None)
+        assert [ours.recv() for ours, _ in pipes] == [alive] * len(NAMES)
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+
+
+def _answers(address: Address) -> bool:
+    try:
+        socket.create_connection((address.host, address.port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _percent(folder: Path, sending: bool) -> float:
+    """Return percent of a core, of three processes together."""
+    with _ring(_config(folder, sending), len(NAMES) - 1 if sending else 0) as pids:
+        before, began = sum(map(_cpu_s, pids)), time.monotonic()
+        time.sleep(ROUND_S)
+        return 100 * (sum(map(_cpu_s, pids)) - before) / (time.monotonic() - began)
+
+
+def main() -> None:
+    """Measure and report."""
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = [
+            [_percent(Path(folder), sending) for sending in (True, False)] for _ in range(ROUNDS)
+        ]
+    beating, idle = (statistics.median(side) for side in zip(*rounds, strict=True))
+    rules = Membership()
+    per_s = len(NAMES) * (len(NAMES) - 1)
+    messages = per_s * (1 / rules.heartbeat_interval_s + 1 / rules.report_interval_s)
+    report(
+        "heartbeat",
+        [
+            Row("heartbeats and reports, ring of three", "% of a core", beating, "idle", idle),
+            Row("the same, beyond idle", "% of a core", beating - idle, "the bar", BAR_PERCENT),
+            Row("messages", "1/s", messages),
+            Row("one message, both sides", "us", (beating - idle) / messages * 1e4),
+        ],
+    )
+    print(f"\n  load average {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

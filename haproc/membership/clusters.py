@@ -1,0 +1,93 @@
+"""The ring as one HAProc sees it, cluster by cluster: what ``GET /clusterStatus`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dmq import Json
+from haproc.config.model import Config
+from haproc.membership.judgement import Standing
+from haproc.membership.members import Own
+from haproc.membership.state import HOPELESS, State
+from haproc.membership.view import Peer
+
+_UNSOUND = HOPELESS | {State.STARTING}
+"""States in which a cluster's tables are not those at its cursor, or that is not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """One cluster. Of one that is down, how far it was last; None for what it never told.
+
+    ``direct``: whether this HAProc hears it, and not only others do. ``in_sync``: it lives, its
+    tables are no others', and it lags by ``membership.in_sync_lag_max`` at most. ``since``: when
+    its state began, or when it was called down. Times are text (ISO 8601).
+    """
+
+    name: str
+    url: str
+    alive: bool
+    direct: bool
+    state: str
+    incarnation: str | None
+    cursor: int | None
+    log_end: int | None
+    lag: int | None
+    in_sync: bool
+    since: str
+    last_update: str | None
+
+    def body(self) -> dict[str, Json]:
+        """Return it as JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def cluster_views(
+    config: Config,
+    me: str,
+    incarnation: str,
+    own: Own,
+    peers: Mapping[str, Peer],
+    text_of: Callable[[float], str],
+    now: str,
+) -> list[ClusterView]:
+    """Return all clusters in ring order; ``text_of`` writes a time of the view as text."""
+    ends = [peer.report.log_end for peer in peers.values() if peer.report is not None]
+    log_end = max([own.log_end, *ends])
+    limit = config.membership.in_sync_lag_max
+    views = []
+    for cluster in config.clusters:
+        name, url = cluster.name, cluster.client_url
+        if name != me:
+            views.append(_of_peer(name, url, peers[name], log_end, limit, text_of))
+            continue
+        lag = max(0, log_end - own.cursor)
+        in_sync = own.state not in _UNSOUND and lag <= limit
+        told = (own.state.value, incarnation, own.cursor, own.log_end, lag, in_sync)
+        views.append(ClusterView(name, url, True, True, *told, own.since, now))
+    return views
+
+
+def _of_peer(
+    name: str, url: str, peer: Peer, log_end: int, limit: int, text_of: Callable[[float], str]
+) -> ClusterView:
+    beat, report = peer.beat, peer.report
+    told = beat or report
+    lag = max(0, log_end - report.cursor) if report is not None else None
+    sound = told is not None and told.state not in _UNSOUND
+    since = report.since if peer.alive and report is not None else text_of(peer.changed_at)
+    return ClusterView(
+        name,
+        url,
+        alive=peer.alive,
+        direct=peer.standing is Standing.HEARD,
+        state=told.state.value if told is not None and peer.alive else "",
+        incarnation=told.incarnation if told is not None else None,
+        cursor=report.cursor if report is not None else None,
+        log_end=report.log_end if report is not None else None,
+        lag=lag,
+        in_sync=peer.alive and sound and lag is not None and lag <= limit,
+        since=since,
+        last_update=text_of(peer.updated_at) if peer.updated_at is not None else None,
+    )

@@ -1,0 +1,167 @@
+"""Keeps the view of the ring: tells peers that this HAProc lives and how far it is, judges them.
+
+One timer does everything: it sends a heartbeat at every tick, and at some of them looks at the
+peers' windows and sends a report. The decisions are those of `view` and `judgement`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from dmq import Json
+from haproc.config.model import Membership
+from haproc.membership.judgement import isolated
+from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH
+from haproc.membership.messages import Beat, Report
+from haproc.membership.state import State
+from haproc.membership.view import Peer, RingView
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a HAProc tells of itself; see `Beat` and `Report`.
+
+    ``log_lost``: the log has not answered for longer than that could go unnoticed by a peer.
+    """
+
+    state: State
+    since: str
+    epoch: int = 0
+    cursor: int = 0
+    log_end: int = 0
+    log_up: bool = False
+    log_lost: bool = False
+
+
+class Lines(Protocol):
+    """How messages go to all peers."""
+
+    def send(self, path: str, body: Mapping[str, Json]) -> None:
+        """Send a message to every peer, now or never."""
+        ...
+
+    def silent(self) -> frozenset[str]:
+        """Return the peers that give no sign: no answer, and no refusal."""
+        ...
+
+
+class Members:
+    """See the module. ``describe`` is asked at every tick; ``on_isolated`` is told changes."""
+
+    def __init__(
+        self,
+        rules: Membership,
+        identity: tuple[str, str],
+        peers: tuple[str, ...],
+        lines: Lines,
+        describe: Callable[[], Own],
+        *,
+        on_isolated: Callable[[str], None],
+    ) -> None:
+        self._rules = rules
+        self.cluster, self.incarnation = identity
+        self._lines = lines
+        self._describe = describe
+        self._on_isolated = on_isolated
+        self._clock = asyncio.get_running_loop().time
+        self._view = RingView(rules, peers, self._clock())
+        self._isolated = ""
+        self._beat: Beat | None = None
+        self._beat_body: dict[str, Json] = {}
+        self._check_at = self._report_at = 0.0
+
+    # -- what is asked -----------------------------------------------------------------------
+
+    def peers(self) -> Mapping[str, Peer]:
+        """Return what is known of the peers at this moment."""
+        self._check()
+        return self._view.peers
+
+    def given_up(self, peer: str) -> bool:
+        """Return whether nobody has heard of a peer for a whole window."""
+        return self._view.given_up(peer, self._clock())
+
+    def age_s(self, at: float) -> float:
+        """Return how long ago one of the view's times was."""
+        return self._clock() - at
+
+    # -- what peers tell ---------------------------------------------------------------------
+
+    def knows(self, peer: str) -> bool:
+        """Return whether the ring has such a peer."""
+        return peer in self._view.peers
+
+    def heartbeat(self, beat: Beat) -> None:
+        """A peer lives."""
+        before = self._view.peers[beat.cluster].beat
+        taken = self._view.heartbeat(beat, self._clock())
+        if taken and (before is None or before.hears != beat.hears):
+            self._tell(self._view.confirm(self._clock()))
+
+    def report(self, report: Report) -> None:
+        """A peer tells how far it is."""
+        self._view.report(report, self._clock())
+
+    # -- its life ----------------------------------------------------------------------------
+
+    def report_soon(self) -> None:
+        """This HAProc's state changed: tell it at the next tick."""
+        self._report_at = 0.0
+
+    async def run(self) -> None:
+        """Tell and judge until cancelled."""
+        interval_s = self._rules.heartbeat_interval_s
+        next_at = self._clock()
+        while True:
+            if self._clock() - next_at > interval_s:
+                next_at = self._clock()
+                # The loop was busy. What came meanwhile is to be read before anybody is judged;
+                # uvloop runs timers before it looks for that.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            self.tick()
+            next_at += interval_s
+            await asyncio.sleep(max(0.0, next_at - self._clock()))
+
+    def tick(self) -> None:
+        """Do what is due, as every ``heartbeat_interval_s``."""
+        now = self._clock()
+        if now >= self._check_at:
+            # A little early rather than a whole tick late.
+            early_s = self._rules.heartbeat_interval_s / 2
+            self._check_at = now + self._rules.check_interval_s - early_s
+            self._check()
+        self._send(now)
+
+    def _send(self, now: float) -> None:
+        own = self._describe()
+        cluster, incarnation = self.cluster, self.incarnation
+        hears = self._view.hears(now)
+        beat = Beat(cluster, incarnation, own.epoch, hears, own.log_up, own.state)
+        if beat != self._beat:
+            self._beat, self._beat_body = beat, beat.body()
+        self._lines.send(HEARTBEAT_PATH, self._beat_body)
+        if now >= self._report_at:
+            self._report_at = now + self._rules.report_interval_s
+            report = Report(
+                cluster, incarnation, own.epoch, own.state, own.since, own.cursor, own.log_end
+            )
+            self._lines.send(REPORT_PATH, report.body())
+
+    def _check(self) -> None:
+        self._tell(self._view.check(self._clock()))
+        log_lost = self._describe().log_lost
+        found = isolated(self._view.evidence(log_lost, self._lines.silent())) if log_lost else ""
+        if found != self._isolated:
+            self._isolated = found
+            self._on_isolated(found)
+
+    def _tell(self, changed: list[str]) -> None:
+        for name in changed:
+            logger.info("%s: %s is %s", self.cluster, name, self._view.peers[name].standing)

@@ -1,0 +1,59 @@
+"""What HAProcs tell each other unasked: that they live, and how far they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dmq import Json
+from haproc.membership.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat. ``hears``: whom the sender hears. ``log_up``: the log answered it a moment ago.
+
+    ``epoch``: one more than the log offset of the sender's claim; 0 before it has one.
+    """
+
+    cluster: str
+    incarnation: str
+    epoch: int
+    hears: tuple[str, ...]
+    log_up: bool
+    state: State
+
+    def body(self) -> dict[str, Json]:
+        """Return the body of ``POST /heartbeat``."""
+        return {
+            "cluster": self.cluster,
+            "incarnation": self.incarnation,
+            "epoch": self.epoch,
+            "hears": list(self.hears),
+            "log_up": self.log_up,
+            "state": self.state.value,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """State and progress. ``since`` is when the state began, as text (ISO 8601)."""
+
+    cluster: str
+    incarnation: str
+    epoch: int
+    state: State
+    since: str
+    cursor: int
+    log_end: int
+
+    def body(self) -> dict[str, Json]:
+        """Return the body of ``POST /reportlag``."""
+        return {
+            "cluster": self.cluster,
+            "incarnation": self.incarnation,
+            "epoch": self.epoch,
+            "state": self.state.value,
+            "since": self.since,
+            "cursor": self.cursor,
+            "log_end": self.log_end,
+        }

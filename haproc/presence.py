@@ -1,0 +1,78 @@
+"""One HAProc among its peers, for the whole life of its process: also while it waits for its log.
+
+Puts together the lines to the peers, the view of the ring and the doors on which peers tell
+theirs. ``describe`` says what is told of this HAProc; who knows it sets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from dmq import Json
+from haproc.config.model import Config
+from haproc.doors.heartbeats import HeartbeatDoor
+from haproc.doors.metrics import Metrics
+from haproc.membership.clusters import ClusterView, cluster_views
+from haproc.membership.links import Links
+from haproc.membership.members import Members, Own
+from haproc.membership.state import State
+
+
+class Presence:
+    """See the module."""
+
+    def __init__(self, config: Config, name: str, incarnation: str, metrics: Metrics) -> None:
+        self._config = config
+        self._name = name
+        self._metrics = metrics
+        self.incarnation = incarnation
+        self.describe: Callable[[], Own] = lambda: Own(State.STARTING, "-")
+        self.on_isolated: Callable[[str], None] = lambda why: None
+        self._links = Links(config, name)
+        self.members = Members(
+            config.membership,
+            (name, incarnation),
+            tuple(c.name for c in config.clusters if c.name != name),
+            self._links,
+            lambda: self.describe(),
+            on_isolated=lambda why: self.on_isolated(why),
+        )
+        self.door = HeartbeatDoor(config, self.members)
+        self._task = asyncio.ensure_future(self.members.run())
+
+    async def ended(self) -> None:
+        """Wait for ever; raises what this part died of, which nothing should make it do."""
+        await asyncio.shield(self._task)
+
+    def clusters(self) -> list[Json]:
+        """Return every cluster as it is seen from here; also keeps the metrics."""
+        views = self._views()
+        for view in views:
+            if view.name != self._name:
+                self._metrics.peer(view.name, view.alive, view.direct, view.in_sync, view.lag)
+        return [view.body() for view in views]
+
+    async def aclose(self) -> None:
+        """Fall silent."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._links.aclose()
+
+    def _views(self) -> list[ClusterView]:
+        members, now = self.members, datetime.now(UTC)
+        return cluster_views(
+            self._config,
+            self._name,
+            self.incarnation,
+            self.describe(),
+            members.peers(),
+            lambda at: time_text(now - timedelta(seconds=members.age_s(at))),
+            time_text(now),
+        )
+
+
+def time_text(at: datetime) -> str:
+    """Return a time as answers show it."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

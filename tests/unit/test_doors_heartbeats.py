@@ -1,0 +1,195 @@
+"""Heartbeats and reports on the operator door: the quick way, the usual way, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from haproc.doors.heartbeats import BODY_BYTES_MAX
+from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
+from haproc.membership.messages import Beat, Report
+from haproc.membership.state import State
+from tests.unit.door_rig import STATEMENTS, Rig, door
+
+BEAT = Beat("b", "2", 7, ("a", "c"), True, State.READY)
+REPORT = Report("b", "2", 7, State.RECOVERING, "2026-01-01T00:00:00.000Z", 5, 9)
+SECRET = {"Authorization": "Bearer ring-secret"}
+WAIT_S = 10
+
+
+def written(path: str, body: dict[str, Any], secret: str = "ring-secret") -> bytes:
+    """Return a request as the lines between peers write it."""
+    data = json.dumps(body).encode()
+    return head(path, secret) + f"Host: x\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+class Line:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def to(cls, rig: Rig) -> Line:
+        return cls(*await asyncio.open_connection("127.0.0.1", rig.listener.port))
+
+    async def ask(self, data: bytes, end: bytes = b"\r\n\r\n") -> bytes:
+        self._writer.write(data)
+        return await asyncio.wait_for(self._reader.readuntil(end), WAIT_S)
+
+    async def closed(self) -> bool:
+        return await asyncio.wait_for(self._reader.read(), WAIT_S) == b""
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def test_quick_way_takes_heartbeats_and_reports_on_one_connection(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        line = await Line.to(rig)
+        both = written(HEARTBEAT_PATH, BEAT.body()) + written(REPORT_PATH, REPORT.body())
+        assert await line.ask(both, TAKEN + TAKEN) == TAKEN + TAKEN
+        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
+        assert (rig.members.beats, rig.members.reports) == ([BEAT, BEAT], [REPORT])
+        line.close()
+
+
+def test_both_ways_on_the_loop_that_haproc_uses(tmp_path: Path) -> None:
+    """uvloop's transports are of other classes than asyncio's."""
+    uvloop.run(test_quick_way_takes_heartbeats_and_reports_on_one_connection(tmp_path))
+    uvloop.run(test_connection_with_other_requests_goes_to_the_usual_way(tmp_path))
+
+
+async def test_usual_way_takes_the_same(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        for path, message in ((HEARTBEAT_PATH, BEAT), (REPORT_PATH, REPORT)):
+            async with rig.http.post(
+                rig.url + path, json=message.body(), headers=SECRET
+            ) as response:
+                assert (response.status, await response.read()) == (204, b"")
+        assert (rig.members.beats, rig.members.reports) == ([BEAT], [REPORT])
+
+
+async def test_connection_with_other_requests_goes_to_the_usual_way(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        line = await Line.to(rig)
+        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
+        get = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        assert b"200 OK" in await line.ask(get)
+        assert await line.ask(b"", b"}") == b'{"status":"ok"}'
+        # and heartbeats are taken there, too
+        assert b" 204 " in await line.ask(written(HEARTBEAT_PATH, BEAT.body()))
+        assert rig.members.beats == [BEAT, BEAT]
+        line.close()
+
+
+async def test_request_in_pieces_is_taken(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        line, request = await Line.to(rig), written(HEARTBEAT_PATH, BEAT.body())
+        for at in range(0, len(request), 40):
+            line._writer.write(request[at : at + 40])
+            await asyncio.sleep(0)
+        assert b" 204 " in await line.ask(b"")
+        assert rig.members.beats == [BEAT]
+        line.close()
+
+
+async def test_wrong_secret_is_answered_401_on_both_ways(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        for secret in ("another-one", "ring-secre", "ring-secret2", ""):
+            line = await Line.to(rig)
+            request = written(HEARTBEAT_PATH, BEAT.body(), secret)
+            assert b" 401 " in await line.ask(request)
+            line.close()
+        assert rig.members.beats == []
+
+
+def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda body: {name: v for name, v in {**body, **values}.items() if v is not None}
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "told"),
+    [
+        (HEARTBEAT_PATH, changed(cluster="x"), "'x' is no peer of this HAProc"),
+        (HEARTBEAT_PATH, changed(cluster="a"), "'a' is no peer of this HAProc"),
+        (HEARTBEAT_PATH, changed(cluster=None), "is no peer"),
+        (HEARTBEAT_PATH, changed(cluster=5), "cluster must be a string"),
+        (HEARTBEAT_PATH, changed(incarnation="a b"), "incarnation must be"),
+        (HEARTBEAT_PATH, changed(incarnation=None), "incarnation and state are needed"),
+        (HEARTBEAT_PATH, changed(epoch=-1), "epoch must be a whole number"),
+        (HEARTBEAT_PATH, changed(epoch=True), "epoch must be a whole number"),
+        (HEARTBEAT_PATH, changed(hears="a"), "hears must be a list"),
+        (HEARTBEAT_PATH, changed(hears=[1]), "hears must be a list"),
+        (HEARTBEAT_PATH, changed(log_up=1), "log_up must be true or false"),
+        (HEARTBEAT_PATH, changed(state="WELL"), "state is 'WELL'"),
+        (HEARTBEAT_PATH, changed(cursor=3), "unknown field 'cursor'"),
+        (REPORT_PATH, changed(cursor=None), "cursor must be a whole number"),
+        (REPORT_PATH, changed(log_end=1 << 63), "log_end must be a whole number"),
+        (REPORT_PATH, changed(since="<b>"), "since must be"),
+        (REPORT_PATH, changed(since=None), "since is needed"),
+        (REPORT_PATH, changed(hears=[]), "unknown field 'hears'"),
+        (REPORT_PATH, changed(cluster="x"), "'x' is no peer"),
+    ],
+)
+async def test_wrong_body_refused_with_the_reason_on_both_ways(
+    tmp_path: Path, path: str, change: Callable[[dict[str, Any]], dict[str, Any]], told: str
+) -> None:
+    message = BEAT if path == HEARTBEAT_PATH else REPORT
+    body = change(message.body())
+    async with door(tmp_path, operator=True) as rig:
+        async with rig.http.post(rig.url + path, json=body, headers=SECRET) as response:
+            assert response.status == 400
+            assert told in (await response.json())["message"]
+        line = await Line.to(rig)
+        assert b" 400 " in await line.ask(written(path, body))
+        assert told.encode() in await line.ask(b"", b"}")
+        line.close()
+        assert (rig.members.beats, rig.members.reports) == ([], [])
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"x" * (BODY_BYTES_MAX + 1)])
+async def test_malformed_or_large_body_refused(tmp_path: Path, body: bytes) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        status = b" 413 " if len(body) > BODY_BYTES_MAX else b" 400 "
+        line = await Line.to(rig)
+        head_ = head(HEARTBEAT_PATH, "ring-secret")
+        request = head_ + f"Host: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        assert status in await line.ask(request)
+        line.close()
+        assert rig.members.beats == []
+
+
+async def test_client_door_takes_no_heartbeats(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        for path in (HEARTBEAT_PATH, REPORT_PATH):
+            async with rig.http.post(rig.url + path, json={}, headers=SECRET) as response:
+                assert response.status == 404
+        assert (await rig.get(STATEMENTS, 405))["error_class"] == "HAPROC_METHOD_NOT_ALLOWED"
+
+
+async def test_listener_closed_ends_quick_connections(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        line = await Line.to(rig)
+        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
+        silent = await Line.to(rig)
+        await rig.listener.close()
+        assert await line.closed() and await silent.closed()
+        line.close()
+        silent.close()
+
+
+async def test_quick_connection_that_is_idle_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haproc.doors.heartbeats.KEEPALIVE_S", 0.05)
+    async with door(tmp_path, operator=True) as rig:
+        line = await Line.to(rig)
+        assert await line.closed()
+        line.close()

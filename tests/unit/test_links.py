@@ -1,0 +1,176 @@
+"""Lines to peers on real sockets: what arrives, and what a peer's silence looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import uvloop
+
+from haproc.config.model import Address, Config, Membership
+from haproc.membership.judgement import Standing
+from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, Links
+from haproc.membership.members import Members, Own
+from haproc.membership.messages import Beat
+from haproc.membership.state import State
+from tests.unit.door_rig import door, make_config
+
+RULES = Membership(heartbeat_interval_s=0.02, window_s=0.4, check_interval_s=0.04)
+BEAT = Beat("b", "2", 7, (), True, State.READY)
+
+
+def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Config:
+    """Return a ring whose HAProc of a listens at a port."""
+    config = make_config(tmp_path)
+    a = dataclasses.replace(config.clusters[0], peer=Address("127.0.0.1", port))
+    clusters = (a, config.clusters[1])
+    return dataclasses.replace(config, clusters=clusters, secret=secret, membership=RULES)
+
+
+@contextlib.asynccontextmanager
+async def sending(config: Config) -> AsyncIterator[Links]:
+    links = Links(config, "b")
+    try:
+        yield links
+    finally:
+        await links.aclose()
+
+
+async def until(condition: Callable[[], bool], links: Links | None = None) -> None:
+    """Wait for something to become true, with heartbeats going on meanwhile."""
+    async with asyncio.timeout(20):
+        while not condition():
+            if links is not None:
+                links.send(HEARTBEAT_PATH, BEAT.body())
+            await asyncio.sleep(RULES.heartbeat_interval_s)
+
+
+async def test_links_heartbeats_arrive_over_one_connection(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path, operator=True) as rig,
+        sending(config_with(tmp_path, rig.listener.port)) as links,
+    ):
+        await until(lambda: len(rig.members.beats) >= 5, links)
+        assert set(rig.members.beats) == {BEAT}
+        assert rig.listener._front is not None and len(rig.listener._front.open) == 1  # type: ignore[attr-defined]
+        assert links.silent() == frozenset()
+
+
+def test_links_on_the_loop_that_haproc_uses(tmp_path: Path) -> None:
+    """uvloop's transports are of other classes than asyncio's."""
+    uvloop.run(test_links_heartbeats_arrive_over_one_connection(tmp_path))
+
+
+async def test_links_listener_that_returns_is_connected_to_anew(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path, operator=True) as rig,
+        sending(config_with(tmp_path, rig.listener.port)) as links,
+    ):
+        rig.listener._address = Address("127.0.0.1", rig.listener.port)
+        await until(lambda: bool(rig.members.beats), links)
+        await rig.listener.close()
+        rig.members.beats.clear()
+        await rig.listener.open()
+        await until(lambda: bool(rig.members.beats), links)
+
+
+async def test_links_peer_that_refuses_is_not_silent(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        async with sending(config_with(tmp_path, taken.getsockname()[1])) as links:
+            end = asyncio.get_running_loop().time() + 3 * RULES.window_s
+            await until(lambda: asyncio.get_running_loop().time() > end, links)
+            assert links.silent() == frozenset()
+
+
+async def test_links_wrong_secret_is_an_answer(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path, operator=True) as rig,
+        sending(config_with(tmp_path, rig.listener.port, "another-secret")) as links,
+    ):
+        end = asyncio.get_running_loop().time() + 3 * RULES.window_s
+        await until(lambda: asyncio.get_running_loop().time() > end, links)
+        assert links.silent() == frozenset() and rig.members.beats == []
+
+
+async def test_links_peer_that_never_answers_is_silent_and_tried_again(tmp_path: Path) -> None:
+    connections = 0
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        with contextlib.suppress(ConnectionError):
+            await reader.read(1 << 20)
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    async with (
+        server,
+        sending(config_with(tmp_path, server.sockets[0].getsockname()[1])) as links,
+    ):
+        await until(lambda: links.silent() == {"a"}, links)
+        await until(lambda: connections >= 2, links)
+
+
+async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None:
+    """The whole way: Members of b → line → quick handler of a."""
+    async with door(tmp_path, operator=True) as rig:
+        config = config_with(tmp_path, rig.listener.port)
+        isolated: list[str] = []
+        async with sending(config) as links:
+            members = Members(
+                RULES,
+                ("b", "2"),
+                ("a",),
+                links,
+                lambda: Own(State.READY, "2026-01-01T00:00:00Z", 7, 3, 5, log_up=True),
+                on_isolated=isolated.append,
+            )
+            task = asyncio.ensure_future(members.run())
+            await until(lambda: bool(rig.members.beats) and bool(rig.members.reports))
+            report = rig.members.reports[0]
+            assert (report.cursor, report.log_end, report.epoch) == (3, 5, 7)
+            assert rig.members.beats[0] == BEAT
+            heard = Beat("a", "1", 1, ("b",), True, State.READY)
+
+            def is_heard() -> bool:
+                members.heartbeat(heard)
+                return members.peers()["a"].standing is Standing.HEARD
+
+            await until(is_heard)
+            await until(lambda: rig.members.beats[-1].hears == ("a",))
+            await until(lambda: members.peers()["a"].standing is Standing.DOWN)
+            await until(lambda: members.given_up("a"))
+            assert isolated == []
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_members_state_change_is_reported_at_once(tmp_path: Path) -> None:
+    sent: list[tuple[str, object]] = []
+
+    class Lines:
+        def send(self, path: str, body: object) -> None:
+            sent.append((path, body))
+
+        def silent(self) -> frozenset[str]:
+            return frozenset("a")
+
+    own = Own(State.READY, "then", log_lost=True)
+    why: list[str] = []
+    members = Members(RULES, ("b", "2"), ("a",), Lines(), lambda: own, on_isolated=why.append)
+    members.tick()
+    members.tick()
+    assert [path for path, _ in sent] == [HEARTBEAT_PATH, REPORT_PATH, HEARTBEAT_PATH]
+    members.report_soon()
+    members.tick()
+    assert [path for path, _ in sent[3:]] == [HEARTBEAT_PATH, REPORT_PATH]
+    assert why == ["neither the log nor a can be reached from here"]
+    own = Own(State.READY, "then")
+    members.peers()
+    assert why[1:] == [""]

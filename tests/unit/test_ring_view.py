@@ -1,0 +1,173 @@
+"""What a HAProc knows of its ring, from what its peers tell it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from haproc.config.model import Config, Membership
+from haproc.membership.clusters import ClusterView, cluster_views
+from haproc.membership.judgement import Standing
+from haproc.membership.members import Own
+from haproc.membership.messages import Beat, Report
+from haproc.membership.state import State
+from haproc.membership.view import RingView
+from tests.unit.door_rig import make_config
+
+RULES = Membership()
+SEND_S = RULES.heartbeat_interval_s
+
+
+def beat(cluster: str, incarnation: str = "1", epoch: int = 1, hears: str = "", **kw: bool) -> Beat:
+    return Beat(cluster, incarnation, epoch, tuple(hears), kw.get("log_up", True), State.READY)
+
+
+def report(cluster: str, cursor: int, log_end: int, incarnation: str = "1") -> Report:
+    return Report(cluster, incarnation, 1, State.READY, "2026-01-01T00:00:00Z", cursor, log_end)
+
+
+class Listener:
+    """A view whose peers send at the usual pace."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.view = RingView(RULES, "bc", self.now)
+        self._ticks = 0
+
+    def go_on(self, seconds: float, *beats: Beat) -> list[str]:
+        """Let time pass with these heartbeats at every tick; return who changed meanwhile."""
+        changed = []
+        for _ in range(round(seconds / SEND_S)):
+            self.now += SEND_S
+            self._ticks += 1
+            for each in beats:
+                self.view.heartbeat(each, self.now)
+            if self._ticks % 2 == 0:
+                changed += self.view.check(self.now)
+        return changed
+
+    def standing(self, name: str) -> Standing:
+        return self.view.peers[name].standing
+
+
+def test_view_peers_heard_then_one_silent_is_down() -> None:
+    listener = Listener()
+    assert sorted(listener.go_on(0.4, beat("b"), beat("c"))) == ["b", "c"]
+    assert listener.view.hears(listener.now) == ("b", "c")
+    assert listener.go_on(0.6, beat("b")) == ["c"]
+    assert listener.standing("c") is Standing.DOWN and not listener.view.peers["c"].alive
+
+
+def test_view_peer_that_another_one_hears_is_unreachable_until_that_one_says_otherwise() -> None:
+    listener = Listener()
+    listener.go_on(0.4, beat("b", hears="c"), beat("c"))
+    listener.go_on(3.0, beat("b", hears="c"))
+    assert listener.standing("c") is Standing.UNREACHABLE and listener.view.peers["c"].alive
+    assert not listener.view.given_up("c", listener.now)
+    listener.view.heartbeat(beat("b"), listener.now)
+    assert listener.view.confirm(listener.now) == ["c"]
+    assert listener.standing("c") is Standing.DOWN
+
+
+def test_view_peer_given_up_after_a_whole_window() -> None:
+    listener = Listener()
+    assert not listener.view.given_up("c", listener.now)
+    listener.go_on(0.4, beat("b"), beat("c"))
+    listener.go_on(1.0, beat("b"))
+    assert listener.standing("c") is Standing.DOWN
+    assert not listener.view.given_up("c", listener.now)
+    listener.go_on(RULES.window_s, beat("b"))
+    assert listener.view.given_up("c", listener.now)
+    assert not listener.view.given_up("b", listener.now)
+
+
+def test_view_after_a_pause_of_its_own_calls_nobody_down() -> None:
+    listener = Listener()
+    listener.go_on(0.4, beat("b"), beat("c"))
+    listener.now += 60
+    assert listener.view.check(listener.now) == []
+    assert listener.go_on(0.2) == []
+    assert listener.go_on(0.4) == ["b", "c"]
+
+
+def test_view_older_incarnation_is_passed_over_while_the_newer_one_is_heard() -> None:
+    listener = Listener()
+    listener.go_on(0.4, beat("b", "old", 3))
+    assert listener.view.heartbeat(beat("b", "new", 9), listener.now)
+    listener.go_on(0.4, beat("b", "new", 9))
+    for late in (beat("b", "old", 3), beat("b", "starting", 0)):
+        assert not listener.view.heartbeat(late, listener.now)
+    assert not listener.view.report(
+        dataclasses.replace(report("b", 5, 5, "old"), epoch=3), listener.now
+    )
+    heard = listener.view.peers["b"].beat
+    assert heard is not None and heard.incarnation == "new"
+    # Who is alone speaks for the cluster, whatever its claim: the log may have been made anew.
+    listener.go_on(1.0)
+    assert listener.view.heartbeat(beat("b", "old", 3), listener.now)
+
+
+def test_view_new_incarnation_has_not_told_yet_how_far_it_is() -> None:
+    listener = Listener()
+    listener.go_on(0.4, beat("b"))
+    listener.view.report(report("b", 7, 9), listener.now)
+    listener.view.heartbeat(beat("b", "2", 8), listener.now)
+    assert listener.view.peers["b"].report is None
+
+
+def test_view_evidence_names_witnesses_and_the_silent() -> None:
+    listener = Listener()
+    listener.go_on(0.4, beat("b"), beat("c", log_up=False))
+    found = listener.view.evidence(True, ["c"])
+    assert (found.heard, found.log_seen_by, found.silent) == ({"b", "c"}, {"b"}, {"c"})
+    listener.go_on(1.0, beat("b"))
+    assert listener.view.evidence(True, []).unheard == {"c"}
+
+
+# -- as /clusterStatus shows it ----------------------------------------------------------------
+
+
+def views(listener: Listener, own: Own, lag_max: int = 10) -> dict[str, ClusterView]:
+    config = _config(lag_max)
+    found = cluster_views(config, "a", "1", own, listener.view.peers, str, "now")
+    return {view.name: view for view in found}
+
+
+def _config(lag_max: int) -> Config:
+    return dataclasses.replace(make_config(Path()), membership=Membership(in_sync_lag_max=lag_max))
+
+
+OWN = Own(State.READY, "then", 1, cursor=95, log_end=100)
+
+
+def test_cluster_views_lag_is_against_the_newest_end_that_anybody_knows() -> None:
+    listener = Listener()
+    listener.go_on(0.4, beat("b"))
+    listener.view.report(report("b", 108, 110), listener.now)
+    shown = views(listener, OWN)
+    assert (shown["a"].lag, shown["a"].in_sync) == (15, False)
+    assert (shown["b"].lag, shown["b"].in_sync) == (2, True)
+    assert (shown["b"].log_end, shown["b"].incarnation) == (110, "1")
+    assert (shown["b"].since, shown["b"].last_update) == ("2026-01-01T00:00:00Z", str(listener.now))
+
+
+def test_cluster_views_peer_that_is_down_keeps_what_it_told_last() -> None:
+    listener = Listener()
+    assert views(listener, OWN)["b"] == ClusterView(
+        "b", "http://127.0.0.1:0", False, False, *[None] * 5, False, "100.0", None
+    )
+    listener.go_on(0.4, beat("b"))
+    listener.view.report(report("b", 100, 100), listener.now)
+    listener.go_on(1.0)
+    shown = views(listener, OWN)["b"]
+    assert (shown.alive, shown.direct, shown.in_sync) == (False, False, False)
+    assert (shown.state, shown.cursor, shown.lag) == ("READY", 100, 0)
+    assert 100.0 < float(shown.since) <= listener.now
+
+
+def test_cluster_views_state_without_sound_tables_is_not_in_sync() -> None:
+    listener = Listener()
+    for state in (State.DIVERGED, State.TOO_FAR_BEHIND, State.STARTING):
+        own = dataclasses.replace(OWN, state=state)
+        assert not views(listener, own)["a"].in_sync
+    assert views(listener, OWN)["a"].in_sync
