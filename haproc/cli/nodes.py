@@ -131,12 +131,23 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
             answer["state"],
             answer.get("cursor", ""),
             answer.get("lag", ""),
+            _heard_by(name, answers),
             _recovery(answer),
             answer.get("error") or answer.get("reason", ""),
         )
         for name, answer in answers.items()
     ]
-    output.table(("CLUSTER", "STATE", "CURSOR", "LAG", "RECOVERY", "REASON"), rows)
+    output.table(("CLUSTER", "STATE", "CURSOR", "LAG", "HEARD BY", "RECOVERY", "REASON"), rows)
+
+
+def _heard_by(name: str, answers: dict[str, dict[str, Any]]) -> str:
+    """Return the other HAProcs that hear this one, by their own word."""
+    return " ".join(
+        other
+        for other, answer in answers.items()
+        for seen in answer.get("clusters", [])
+        if other != name and seen["name"] == name and seen.get("direct")
+    )
 
 
 def _recovery(answer: dict[str, Any]) -> str:

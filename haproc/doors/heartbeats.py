@@ -23,7 +23,7 @@ from haproc.doors import fields
 from haproc.doors.context import Credentials, check_json, read_body
 from haproc.doors.errors import BAD_REQUEST, refused
 from haproc.doors.listener import KEEPALIVE_S
-from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
+from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, answered_together, head
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State
 from haproc.route.model import RequestError
@@ -63,6 +63,7 @@ class HeartbeatDoor:
 
     def __init__(self, config: Config, members: Listening) -> None:
         self._secret = config.secret
+        self._together = answered_together(config.membership)
         self._credentials = Credentials.of_peers(config)
         self._members = members
         self._takers = {HEARTBEAT_PATH: self._take_beat, REPORT_PATH: self._take_report}
@@ -81,7 +82,7 @@ class HeartbeatDoor:
     def quick(self, usual: Callable[[], asyncio.Protocol]) -> Front:
         """Return what makes the protocol of each connection; ``usual`` is aiohttp's."""
         heads = [(head(path, self._secret), taker) for path, taker in self._takers.items()]
-        return Front(usual, heads)
+        return Front(usual, heads, self._together)
 
     def _take_beat(self, data: bytes) -> _Taken:
         body = fields.parse_object(data)
@@ -137,9 +138,11 @@ class Front:
         self,
         usual: Callable[[], asyncio.Protocol],
         heads: Sequence[tuple[bytes, Callable[[bytes], _Taken | None]]],
+        together: int,
     ) -> None:
         self.usual = usual
         self.heads = heads
+        self.together = together
         self.open: set[Quick] = set()
 
     def __call__(self) -> asyncio.Protocol:
@@ -160,6 +163,8 @@ class Quick(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._idle = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._close_if_idle)
         self._came = False
+        self._owed = 0
+        """Answers not written yet."""
         self._last = b""
         self._repeat: _Taken | None = None
         """Takes the last heartbeat in again: the next one is mostly the same."""
@@ -172,15 +177,24 @@ class Quick(asyncio.Protocol):
         self._came = True
         if self._repeat is not None and hmac.compare_digest(data, self._last):
             self._repeat()
-            self._transport.write(TAKEN)
+            self._owed += 1
+            if self._owed >= self._front.together:
+                self._answer()
             return
         while data:
             rest = self._taken(data)
             if rest is None:
+                self._answer()
                 self._hand_over(data)
                 return
-            self._transport.write(TAKEN)
+            self._owed += 1
             data = rest
+        self._answer()
+
+    def _answer(self) -> None:
+        if self._owed:
+            self._transport.write(TAKEN * self._owed)
+            self._owed = 0
 
     def connection_lost(self, error: Exception | None) -> None:
         self._idle.cancel()

@@ -161,6 +161,13 @@ def test_load_all_problems_reported_at_once() -> None:
         ("limits: {batch_bytes_max: 100000000}", "limits.batch_bytes_max", "operation_bytes_max"),
         ("limits: {window_records: 10}", "limits.look_ahead_records_max", "window_records (10)"),
         ("timeouts: {retry_first_s: 9}", "timeouts.retry_first_s", "timeouts.retry_max_s (5)"),
+        ("membership: {heartbeats: 9}", "membership.heartbeats", "unknown key"),
+        ("membership: {missed_in_a_row: 0}", "membership.missed_in_a_row", "at least 1"),
+        ("membership: {missed_in_a_row: 21}", "membership.missed_in_a_row", "membership.window_s"),
+        ("membership: {received_in_a_row: 21}", "membership.received_in_a_row", "don't fit"),
+        ("membership: {check_interval_s: 3}", "membership.check_interval_s", "window_s (2)"),
+        ("membership: {report_interval_s: 0.05}", "membership.heartbeat_interval_s", "(0.05)"),
+        ("membership: {window_s: 101}", "membership.window_s", "more than 1000 intervals"),
     ],
 )
 def test_load_wrong_value_named(extra: str, path: str, message: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from haproc.config.model import Membership
 from haproc.doors.heartbeats import BODY_BYTES_MAX
-from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
+from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, answered_together, head
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State
 from tests.unit.door_rig import STATEMENTS, Rig, door
@@ -39,6 +42,9 @@ class Line:
     async def to(cls, rig: Rig) -> Line:
         return cls(*await asyncio.open_connection("127.0.0.1", rig.listener.port))
 
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
     async def ask(self, data: bytes, end: bytes = b"\r\n\r\n") -> bytes:
         self._writer.write(data)
         return await asyncio.wait_for(self._reader.readuntil(end), WAIT_S)
@@ -50,14 +56,53 @@ class Line:
         self._writer.close()
 
 
+def _so_many(rig: Rig, count: int) -> bool:
+    return len(rig.members.beats) == count
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 async def test_quick_way_takes_heartbeats_and_reports_on_one_connection(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         both = written(HEARTBEAT_PATH, BEAT.body()) + written(REPORT_PATH, REPORT.body())
         assert await line.ask(both, TAKEN + TAKEN) == TAKEN + TAKEN
-        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
-        assert (rig.members.beats, rig.members.reports) == ([BEAT, BEAT], [REPORT])
+        other = dataclasses.replace(BEAT, log_up=False)
+        assert await line.ask(written(HEARTBEAT_PATH, other.body())) == TAKEN
+        assert (rig.members.beats, rig.members.reports) == ([BEAT, other], [REPORT])
         line.close()
+
+
+async def test_repeated_heartbeats_are_taken_at_once_and_answered_together(tmp_path: Path) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        line, request = await Line.to(rig), written(HEARTBEAT_PATH, BEAT.body())
+        assert await line.ask(request) == TAKEN
+        together = answered_together(Membership())
+        assert together == 5
+        for count in range(2, together + 1):
+            line.send(request)
+            await until(functools.partial(_so_many, rig, count))
+        assert await line.ask(request, TAKEN * together) == TAKEN * together
+        # what says something new is answered at once, with what is owed
+        line.send(request)
+        await until(lambda: len(rig.members.beats) == together + 2)
+        report = written(REPORT_PATH, REPORT.body())
+        assert await line.ask(report, TAKEN * 2) == TAKEN * 2
+        line.close()
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "window_s", "together"), [(0.1, 2.0, 5), (0.1, 0.8, 2), (1.0, 3.0, 1)]
+)
+def test_answers_come_several_times_in_a_window(
+    interval_s: float, window_s: float, together: int
+) -> None:
+    rules = Membership(heartbeat_interval_s=interval_s, window_s=window_s)
+    assert answered_together(rules) == together
 
 
 def test_both_ways_on_the_loop_that_haproc_uses(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""How soon a dead HAProc is noticed, on a real ring: ``python -m bench.bench_membership``.
+
+Kills one HAProc after another with -9 and asks another's /clusterStatus until it says so, as
+clients and operators would. The rest of the ring serves on and is asked a query meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import haclient
+from bench.report import Row, report
+from haproc.ring.local import LocalRing
+
+KILLS = 10
+BAR_MS = 500.0
+POLL_S = 0.01
+
+
+def _alive(ring: LocalRing, by: str, name: str) -> bool:
+    url = ring.config.cluster(by).peer.url + "/clusterStatus"
+    with urllib.request.urlopen(url, timeout=10) as response:
+        body = json.load(response)
+    return any(c["name"] == name and c["alive"] for c in body["clusters"])
+
+
+def _until(ring: LocalRing, by: str, name: str, alive: bool) -> None:
+    end = time.monotonic() + 120
+    while _alive(ring, by, name) is not alive:
+        assert time.monotonic() < end, f"{by} does not see that {name} is {alive=}"
+        time.sleep(POLL_S)
+
+
+def _measure(ring: LocalRing) -> tuple[list[float], list[float]]:
+    """Return milliseconds until each kill was noticed, and the longest query meanwhile."""
+    noticed, waited = [], []
+    names = ring.names
+    for number in range(KILLS):
+        name, by = names[number % len(names)], names[(number + 1) % len(names)]
+        servers = [ring.config.cluster(name).listen.url, ring.config.cluster(by).listen.url]
+        _until(ring, by, name, True)
+        with haclient.connect(servers) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            began = time.monotonic()
+            ring.kill(name, "haproc")
+            killed = time.monotonic()
+            _until(ring, by, name, False)
+            noticed.append((time.monotonic() - began) * 1000)
+            asked = time.monotonic()
+            cursor.execute("SELECT 1")
+            waited.append((time.monotonic() - asked) * 1000)
+        assert killed - began < 1
+        asyncio.run(ring.start_haproc(name))
+    return noticed, waited
+
+
+def main() -> None:
+    """Measure and report."""
+    with tempfile.TemporaryDirectory() as folder:
+        ring = LocalRing.open_or_create(Path(folder), memory="1g", cores=2)
+        try:
+            asyncio.run(ring.up())
+            noticed, waited = _measure(ring)
+        finally:
+            asyncio.run(ring.down())
+    report(
+        "membership",
+        [
+            Row(
+                "kill -9 until seen as down, median",
+                "ms",
+                statistics.median(noticed),
+                "bar",
+                BAR_MS,
+            ),
+            Row("the same, worst", "ms", max(noticed), "bar", BAR_MS),
+            Row("its client's next query, median", "ms", statistics.median(waited)),
+            Row("the same, worst", "ms", max(waited)),
+        ],
+    )
+    print(f"\n  load average {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""``haproc status`` shows each HAProc's own answer, and who hears it."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.cli.nodes import print_status
+
+
+def test_status_shows_who_hears_a_haproc(capsys: pytest.CaptureFixture[str]) -> None:
+    def clusters(**direct: bool) -> list[dict[str, object]]:
+        return [{"name": name, "direct": heard} for name, heard in direct.items()]
+
+    print_status(
+        {
+            "a": {"state": "READY", "clusters": clusters(a=True, b=True, c=False)},
+            "b": {"state": "READY", "clusters": clusters(a=True, b=True, c=False)},
+            "c": {"state": "-", "error": "no answer"},
+        }
+    )
+    head, a, b, c = capsys.readouterr().out.splitlines()
+    at = head.index("HEARD BY")
+    assert [line[at : at + 8].strip() for line in (a, b, c)] == ["b", "a", ""]
+    assert "no answer" in c
