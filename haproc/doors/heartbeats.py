@@ -98,7 +98,7 @@ class HeartbeatDoor:
         self._members.heartbeat(beat)
         return functools.partial(self._members.heartbeat, beat)
 
-    def _take_report(self, data: bytes) -> None:
+    def _take_report(self, data: bytes) -> _Taken:
         body = fields.parse_object(data)
         fields.no_unknown(body, _REPORT_FIELDS)
         since = fields.identifier(body, "since")
@@ -108,6 +108,7 @@ class HeartbeatDoor:
         cursor, log_end = _offset(body, "cursor"), _offset(body, "log_end")
         report = Report(cluster, incarnation, epoch, state, since, cursor, log_end)
         self._members.report(report)
+        return functools.partial(self._members.report, report)
 
     def _sender(self, body: dict[str, Any]) -> tuple[str, str, int, State]:
         cluster = fields.text(body, "cluster") or ""
@@ -137,7 +138,7 @@ class Front:
     def __init__(
         self,
         usual: Callable[[], asyncio.Protocol],
-        heads: Sequence[tuple[bytes, Callable[[bytes], _Taken | None]]],
+        heads: Sequence[tuple[bytes, Callable[[bytes], _Taken]]],
         together: int,
     ) -> None:
         self.usual = usual
@@ -165,9 +166,8 @@ class Quick(asyncio.Protocol):
         self._came = False
         self._owed = 0
         """Answers not written yet."""
-        self._last = b""
-        self._repeat: _Taken | None = None
-        """Takes the last heartbeat in again: the next one is mostly the same."""
+        self._known: dict[bytes, tuple[bytes, _Taken]] = {}
+        """The last message of each kind, and what takes it in again: mostly the next is the same."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
@@ -175,12 +175,13 @@ class Quick(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._came = True
-        if self._repeat is not None and hmac.compare_digest(data, self._last):
-            self._repeat()
-            self._owed += 1
-            if self._owed >= self._front.together:
-                self._answer()
-            return
+        for last, repeat in self._known.values():
+            if hmac.compare_digest(data, last):
+                repeat()
+                self._owed += 1
+                if self._owed >= self._front.together:
+                    self._answer()
+                return
         while data:
             rest = self._taken(data)
             if rest is None:
@@ -220,8 +221,7 @@ class Quick(asyncio.Protocol):
                 repeat = take(data[found.end() : end])
             except RequestError:
                 return None  # the usual handler says why
-            if repeat is not None:
-                self._repeat, self._last = repeat, data[:end]
+            self._known[head_] = data[:end], repeat
             return data[end:]
         return None
 

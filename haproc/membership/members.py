@@ -74,6 +74,8 @@ class Members:
         self._isolated = ""
         self._beat: Beat | None = None
         self._beat_body: dict[str, Json] = {}
+        self._report: Report | None = None
+        self._report_body: dict[str, Json] = {}
         self._check_at = self._report_at = 0.0
 
     # -- what is asked -----------------------------------------------------------------------
@@ -152,7 +154,9 @@ class Members:
             report = Report(
                 cluster, incarnation, own.epoch, own.state, own.since, own.cursor, own.log_end
             )
-            self._lines.send(REPORT_PATH, report.body())
+            if report != self._report:
+                self._report, self._report_body = report, report.body()
+            self._lines.send(REPORT_PATH, self._report_body)
 
     def _check(self) -> None:
         self._tell(self._view.check(self._clock()))

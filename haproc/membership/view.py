@@ -72,6 +72,10 @@ class RingView:
         self._checked_at = now_s
         for peer in self.peers.values():
             peer.detector.check(now_s)
+        if all(
+            peer.detector.up and peer.standing is Standing.HEARD for peer in self.peers.values()
+        ):
+            return []
         return self.confirm(now_s)
 
     def confirm(self, now_s: float) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haproc.config.model import Membership
@@ -85,6 +85,7 @@ times = st.floats(min_value=0.0, max_value=6.0, allow_nan=False)
 offsets = st.floats(min_value=0.0, max_value=0.2, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(min_value=0.0, max_value=SEND_S * 0.99), min_size=30, max_size=60))
 def test_detector_regular_heartbeats_with_jitter_are_never_lost(jitter: list[float]) -> None:
     beats = [n * SEND_S + late for n, late in enumerate(jitter)]
@@ -92,6 +93,7 @@ def test_detector_regular_heartbeats_with_jitter_are_never_lost(jitter: list[flo
     assert all(found[found.index(True) :])
 
 
+@settings(deadline=None)
 @given(st.lists(times, max_size=60), offsets)
 def test_detector_heard_peer_lost_only_while_it_is_silent(beats: list[float], first: float) -> None:
     found = verdicts(beats, 8.0, first)
@@ -104,6 +106,7 @@ def test_detector_heard_peer_lost_only_while_it_is_silent(beats: list[float], fi
             assert [at for at in beats if now - DOWN_AFTER_S - 1e-6 <= at <= now]
 
 
+@settings(deadline=None)
 @given(st.lists(times, max_size=60), offsets)
 def test_detector_changes_no_faster_than_heartbeats_allow(beats: list[float], first: float) -> None:
     """Each time that a peer comes back, it must have sent anew, in two different intervals."""
@@ -118,6 +121,7 @@ def test_detector_changes_no_faster_than_heartbeats_allow(beats: list[float], fi
             assert len(since) >= RECEIVED
 
 
+@settings(deadline=None)
 @given(st.lists(times, max_size=60))
 def test_detector_silence_always_ends_as_not_heard(beats: list[float]) -> None:
     assert verdicts(beats, max(beats, default=0.0) + DOWN_AFTER_S + 2 * CHECK_S)[-1] is False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haproc.membership.judgement import Evidence, Standing, isolated, standing_of
@@ -72,6 +72,7 @@ def test_isolated_ring_of_one_never_is() -> None:
 names = st.frozensets(st.sampled_from("bcd"))
 
 
+@settings(deadline=None)
 @given(st.booleans(), names, names, names)
 def test_isolated_never_while_the_log_is_reached(
     lost: bool, heard: frozenset[str], seen: frozenset[str], silent: frozenset[str]
