@@ -28,7 +28,8 @@ class Presence:
         self._name = name
         self._metrics = metrics
         self.incarnation = incarnation
-        self.describe: Callable[[], Own] = lambda: Own(State.STARTING, "-")
+        began = time_text(datetime.now(UTC))
+        self.describe: Callable[[], Own] = lambda: Own(State.STARTING, began)
         self.on_isolated: Callable[[str], None] = lambda why: None
         self._links = Links(config, name)
         self.members = Members(

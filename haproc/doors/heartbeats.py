@@ -167,7 +167,7 @@ class Quick(asyncio.Protocol):
         self._owed = 0
         """Answers not written yet."""
         self._known: dict[bytes, tuple[bytes, _Taken]] = {}
-        """The last message of each kind, and what takes it in again: mostly the next is the same."""
+        """The last message of each kind, and what takes it in again: the next is often the same."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class

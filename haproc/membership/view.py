@@ -97,8 +97,13 @@ class RingView:
         return tuple(name for name, peer in self.peers.items() if peer.detector.hears(now_s))
 
     def given_up(self, name: str, now_s: float) -> bool:
-        """Return whether a peer is down and has been silent for a whole window: don't ask it."""
-        peer = self.peers[name]
+        """Return whether a peer is down and has been silent for a whole window: don't ask it.
+
+        So is one that the ring no longer has.
+        """
+        peer = self.peers.get(name)
+        if peer is None:
+            return True
         return not peer.alive and peer.detector.silent_s(now_s) >= self._rules.window_s
 
     def evidence(self, log_lost: bool, silent: Iterable[str]) -> Evidence:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.load import ConfigError, load, load_text
-from haproc.config.model import Address, Config, Kafka, Limits, OnClusterDown, Timeouts
+from haproc.config.model import Address, Config, Kafka, Limits, Membership, OnClusterDown, Timeouts
 
 CONF = Path(__file__).parents[2] / "conf"
 ENVIRON = {
@@ -307,12 +307,12 @@ def test_conf_production_example_shows_every_kafka_key(tmp_path: Path) -> None:
     assert production(tmp_path, uncommented).kafka.ssl_key_password == "haproc-key-secret"
 
 
-@pytest.mark.parametrize("section", ["limits", "timeouts"])
+@pytest.mark.parametrize("section", ["limits", "timeouts", "membership"])
 def test_conf_production_example_shows_every_key_with_its_default(section: str) -> None:
     text = (CONF / "ring.production.yaml").read_text()
     uncommented = re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE)
     shown = yaml.safe_load(uncommented)[section]
-    kind = {"limits": Limits, "timeouts": Timeouts}[section]
+    kind = {"limits": Limits, "timeouts": Timeouts, "membership": Membership}[section]
     assert shown == dataclasses.asdict(kind())
 
 

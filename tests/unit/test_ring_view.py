@@ -79,6 +79,7 @@ def test_view_peer_given_up_after_a_whole_window() -> None:
     listener.go_on(RULES.window_s, beat("b"))
     assert listener.view.given_up("c", listener.now)
     assert not listener.view.given_up("b", listener.now)
+    assert listener.view.given_up("once-a-member", listener.now)
 
 
 def test_view_after_a_pause_of_its_own_calls_nobody_down() -> None:
