@@ -33,11 +33,10 @@ class WaitingForLog:
 
     def cluster_status(self) -> Mapping[str, Json]:
         """Return the body of ``GET /clusterStatus``."""
-        own = State.STARTING.value
         return {
             "ring": self._config.ring,
             "cluster": self._name,
-            "state": own,
+            "state": State.STARTING.value,
             "reason": self.reason,
             "incarnation": self._presence.incarnation,
             "since": self._since,

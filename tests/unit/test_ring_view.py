@@ -155,14 +155,14 @@ def test_cluster_views_lag_is_against_the_newest_end_that_anybody_knows() -> Non
 def test_cluster_views_peer_that_is_down_keeps_what_it_told_last() -> None:
     listener = Listener()
     assert views(listener, OWN)["b"] == ClusterView(
-        "b", "http://127.0.0.1:0", False, False, *[None] * 5, False, "100.0", None
+        "b", "http://127.0.0.1:0", False, False, "", *[None] * 4, False, "100.0", None
     )
     listener.go_on(0.4, beat("b"))
     listener.view.report(report("b", 100, 100), listener.now)
     listener.go_on(1.0)
     shown = views(listener, OWN)["b"]
     assert (shown.alive, shown.direct, shown.in_sync) == (False, False, False)
-    assert (shown.state, shown.cursor, shown.lag) == ("READY", 100, 0)
+    assert (shown.state, shown.cursor, shown.lag) == ("", 100, 0)
     assert 100.0 < float(shown.since) <= listener.now
 
 
