@@ -100,6 +100,9 @@ def connect(
     client_number: int | None = None,
     discover: bool = True,
     hedge_after_s: float | str | None = None,
+    consistency: str | None = None,
+    acceptable_offset_lag: int | None = None,
+    after_offset: int | None = None,
     **policy: Any,
 ) -> Connection:
     """Return a connection to the ring (nothing is sent yet).
@@ -111,7 +114,10 @@ def connect(
     `Failover`. ``order``: ``ordered`` (as listed), ``spread`` (each client in an order of its own,
     named by ``client_number``, else random) or ``nearest``. ``discover``: learn the ring's other
     servers from those listed. ``hedge_after_s``: a query that has no answer after this (seconds,
-    or ``"p95"`` of the recent ones) goes to a second server too. All other options are the fields
+    or ``"p95"`` of the recent ones) goes to a second server too. ``consistency``: how fresh
+    queries' answers must be (``any``, ``bounded`` by ``acceptable_offset_lag`` records of the log,
+    ``session``, ``linearizable``). ``after_offset``: another connection's, whose writes and reads
+    this one's session reads must show. All other options are the fields
     of `haclient.failover.Policy`.
     """
     settings = make_settings(
@@ -127,6 +133,9 @@ def connect(
         client_number=client_number,
         discover=discover,
         hedge_after_s=hedge_after_s,
+        consistency=consistency,
+        acceptable_offset_lag=acceptable_offset_lag,
+        after_offset=after_offset,
         **policy,
     )
     return Connection(settings)

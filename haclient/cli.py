@@ -18,6 +18,7 @@ from pathlib import Path
 import haclient
 from haclient import output
 from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
+from haclient.freshness import LEVELS
 from haclient.settings import Failover
 from haclient.statements import split
 
@@ -52,6 +53,8 @@ def parser() -> argparse.ArgumentParser:
     add("--wait", type=float, default=10.0, metavar="S", help="how long to wait for a server (10)")
     add("--class", dest="operation_class", metavar="CLASS", help="override the statement's class")
     add("--fanout", choices=("serial", "parallel"), help="of synchronous operations")
+    add("--consistency", choices=LEVELS, help="how fresh a query's answer must be")
+    add("--acceptable-offset-lag", type=int, metavar="N", help="records that bounded may lack")
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     add("--quiet", action="store_true", help="nothing on standard error but errors")
@@ -77,6 +80,8 @@ class Runner:
             schema=options.schema,
             timeout_s=options.timeout,
             outage_s=options.wait,
+            consistency=options.consistency,
+            acceptable_offset_lag=options.acceptable_offset_lag,
             on_failover=self._failover,
         )
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from haclient.exceptions import Failure, FailureKind, InterfaceError, Outcome
 from haclient.failover import AttemptEnd
+from haclient.freshness import NOTHING_SEEN, Seen
+from haclient.settings import whole
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 STATEMENTS = "/api/2.0/sql/statements"
@@ -24,7 +26,7 @@ SESSION_UNKNOWN = "HAPROC_SESSION_UNKNOWN"
 PARAMETERS_REFUSED = "HAPROC_PARAMETERS"
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 
-_OPTIONS = frozenset({"consistency", "operation_class", "fanout"})
+_OPTIONS = frozenset({"consistency", "acceptable_offset_lag", "operation_class", "fanout"})
 # The server gives up a little before the client does, so that the client hears why.
 _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
 
@@ -46,9 +48,11 @@ class Statement:
     timeout_s: float
     parameters: list[dict[str, Any]] | None = None
     parameter_rows: list[list[dict[str, Any]]] | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     age_s: float = 0.0
     """How long ago somebody first sent it, before this connection did."""
+    seen: Seen = NOTHING_SEEN
+    """What the answer must show at least, if its level asks for that."""
 
     def body(
         self, session_id: str | None, catalog: str | None, schema: str | None, age_s: float = 0.0
@@ -62,6 +66,7 @@ class Statement:
             "request_id": self.request_id,
             "timeout_s": server_timeout_s(self.timeout_s),
             **self.options,
+            **self.seen.fields(self.options.get("consistency")),
         }
         if age_s:
             fields["age_s"] = round(age_s, 3)
@@ -76,12 +81,14 @@ class Statement:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def check_options(options: Mapping[str, Any]) -> dict[str, str]:
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of one execute that are set; raises InterfaceError for unknown ones."""
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
         raise InterfaceError(f"execute() has no option {', '.join(unknown)}")
-    return {name: str(value) for name, value in options.items() if value is not None}
+    lag = whole("acceptable_offset_lag", options.get("acceptable_offset_lag"))
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    return given if lag is None else {**given, "acceptable_offset_lag": lag}
 
 
 def age_text(age_s: float) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from haclient.exceptions import InterfaceError
 from haclient.failover import Policy
+from haclient.freshness import LEVELS
 from haclient.hedging import P95
 from haclient.order import Order
 
@@ -72,6 +73,11 @@ class Settings:
     """Which of all orders `Order.SPREAD` takes; None: a random one."""
     discover: bool = True
     """Learn the ring's servers from those that were given."""
+    consistency: str | None = None
+    """How fresh queries' answers are unless `execute` says it; None: as the server has it."""
+    acceptable_offset_lag: int | None = None
+    after_offset: int = 0
+    """What queries must show at every level but any: the token of another connection."""
     hedge_after: float | str | None = None
     """Seconds or `hedging.P95` after which a query goes to a second server too."""
     policy: Policy = field(default_factory=Policy)
@@ -92,6 +98,9 @@ def make_settings(
     client_number: int | None = None,
     discover: bool = True,
     hedge_after_s: float | str | None = None,
+    consistency: str | None = None,
+    acceptable_offset_lag: int | None = None,
+    after_offset: int | None = None,
     **policy: Any,
 ) -> Settings:
     """Check everything; raises InterfaceError with what is wrong."""
@@ -115,9 +124,12 @@ def make_settings(
         timeout_s=timeout_s,
         buffer_bytes_max=buffer_bytes_max,
         order=_order(order),
-        client_number=_client_number(client_number),
+        client_number=whole("client_number", client_number),
         discover=discover,
         hedge_after=_hedge_after(hedge_after_s),
+        consistency=_consistency(consistency),
+        acceptable_offset_lag=whole("acceptable_offset_lag", acceptable_offset_lag),
+        after_offset=whole("after_offset", after_offset) or 0,
         policy=Policy(**policy),
         on_failover=on_failover,
     )
@@ -131,12 +143,19 @@ def _order(name: str) -> Order:
         raise InterfaceError(f"order must be one of {known}, not {name!r}") from None
 
 
-def _client_number(number: int | None) -> int | None:
+def whole(name: str, number: Any) -> int | None:
+    """Return a whole number of 0 or more, or None; raises InterfaceError for anything else."""
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise InterfaceError("client_number must be a whole number, 0 or more")
+        raise InterfaceError(f"{name} must be a whole number, 0 or more")
     return number
+
+
+def _consistency(level: str | None) -> str | None:
+    if level is None or level in LEVELS:
+        return level
+    raise InterfaceError(f"consistency must be one of {', '.join(LEVELS)}, not {level!r}")
 
 
 def _hedge_after(given: float | str | None) -> float | str | None:

@@ -21,6 +21,7 @@ from haproc.classify.rules import Rules, load_rules
 from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
 from haproc.doors.apps import BOARD, client_app, operator_app, waiting_app
+from haproc.doors.forwarded import Forwarded
 from haproc.doors.gate import Gate
 from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
@@ -34,6 +35,8 @@ from haproc.membership.state import SERVING, State
 from haproc.presence import Presence, time_text
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
+from haproc.route.forward import HttpForwarding
+from haproc.route.reads import Reads
 from haproc.route.service import RingService
 from haproc.waiting import WaitingForLog
 
@@ -67,6 +70,7 @@ class Node:
         self._replica: Replica
         self._service: RingService
         self._presence: Presence
+        self._forwarding = HttpForwarding(config, name)
 
     def stop(self) -> None:
         """Ask for a graceful end: finish what is under way, take nothing new."""
@@ -92,6 +96,7 @@ class Node:
             return await self._serve()
         finally:
             await peers.aclose()
+            await self._forwarding.aclose()
             await engine.aclose()
             await log.close()
 
@@ -149,6 +154,13 @@ class Node:
             rules,
             defaults=Settings(time_zone=config.time_zone),
             fanout_parallel=config.fanout_parallel,
+            reads=Reads(
+                self._replica,
+                config.reads,
+                self._presence.readers,
+                self._forwarding,
+                self._metrics,
+            ),
         )
         self._presence.describe = self._describe
         self._presence.on_isolated = core.isolate
@@ -159,7 +171,14 @@ class Node:
         replica = self._replica
         heartbeats = self._presence.door
         operators = operator_app(
-            config, name, replica, replica.operators, self, self._metrics, heartbeats
+            config,
+            name,
+            replica,
+            replica.operators,
+            self,
+            self._metrics,
+            heartbeats,
+            Forwarded(self._service, clients[BOARD].gate),
         )
         client_door = Listener(clients, self._cluster.listen, shutdown_s=config.timeouts.drain_s)
         operator_door = Listener(

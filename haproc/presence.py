@@ -18,6 +18,8 @@ from haproc.membership.clusters import ClusterView, cluster_views
 from haproc.membership.links import Links
 from haproc.membership.members import Members, Own
 from haproc.membership.state import State
+from haproc.route.freshness import Peer as Reader
+from haproc.route.reads import readers
 
 
 class Presence:
@@ -54,6 +56,10 @@ class Presence:
             if view.name != self._name:
                 self._metrics.peer(view.name, view.alive, view.direct, view.in_sync, view.lag)
         return [view.body() for view in views]
+
+    def readers(self) -> list[Reader]:
+        """Return what is known of the other clusters as places to run queries."""
+        return readers(self.members.peers())
 
     async def aclose(self) -> None:
         """Fall silent."""

@@ -52,14 +52,14 @@ class AsyncCursor:
         timeout_s: float | None = None,
         stream: bool = False,
         age_s: float = 0.0,
-        **options: str | None,
+        **options: str | int | None,
     ) -> AsyncCursor:
         """Run one statement with ``?`` (a sequence) or ``:name`` (a mapping) parameters.
 
         ``request_id``: the idempotency key; made here unless given. ``timeout_s``: the total
         deadline. ``stream``: hand rows out as they come instead of reading the result first.
         ``age_s``: how long ago this ``request_id`` was first sent, if it was, by whomever.
-        ``options``: ``consistency``, ``operation_class``, ``fanout``.
+        ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``.
         """
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
         await self._run(replace(statement, parameters=encode(parameters)), stream)
@@ -73,7 +73,7 @@ class AsyncCursor:
         request_id: str | None = None,
         timeout_s: float | None = None,
         age_s: float = 0.0,
-        **options: str | None,
+        **options: str | int | None,
     ) -> AsyncCursor:
         """Run a statement for each set of parameters.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from haclient import exceptions, protocol, rows
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
+from haclient.freshness import Seen
 from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
 from haclient.protocol import Rejected, Statement
@@ -73,6 +75,7 @@ class Connection:
         self._running: list[tuple[str, Server]] = []
         self._lock = StateLock()
         self._last_offset: int | None = None
+        self._seen = Seen(settings.after_offset)
         self._closed = False
 
     @property
@@ -90,10 +93,20 @@ class Connection:
         """The highest place in the ring's log that an answer has named; None before any has."""
         return self._last_offset
 
-    def _saw(self, offset: Any) -> None:
-        if isinstance(offset, int):
-            with self._lock:
+    @property
+    def after_offset(self) -> int:
+        """The token for `connect` with which another connection sees what this one wrote and saw.
+
+        It is the number of records of the ring's log that a session read must show, and is kept and
+        sent by itself.
+        """
+        return self._seen.token
+
+    def _saw(self, offset: Any, cluster: Any = None, after_offset: Any = None) -> None:
+        with self._lock:
+            if isinstance(offset, int):
                 self._last_offset = max(offset, self._last_offset or 0)
+            self._seen = self._seen.after(cluster, after_offset)
 
     def cursor(self) -> Cursor:
         """Return a new cursor."""
@@ -151,6 +164,7 @@ class Connection:
     def run(self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]) -> Result:
         """Run a statement on the ring; what a cursor calls."""
         self.check_open()
+        statement = self._with_freshness(statement)
         limit = -1 if stream else self.settings.buffer_bytes_max
         age = Age(statement.age_s)
 
@@ -174,13 +188,21 @@ class Connection:
             self._session.record(result.server, statement.text, has_parameters)
         return result
 
+    def _with_freshness(self, statement: Statement) -> Statement:
+        """Return it with the connection's level and what it must show, for all its attempts."""
+        asked = (self.settings.consistency, self.settings.acceptable_offset_lag)
+        usual = zip(("consistency", "acceptable_offset_lag"), asked, strict=True)
+        options = {name: value for name, value in usual if value is not None}
+        return replace(statement, options={**options, **statement.options}, seen=self._seen)
+
     def _run(self, request_id: str, timeout_s: float, work: Work[Result]) -> Result:
         try:
             result = self._ring.run(request_id, timeout_s, work)
         except exceptions.DatabaseError as error:
             self._saw(error.failure.log_offset)
             raise
-        self._saw(result.ha.get("log_offset"))
+        ha = result.ha
+        self._saw(ha.get("log_offset"), ha.get("cluster"), ha.get("after_offset"))
         return result
 
     def _attempt(

@@ -153,6 +153,9 @@ def _timeouts(config: Config) -> Iterator[Finding]:
         low, high = getattr(timeouts, smaller), getattr(timeouts, larger)
         if low > high:
             yield f"timeouts.{smaller}", f"{low:g} is more than timeouts.{larger} ({high:g})"
+    wait_s, whole_s = config.reads.wait_s, timeouts.statement_s
+    if wait_s > whole_s:
+        yield "reads.wait_s", f"{wait_s:g} is more than timeouts.statement_s ({whole_s:g})"
 
 
 def _membership(config: Config) -> Iterator[Finding]:

@@ -155,6 +155,30 @@ class Membership:
     """Records by which a cluster may lag and still count as in sync; chosen, not measured."""
 
 
+class Consistency(StrEnum):
+    """How fresh a query's answer must be."""
+
+    ANY = "any"
+    """As the cluster has it."""
+    BOUNDED = "bounded"
+    """Lacks at most so many of the records that the log held when the request came."""
+    SESSION = "session"
+    """Has all that the client wrote or saw before."""
+    LINEARIZABLE = "linearizable"
+    """Has all that the log held when the request came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """How fresh queries' answers are that don't say it themselves."""
+
+    consistency: Consistency = Consistency.ANY
+    acceptable_offset_lag: int = 1000
+    """Records that may lack in an answer of level bounded; chosen like ``in_sync_lag_max``."""
+    wait_s: float = 5.0
+    """How long a query waits for its cluster; then a fresher one is asked. Chosen, not measured."""
+
+
 class Compression(StrEnum):
     """What a Kafka log's messages are compressed with."""
 
@@ -243,6 +267,7 @@ class Config:
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
     membership: Membership = Membership()
+    reads: Reads = Reads()
     kafka: Kafka = Kafka()
 
     def cluster(self, name: str) -> ClusterConfig:

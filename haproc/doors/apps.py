@@ -12,6 +12,7 @@ from haproc.doors.answers import Answers
 from haproc.doors.board import Board
 from haproc.doors.context import CLUSTER, CONFIG, Credentials, error_response
 from haproc.doors.errors import as_request_error
+from haproc.doors.forwarded import Forwarded, ForwardedDoor
 from haproc.doors.gate import Gate
 from haproc.doors.heartbeats import HeartbeatDoor
 from haproc.doors.metrics import Metrics
@@ -59,12 +60,16 @@ def operator_app(
     status: StatusSource,
     metrics: Metrics,
     heartbeats: HeartbeatDoor,
+    forwarded: Forwarded | None = None,
 ) -> web.Application:
     """Return the operator door's application: health for everybody, all else under the secret."""
     app = waiting_app(config, cluster, status, metrics, heartbeats)
     secret = Credentials.of_peers(config)
     app.add_routes(PeerDoor(peers, secret).routes())
     app.add_routes(QueueDoor(operators, secret).routes())
+    if forwarded is not None:
+        bytes_max = config.limits.operation_bytes_max
+        app.add_routes(ForwardedDoor(forwarded, secret, bytes_max).routes())
     return app
 
 

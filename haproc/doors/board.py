@@ -36,7 +36,7 @@ from haproc.doors.results import OVERHEAD_BYTES, ResultStore
 from haproc.doors.statement_request import StatementRequest
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.route.interface import Service
-from haproc.route.model import Answer, Outcome, Request, RequestError
+from haproc.route.model import Answer, Freshness, Outcome, Request, RequestError
 
 STATEMENTS_KEPT_MAX: Final = 10_000
 """Finished statements remembered, whatever their size; chosen, not measured."""
@@ -68,11 +68,11 @@ class Board:
         if known is not None:
             self._check_same(known, request)
             if not (known.finished and known.repeatable):
-                if known.delivery != asked.delivery:
+                if known.delivery != asked.delivery or not _as_fresh(known.request, request):
                     raise refused(
                         REQUEST_ID_REUSED,
-                        f"request_id {request.id} was used with another format, disposition or "
-                        "limit",
+                        f"request_id {request.id} was used with another format, disposition, "
+                        "limit or consistency",
                         "fetch its result as it is, or use another request_id",
                     )
                 return known
@@ -332,6 +332,11 @@ class Board:
         self._delivered.pop(execution.id, None)
         self._links.pop(execution.link_secret, None)
         self.store.drop(execution.kept)
+
+
+def _as_fresh(known: Request, request: Request) -> bool:
+    """Whether an answer to the first request is fresh enough for the second one."""
+    return request.freshness in (known.freshness, Freshness())
 
 
 def _look_at(task: asyncio.Task[Answer]) -> None:

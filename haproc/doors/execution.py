@@ -36,6 +36,7 @@ def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
         "log_offset": report.offset,
         "outcomes": dict(outcomes),
         "affected_rows": affected_rows,
+        "after_offset": report.after_offset,
     }
 
 

@@ -101,6 +101,18 @@ def count(body: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
+def offset(body: Mapping[str, Any], name: str) -> int | None:
+    """Return a whole number of 0 or more: a place in the log, or a number of its records."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(name, "a whole number", value)
+    if not 0 <= value <= _INTEGER_MAX:
+        raise refused(BAD_REQUEST, f"{name} must be at least 0 and at most 2^63-1")
+    return value
+
+
 def seconds(value: object, name: str, maximum_s: float) -> float | None:
     """Return a duration above 0."""
     if value is None:

@@ -60,6 +60,17 @@ class Metrics:
         self._peer_lag = self._gauge(
             "haproc_peer_lag_records", "Records between its cursor and the log's end.", "peer"
         )
+        self._reads = self._counter("haproc_queries", "Queries that came here.", "consistency")
+        self._read_waits = Histogram(
+            "haproc_read_wait_seconds",
+            "Time for which a query waited until this cluster was fresh enough.",
+            ["consistency"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._forwarded = self._counter(
+            "haproc_queries_forwarded", "Queries that a fresher cluster answered.", "peer"
+        )
         self._recovery = self._gauge("haproc_recovery_operations", "Progress of recovery.", "part")
         self._recovery_rate = self._gauge(
             "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
@@ -106,6 +117,18 @@ class Metrics:
         self._in_sync.labels(peer).set(in_sync)
         if lag is not None:
             self._peer_lag.labels(peer).set(lag)
+
+    def read(self, level: str) -> None:
+        """Count a query by its level."""
+        self._reads.labels(level).inc()
+
+    def read_waited(self, level: str, seconds: float) -> None:
+        """Note how long a query waited for this cluster."""
+        self._read_waits.labels(level).observe(seconds)
+
+    def read_forwarded(self, peer: str) -> None:
+        """Count a query that a peer ran."""
+        self._forwarded.labels(peer).inc()
 
     def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
         """Set the progress of recovery."""

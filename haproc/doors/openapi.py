@@ -16,6 +16,7 @@ from haproc.doors.context import ARROW_STREAM
 from haproc.doors.fields import ID_PATTERN
 from haproc.doors.openapi_schemas import SCHEMAS, ref
 from haproc.doors.queue import PAGE_DEFAULT, PAGE_MAX
+from haproc.route.pieces import CONTENT_TYPE as PIECES
 
 CLIENT: Final = "client door"
 OPERATOR: Final = "operator door"
@@ -156,6 +157,15 @@ OPERATIONS: Final = (
         "PeerAnswer",
         _BODY_ERRORS,
         "ApplyRequest",
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/ha/v1/query",
+        "Run a query that came to a peer; the result comes in pieces",
+        PIECES,
+        (*_BODY_ERRORS, "422", "429"),
+        "PeerQuery",
         doors=_PEERS,
     ),
     Operation(
@@ -315,6 +325,6 @@ def _responses(operation: Operation) -> dict[str, Any]:
 def _content(name: str) -> dict[str, Any]:
     if name == ARROW_STREAM:
         return {name: {"schema": {"type": "string", "contentMediaType": ARROW_STREAM}}}
-    if name == "text/plain":
+    if "/" in name:
         return {name: {"schema": {"type": "string"}}}
     return {"application/json": {"schema": _INLINE.get(name) or ref(name)}}

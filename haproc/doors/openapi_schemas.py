@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from haproc.classify.model import OperationClass
+from haproc.config.model import Consistency
 from haproc.doors.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
 from haproc.membership.state import State
 from haproc.replicate.standing import Position
 from haproc.replicate.verification import Finding
-from haproc.route.model import Consistency, FailureKind, Fanout, Outcome
+from haproc.route.model import FailureKind, Fanout, Outcome
 
 Schema = dict[str, Any]
 
@@ -131,7 +132,19 @@ SCHEMAS: Final[dict[str, Schema]] = {
         warehouse_id=described(nullable(TEXT), "Ignored."),
         request_id=described(IDENTIFIER, "Idempotency key; becomes the statement_id."),
         session_id=described(IDENTIFIER, "The session the statement runs in."),
-        consistency=choice(*Consistency, default="any"),
+        consistency=described(choice(*Consistency), "How fresh a query must be; else configured."),
+        acceptable_offset_lag=described(
+            {"type": ["integer", "null"], "minimum": 0},
+            "Records of the log that may lack in an answer of consistency bounded.",
+        ),
+        after_offset=described(
+            {"type": ["integer", "null"], "minimum": 0},
+            "So many records of the log the answer must show, unless consistency is any.",
+        ),
+        seen=described(
+            {"type": ["object", "null"], "additionalProperties": COUNT},
+            "after_offset of earlier answers, by cluster; counts on the other clusters.",
+        ),
         operation_class=choice(*(c for c in OperationClass if c is not OperationClass.SESSION)),
         fanout=choice(*Fanout),
         timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
@@ -139,6 +152,17 @@ SCHEMAS: Final[dict[str, Schema]] = {
             {"type": "number", "minimum": 0, "maximum": AGE_MAX_S},
             "How long ago this request_id was first sent; 0 or absent for a first attempt.",
         ),
+    ),
+    "PeerQuery": record(
+        "request_id statement user needed timeout_s",
+        request_id=IDENTIFIER,
+        statement=TEXT,
+        user=TEXT,
+        catalog=nullable(TEXT),
+        schema=nullable(TEXT),
+        operation_class={"type": ["string", "null"]},
+        needed=described(COUNT, "Records of the log that must be applied before it runs."),
+        timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
     ),
     "Parameter": _PARAMETER,
     "Statement": record(
@@ -197,6 +221,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             log_offset=OFFSET,
             outcomes={"type": "object", "additionalProperties": TEXT},
             affected_rows={"type": ["integer", "null"]},
+            after_offset=OFFSET,
             **{"class": choice(*OperationClass)},
         )
     },

@@ -13,15 +13,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 from haproc.classify.model import OperationClass, RefusedError
+from haproc.config.model import Reads
 from haproc.doors import fields
 from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.freshness_fields import FIELDS as FRESHNESS_FIELDS
+from haproc.doors.freshness_fields import read_freshness
 from haproc.pin.parameters import bind, expand_rows, parse_parameters
-from haproc.route.model import Consistency, Fanout, Request
+from haproc.route.model import Fanout, Request
 
 TIMEOUT_MAX_S: Final = 86_400.0
+_DEFAULTS: Final = Reads()
 _WAIT: Final = re.compile(r"(\d{1,2})s")
 _FINGERPRINTED: Final = (
     "statement",
@@ -43,7 +48,7 @@ FIELDS: Final = (
     "disposition",
     "warehouse_id",
     "request_id",
-    "consistency",
+    *FRESHNESS_FIELDS,
     "fanout",
     "timeout_s",
     "age_s",
@@ -98,6 +103,8 @@ def read_statement(
     made_id: str,
     timeout_default_s: float,
     arrived_s: float | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    reads: Reads = _DEFAULTS,
 ) -> StatementRequest:
     """Check a body and bind its parameters; raises RequestError."""
     given = fields.parse_object(body)
@@ -116,7 +123,7 @@ def read_statement(
         catalog=_name(given, "catalog"),
         schema=_name(given, "schema"),
         session_id=fields.identifier(given, "session_id"),
-        consistency=fields.choice(given, "consistency", Consistency) or Consistency.ANY,
+        freshness=read_freshness(given, headers, reads),
         operation_class=fields.choice(given, "operation_class", OperationClass, _CLASSES),
         fanout=fields.choice(given, "fanout", Fanout),
         timeout_s=fields.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)

@@ -58,7 +58,7 @@ class Statements:
         check_json(request)
         limit = self._config.limits.operation_bytes_max + ENVELOPE_BYTES
         body = await read_body(request, limit)
-        asked = await self._read(body, request[USER], arrived_s)
+        asked = await self._read(body, request, arrived_s)
         if ARROW_STREAM in request.headers.get("Accept", ""):
             return await self._streams.answer(request, asked)
         execution = await self._board.submit(asked)
@@ -91,14 +91,16 @@ class Statements:
             return raw_json(data)
         return web.Response(body=data, headers={"Content-Type": ARROW_STREAM})
 
-    async def _read(self, body: bytes, user: str, arrived_s: float) -> StatementRequest:
+    async def _read(self, body: bytes, request: web.Request, arrived_s: float) -> StatementRequest:
         def read() -> StatementRequest:
             return read_statement(
                 body,
-                user=user,
+                user=request[USER],
                 made_id=made_id,
                 timeout_default_s=self._config.timeouts.statement_s,
                 arrived_s=arrived_s,
+                headers=request.headers,
+                reads=self._config.reads,
             )
 
         made_id = uuid.uuid4().hex

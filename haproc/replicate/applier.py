@@ -138,6 +138,7 @@ class Applier:
     async def _done(self, unit: Unit) -> None:
         """Make it durable that the unit needs no more running; what waits for it may start."""
         self._core.schedule.complete(unit)
+        self._core.moved.set()
         await self._core.store()
         self._core.schedule.release(unit)
         await self._core.trace(Step.CURSOR_AFTER)

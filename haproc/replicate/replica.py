@@ -357,6 +357,23 @@ class Replica:
             offset=offset,
         )
 
+    # -- reads -----------------------------------------------------------------------------
+
+    async def applied(self, offset: int) -> None:
+        """Wait until everything below the offset is applied here; RequestError if it won't be."""
+        core = self.core
+        while core.schedule.low < offset:
+            if core.state not in SERVING:
+                raise self.unavailable()
+            core.moved.clear()
+            await core.moved.wait()
+
+    async def read_end(self) -> int:
+        """Ask the log for its end; raises LogError."""
+        end = await self.core.once(self.core.log.end)
+        self._log_end = max(self._log_end, end)
+        return end
+
     # -- what peers and operators ask ------------------------------------------------------
 
     async def apply_now(

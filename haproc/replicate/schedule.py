@@ -135,6 +135,9 @@ class Schedule:
         self._verdicts: dict[int, Verdict] = {}
         self._singles: set[int] = set()
         self._bytes = 0
+        known = [progress.low, *(offset + 1 for offset in progress.done)]
+        known += [last + 1 for _, last in progress.batches]
+        self._high = max(known) if progress.alone is None else max(*known, progress.alone + 1)
         self.held = False
         """Whether nothing exclusive may start: what tables there are must stay as it is."""
 
@@ -194,6 +197,7 @@ class Schedule:
             (table,) = task.op.writes
             if task.offset <= offsets_applied.get(table, -1):
                 found.append(task.offset)
+                self._high = max(self._high, task.offset + 1)
                 self._drop(task)
         return found
 
@@ -285,6 +289,7 @@ class Schedule:
         offsets = tuple(task.offset for task in tasks)
         in_doubt = offsets[0] == self._old_alone or offsets[0] in self._old_batches
         unit = Unit(offsets, tuple(task.op for task in tasks), intent, in_doubt)
+        self._high = max(self._high, offsets[-1] + 1)
         for task in tasks:
             task.state, task.unit = _State.RUNNING, unit
         return unit
@@ -346,6 +351,11 @@ class Schedule:
             if task.state is not _State.COMPLETE:
                 return offset
         return self._read_to
+
+    @property
+    def high(self) -> int:
+        """The offset at or above which nothing was ever started: no table shows any of it."""
+        return max(self._high, self.low)
 
     @property
     def read_to(self) -> int:

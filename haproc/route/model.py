@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from haproc.classify.model import OperationClass
+from haproc.config.model import Consistency
 from haproc.engine.interface import Column, ResultStream
 from haproc.failure import FailureKind, Outcome, RequestError
 
@@ -15,6 +16,7 @@ __all__ = [
     "Consistency",
     "FailureKind",
     "Fanout",
+    "Freshness",
     "HaReport",
     "Outcome",
     "Request",
@@ -23,10 +25,20 @@ __all__ = [
 ]
 
 
-class Consistency(StrEnum):
-    """How fresh a query's answer must be."""
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How fresh a query's answer must be, and what the client has seen.
 
-    ANY = "any"
+    ``lag_max``: records that may lack at level bounded. ``after_offset``: so many records, counted
+    from the log's beginning, the answer must show at every level but any. ``seen``: such a number
+    for each cluster that answered the client; it counts on all other clusters, because none ever
+    goes back behind what it has shown itself.
+    """
+
+    level: Consistency = Consistency.ANY
+    lag_max: int = 0
+    after_offset: int = 0
+    seen: tuple[tuple[str, int], ...] = ()
 
 
 class Fanout(StrEnum):
@@ -53,7 +65,7 @@ class Request:
     catalog: str | None = None
     schema: str | None = None
     session_id: str | None = None
-    consistency: Consistency = Consistency.ANY
+    freshness: Freshness = Freshness()
     operation_class: OperationClass | None = None
     fanout: Fanout | None = None
     timeout_s: float = 60.0
@@ -82,13 +94,15 @@ class HaReport:
     """The ``ha`` block of an answer: where and how the request was carried out.
 
     ``outcomes`` says for each cluster what is known when the answer leaves: ``applied``,
-    ``queued``, ``failed: …``.
+    ``queued``, ``failed: …``. ``after_offset``: a cluster that has applied so many records of the
+    log shows whatever this answer may have shown; None if it showed nothing.
     """
 
     cluster: str
     operation_class: OperationClass
     offset: int | None = None
     outcomes: Mapping[str, str] = field(default_factory=dict)
+    after_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

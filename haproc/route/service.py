@@ -33,6 +33,7 @@ from haproc.route.model import (
     RowsRequest,
 )
 from haproc.route.model import Outcome as WriteOutcome
+from haproc.route.reads import Reads
 from haproc.route.results import Collected, Running, request_error
 from haproc.route.sessions import ClientSession, Sessions, settings_after, unknown
 from haproc.route.views import Views, last_part, rows_of, temporary_views
@@ -53,6 +54,7 @@ class RingService:
         *,
         defaults: Settings,
         fanout_parallel: bool,
+        reads: Reads,
     ) -> None:
         self._replica = replica
         self._core = replica.core
@@ -60,6 +62,7 @@ class RingService:
         self._rules = rules
         self._defaults = defaults
         self._fanout_parallel = fanout_parallel
+        self._reads = reads
         self._views = Views()
         self._shared: OrderedDict[tuple[str, str], Session] = OrderedDict()
         self.sessions = Sessions(engine.session, defaults, self._core.limits.sessions_max)
@@ -100,11 +103,34 @@ class RingService:
             statement = replace(statement, operation_class=OperationClass.SESSION)
         match statement.operation_class:
             case OperationClass.QUERY:
-                return await self._query(request, statement, settings, session)
+                answer = await self._reads.elsewhere(request)
+                return answer or await self._query(request, statement, settings, session)
             case OperationClass.SESSION:
                 return await self._session_statement(request, statement, session)
             case _:
                 return await self._write(request, statement, settings, session, since)
+
+    async def query_for_peer(self, request: Request, needed: int) -> Answer:
+        """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
+        settings = self._settings(None, request.catalog, request.schema)
+        statement = self._classify(
+            request.statement, settings, request.user, request.operation_class
+        )
+        if statement.operation_class is not OperationClass.QUERY:
+            raise RequestError(
+                FailureKind.REFUSED,
+                f"cluster {self._core.me} takes the statement for {statement.operation_class}, not "
+                "for a query",
+                error_class="HAPROC_NO_QUERY",
+                hint="the HAProcs' rules differ: restart those that have not read them",
+            )
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                self._check_serving()
+                await self._reads.for_peer(needed, request.timeout_s)
+                return await self._query(request, statement, settings, None)
+        except TimeoutError as error:
+            raise _timed_out(request.timeout_s, self._core.me) from error
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
@@ -184,7 +210,10 @@ class RingService:
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
-        return Answer(HaReport(self._core.me, OperationClass.QUERY), result)
+        # Its tables were read as they stood before its first piece came.
+        after = self._core.schedule.high
+        report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
+        return Answer(report, result)
 
     async def _session_statement(
         self, request: Request, statement: Statement, session: ClientSession | None
@@ -355,6 +384,7 @@ class RingService:
             operation.operation_class,
             offset,
             outcome.clusters or {self._core.me: Status.APPLIED.value, **others},
+            offset + 1,
         )
         applied = outcome.applied
         affected = applied.affected_rows

@@ -49,6 +49,7 @@ def test_dml_of_each_kind_reports_affected_rows_and_reaches_every_cluster(rig: R
             "log_offset": None,
             "outcomes": {},
             "affected_rows": None,
+            "after_offset": offsets[-1] + 1,
         }
         assert cursor.fetchall() == [(1, "a"), (2, "m"), (9, "n")]
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "a"), (2, "m"), (9, "n")]

@@ -17,6 +17,8 @@ from dmq import Json
 from haproc.classify.model import Kind, OperationClass, Statement
 from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
 from haproc.doors.apps import client_app, operator_app
+from haproc.doors.forwarded import Forwarded
+from haproc.doors.gate import Gate
 from haproc.doors.heartbeats import HeartbeatDoor
 from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
@@ -95,6 +97,7 @@ class CannedService:
     def __init__(self) -> None:
         self.table: dict[str, Canned] = {"SELECT 1": ONE, "INSERT": WRITE}
         self.requests: list[Request] = []
+        self.needed: list[int] = []
         self.rows: list[RowsRequest] = []
         self.sessions: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.streams: list[CannedStream] = []
@@ -122,8 +125,13 @@ class CannedService:
         self.streams.append(stream)
         self.finished.append(request.id)
         offset = None if canned.operation_class is OperationClass.QUERY else 7
-        report = HaReport("a", canned.operation_class, offset, canned.outcomes if offset else {})
+        outcomes = canned.outcomes if offset else {}
+        report = HaReport("a", canned.operation_class, offset, outcomes, 8 if offset else 5)
         return Answer(report, stream, canned.columns, canned.affected_rows)
+
+    async def query_for_peer(self, request: Request, needed: int) -> Answer:
+        self.needed.append(needed)
+        return await self.execute(request)
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         self.rows.append(request)
@@ -134,7 +142,7 @@ class CannedService:
         if canned.error is not None:
             raise canned.error
         self.finished.append(request.id)
-        report = HaReport("a", OperationClass.ASYNCHRONOUS, 8, {"a": "applied", "b": "queued"})
+        report = HaReport("a", OperationClass.ASYNCHRONOUS, 8, {"a": "applied", "b": "queued"}, 9)
         count = pa.ipc.open_stream(request.rows).read_all().num_rows
         return Answer(report, CannedStream(ONE.chunks), None, count)
 
@@ -377,7 +385,8 @@ async def door(
     heartbeats = HeartbeatDoor(config, members)
     metrics = Metrics("demo", "a", ["READY", "DOWN"])
     if operator:
-        app = operator_app(config, "a", peers, operators, status, metrics, heartbeats)
+        forwarded = Forwarded(service, Gate(config.limits.statements_max, metrics))
+        app = operator_app(config, "a", peers, operators, status, metrics, heartbeats, forwarded)
     else:
         app = client_app(config, "a", service, status, metrics)
     front = heartbeats.quick if operator else None

@@ -175,6 +175,7 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
                     "log_offset": 8,
                     "outcomes": {"a": "applied", "b": "queued"},
                     "affected_rows": 2,
+                    "after_offset": 9,
                 },
             }
         request = rig.service.rows[0]

@@ -91,6 +91,7 @@ async def test_statement_write_reports_offset_and_outcomes(tmp_path: Path) -> No
             "log_offset": 7,
             "outcomes": {"a": "applied"},
             "affected_rows": 1,
+            "after_offset": 8,
         }
 
 

@@ -1,0 +1,144 @@
+"""Has another HAProc run a query, over the doors between peers, and hands its result on.
+
+The result passes through piece by piece: a reader that is slow holds back the peer, and through
+it the peer's cluster. One that goes away ends the query there. A query is forwarded once: the peer
+runs it or refuses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import aiohttp
+
+from haproc.classify.model import OperationClass
+from haproc.config.model import Config
+from haproc.engine.interface import Chunk
+from haproc.membership.peers import PeerUnavailableError
+from haproc.route import pieces
+from haproc.route.model import Answer, FailureKind, HaReport, Request, RequestError
+from haproc.route.pieces import BrokenPiecesError, Piece
+
+PATH: Final = "/ha/v1/query"
+AFTER_HEADER: Final = "HAProc-After-Offset"
+_MARGIN_S: Final = 0.5
+"""What an answer may take on its way beyond the time that the peer was given."""
+
+
+class HttpForwarding:
+    """Implements `haproc.route.reads.Forwarding`; close it with ``aclose``."""
+
+    def __init__(self, config: Config, me: str) -> None:
+        self._urls = {c.name: c.peer.url for c in config.clusters if c.name != me}
+        self._connect_s = config.timeouts.peer_s
+        self._headers = {"Authorization": f"Bearer {config.secret}"}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
+        """See Forwarding."""
+        url = self._urls[peer] + PATH
+        body = _body(request, needed, timeout_s)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._connect_s, sock_read=timeout_s + _MARGIN_S
+        )
+        try:
+            response = await self._open().post(
+                url, json=body, timeout=timeout, allow_redirects=False
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise PeerUnavailableError(f"peer {peer} at {url}: {error}") from error
+        try:
+            if response.status != 200:
+                raise _refusal(peer, await response.read())
+            after = int(response.headers[AFTER_HEADER])
+        except (aiohttp.ClientError, OSError, TimeoutError, KeyError, ValueError) as error:
+            response.close()
+            raise PeerUnavailableError(f"peer {peer} at {url}: {error!r}") from error
+        except BaseException:
+            response.close()
+            raise
+        report = HaReport(peer, OperationClass.QUERY, after_offset=after)
+        return Answer(report, Relayed(peer, response))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
+
+
+def _body(request: Request, needed: int, timeout_s: float) -> dict[str, Any]:
+    return {
+        "request_id": request.id,
+        "statement": request.statement,
+        "user": request.user,
+        "catalog": request.catalog,
+        "schema": request.schema,
+        "operation_class": request.operation_class,
+        "needed": needed,
+        "timeout_s": max(round(timeout_s, 3), 0.001),
+    }
+
+
+def _refusal(peer: str, data: bytes) -> Exception:
+    """Return what to raise for a peer's error: another peer may do better, or nobody does."""
+    try:
+        error = pieces.read_error(data)
+    except BrokenPiecesError as broken:
+        return PeerUnavailableError(f"peer {peer}: {broken}")
+    if error.kind is FailureKind.AVAILABILITY:
+        return PeerUnavailableError(f"peer {peer}: {error.message}")
+    return error
+
+
+class Relayed:
+    """A peer's result on its way to a client; raises RequestError."""
+
+    def __init__(self, peer: str, response: aiohttp.ClientResponse) -> None:
+        self._peer = peer
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        content = self._response.content
+        while True:
+            try:
+                kind, rows, size = pieces.read_head(await content.readexactly(pieces.HEAD_BYTES))
+                if kind is Piece.END:
+                    await content.read()  # the body's end, so that the connection can be kept
+                    return
+                data = await content.readexactly(size)
+                failure = pieces.read_error(data) if kind is Piece.ERROR else None
+            except (
+                aiohttp.ClientError,
+                OSError,
+                TimeoutError,
+                asyncio.IncompleteReadError,
+                BrokenPiecesError,
+            ) as error:
+                raise self._broken_off(error) from error
+            if failure is not None:
+                raise failure
+            yield Chunk(data, rows)
+
+    async def aclose(self) -> None:
+        """Stop the query if it still runs: the peer sees its connection end."""
+        self._response.close()
+
+    def _broken_off(self, error: Exception) -> RequestError:
+        return RequestError(
+            FailureKind.AVAILABILITY,
+            f"the result from cluster {self._peer} broke off: {error!r}",
+            error_class="HAPROC_AVAILABILITY",
+            hint="ask the next HAProc with the same request_id",
+        )

@@ -1,0 +1,134 @@
+"""Where a query is fresh enough, and what to do while it is not.
+
+Every level comes down to one number, the *need*: so many records of the log, counted from its
+beginning, must be applied where the query runs before it starts. Applied means that every record
+below is; what runs out of order above that is not counted.
+
+- ``session``: what the client wrote and saw before.
+- ``linearizable``: the log's end, read after the request came. Whatever was acknowledged to anybody
+  before that stands below it.
+- ``bounded``: that end less ``lag_max``. So the bound never rests on an end that was known earlier,
+  nor on what a peer told of itself: a cluster that is asked by a peer waits for the same number.
+
+A need never moves once it is known, so a cluster that goes on applying gets there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from haproc.config.model import Consistency
+from haproc.route.model import Freshness
+
+LEVELS_OF_THE_LOG = frozenset({Consistency.BOUNDED, Consistency.LINEARIZABLE})
+"""Levels that are measured against the log's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another cluster as its HAProc told last. ``applied``: what it had applied then, at least."""
+
+    name: str
+    serving: bool
+    applied: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Run it here, now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until this cluster has what is needed, or the time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Have this peer run it."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Nobody can; ``why`` tells how far each cluster is."""
+
+    why: str
+
+
+Decision: TypeAlias = Serve | Wait | Forward | Refuse
+
+
+def need(wanted: Freshness, cluster: str, log_end: int) -> int:
+    """Return what the cluster must have applied. ``log_end`` counts where the level asks for it.
+
+    For a name that no cluster has, it is what any cluster must have applied.
+    """
+    if wanted.level is Consistency.ANY:
+        return 0
+    least = max([wanted.after_offset, *(at for name, at in wanted.seen if name != cluster)])
+    match wanted.level:
+        case Consistency.LINEARIZABLE:
+            return max(least, log_end)
+        case Consistency.BOUNDED:
+            return max(least, log_end - wanted.lag_max)
+    return least
+
+
+def decide(
+    wanted: Freshness,
+    me: str,
+    applied: int,
+    log_end: int,
+    peers: Sequence[Peer],
+    *,
+    waited: bool,
+    may_forward: bool,
+    asked: Collection[str] = (),
+) -> Decision:
+    """Decide what happens to a query next.
+
+    ``waited``: the time for waiting is over. ``asked``: peers that were asked in vain.
+    """
+    if applied >= need(wanted, me, log_end):
+        return Serve()
+    if may_forward and (waited or wanted.level is Consistency.BOUNDED):
+        fit = [p for p in peers if p.name not in asked and _fits(p, wanted, log_end)]
+        if fit:
+            return Forward(max(fit, key=_applied).name)
+    return Refuse(_why(wanted, me, applied, log_end, peers)) if waited else Wait()
+
+
+def _fits(peer: Peer, wanted: Freshness, log_end: int) -> bool:
+    return peer.serving and _applied(peer) >= need(wanted, peer.name, log_end)
+
+
+def _applied(peer: Peer) -> int:
+    return -1 if peer.applied is None else peer.applied
+
+
+def _why(wanted: Freshness, me: str, applied: int, log_end: int, peers: Iterable[Peer]) -> str:
+    standings = [_standing(me, applied, need(wanted, me, log_end))]
+    for peer in peers:
+        if not peer.serving or peer.applied is None:
+            standings.append(f"{peer.name} is out of service")
+        else:
+            standings.append(_standing(peer.name, peer.applied, need(wanted, peer.name, log_end)))
+    return (
+        f"all clusters are down or too far behind for {asked_for(wanted)}: {', '.join(standings)}"
+    )
+
+
+def _standing(name: str, applied: int, needed: int) -> str:
+    missing = needed - applied
+    return f"{name} has what is needed" if missing <= 0 else f"{name} lacks {missing} records"
+
+
+def asked_for(wanted: Freshness) -> str:
+    """Return the level and its bound, for people."""
+    if wanted.level is Consistency.BOUNDED:
+        return f"consistency bounded (acceptable_offset_lag {wanted.lag_max})"
+    return f"consistency {wanted.level.value}"

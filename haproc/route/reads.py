@@ -1,0 +1,196 @@
+"""Sees to it that a query runs where it is fresh enough: waits, forwards, or refuses.
+
+The decisions are those of `freshness`. What this adds is the log's end, read after the request
+came, and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from dmq import LogError
+from haproc.config.model import Consistency
+from haproc.config.model import Reads as Rules
+from haproc.failure import words_of
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import SERVING
+from haproc.membership.view import Peer as MemberPeer
+from haproc.replicate.replica import Replica
+from haproc.route.freshness import (
+    LEVELS_OF_THE_LOG,
+    Forward,
+    Peer,
+    Refuse,
+    Serve,
+    Wait,
+    asked_for,
+    decide,
+    need,
+)
+from haproc.route.log_end import LogEnd
+from haproc.route.model import Answer, FailureKind, Freshness, Request, RequestError
+
+NOT_FRESH = "HAPROC_NOT_FRESH"
+_OF_THE_TIMEOUT = 0.9
+"""Waiting takes no more of a request's own time than this, so that the client hears why."""
+
+
+class Forwarding(Protocol):
+    """How a query gets to another cluster."""
+
+    async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
+        """Have a peer run the query once it has applied ``needed`` records.
+
+        Raises PeerUnavailableError where another peer may do better, and RequestError.
+        """
+        ...
+
+
+class Counts(Protocol):
+    """What is counted of reads."""
+
+    def read(self, level: str) -> None:
+        """A query of this level came."""
+        ...
+
+    def read_waited(self, level: str, seconds: float) -> None:
+        """A query waited for this cluster."""
+        ...
+
+    def read_forwarded(self, peer: str) -> None:
+        """A peer runs a query that came here."""
+        ...
+
+
+class Reads:
+    """See the module. ``peers`` tells what is known of the other clusters now."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        rules: Rules,
+        peers: Callable[[], Sequence[Peer]],
+        forwarding: Forwarding | None,
+        counts: Counts,
+    ) -> None:
+        self._replica = replica
+        self._core = replica.core
+        self._rules = rules
+        self._peers = peers
+        self._forwarding = forwarding
+        self._counts = counts
+        self._log_end = LogEnd(replica.read_end)
+
+    async def elsewhere(self, request: Request) -> Answer | None:
+        """Return None when the query may start here, now; or a peer's answer to it.
+
+        Raises RequestError if it can be answered nowhere.
+        """
+        wanted = request.freshness
+        self._counts.read(wanted.level.value)
+        if wanted.level is Consistency.ANY:
+            return None
+        came_at = asyncio.get_running_loop().time()
+        ends_at = came_at + self._wait_s(request.timeout_s)
+        log_end = await self._end(wanted, ends_at) if wanted.level in LEVELS_OF_THE_LOG else 0
+        may_forward = self._forwarding is not None and request.session_id is None
+        waited, asked = False, set[str]()
+        while True:
+            decision = decide(
+                wanted,
+                self._core.me,
+                self._core.schedule.low,
+                log_end,
+                self._peers(),
+                waited=waited,
+                may_forward=may_forward,
+                asked=asked,
+            )
+            match decision:
+                case Serve():
+                    self._check_serving()
+                    return None
+                case Wait():
+                    needed = need(wanted, self._core.me, log_end)
+                    waited = not await self._wait(wanted, needed, ends_at)
+                case Forward(peer):
+                    asked.add(peer)
+                    answer = await self._forward(peer, request, log_end, came_at)
+                    if answer is not None:
+                        return answer
+                case Refuse(why):
+                    raise _not_fresh(why)
+
+    async def for_peer(self, needed: int, timeout_s: float) -> None:
+        """Wait until a query that a peer forwarded may start here; raises RequestError."""
+        wanted = Freshness(Consistency.SESSION, after_offset=needed)
+        ends_at = asyncio.get_running_loop().time() + self._wait_s(timeout_s)
+        if self._core.schedule.low < needed and not await self._wait(wanted, needed, ends_at):
+            missing = needed - self._core.schedule.low
+            raise _not_fresh(f"{self._core.me} lacks {missing} records")
+        self._check_serving()
+
+    def _wait_s(self, timeout_s: float) -> float:
+        return min(self._rules.wait_s, _OF_THE_TIMEOUT * timeout_s)
+
+    async def _end(self, wanted: Freshness, ends_at: float) -> int:
+        try:
+            async with asyncio.timeout_at(ends_at):
+                return await self._log_end.read()
+        except (LogError, TimeoutError) as error:
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"the log did not tell its end, which {asked_for(wanted)} needs: {words_of(error)}",
+                error_class="HAPROC_LOG_UNAVAILABLE",
+                hint="ask the next HAProc with the same request_id, or with consistency session",
+            ) from error
+
+    async def _wait(self, wanted: Freshness, needed: int, ends_at: float) -> bool:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with asyncio.timeout_at(ends_at):
+                await self._replica.applied(needed)
+        except TimeoutError:
+            return False
+        finally:
+            self._counts.read_waited(wanted.level.value, clock() - began)
+        return True
+
+    async def _forward(
+        self, peer: str, request: Request, log_end: int, came_at: float
+    ) -> Answer | None:
+        assert self._forwarding is not None
+        needed = need(request.freshness, peer, log_end)
+        left_s = request.timeout_s - (asyncio.get_running_loop().time() - came_at)
+        try:
+            answer = await self._forwarding.query(peer, request, needed, left_s)
+        except PeerUnavailableError:
+            return None
+        self._counts.read_forwarded(peer)
+        return answer
+
+    def _check_serving(self) -> None:
+        if self._core.state not in SERVING:
+            raise self._replica.unavailable()
+
+
+def readers(peers: Mapping[str, MemberPeer]) -> list[Peer]:
+    """Return what the view of the ring says of the other clusters as places to run queries."""
+    found = []
+    for name, peer in peers.items():
+        told = peer.beat or peer.report
+        serving = peer.alive and told is not None and told.state in SERVING
+        found.append(Peer(name, serving, peer.report.cursor if peer.report is not None else None))
+    return found
+
+
+def _not_fresh(why: str) -> RequestError:
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        why,
+        error_class=NOT_FRESH,
+        hint="ask the next HAProc with the same request_id, or ask for less",
+    )

@@ -1,0 +1,294 @@
+"""Clients that write and read at every level while things break, and what they must never see.
+
+The real `haproc.route.reads` decides; a query looks into the simulated cluster's tables, some time
+after it was sent there. What a client holds is haclient's own account of it. For each read:
+
+- *linearizable*: everything is there whose record stood in the log when the read began (so all that
+  was acknowledged to anybody), and everything that a read which had ended before has shown;
+- *bounded*: the same but for the newest records, as many as the bound says;
+- *session*: everything that this client wrote and saw before, on whichever cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dmq import decode
+from haclient.freshness import Seen
+from haproc.classify.model import OperationClass
+from haproc.config.model import Consistency
+from haproc.config.model import Reads as Rules
+from haproc.engine.errors import EngineError
+from haproc.membership.peers import PeerUnavailableError
+from haproc.replicate.operation import Operation, from_record
+from haproc.replicate.outcomes import Status
+from haproc.replicate.replica import Replica
+from haproc.route.freshness import Peer
+from haproc.route.model import Answer, FailureKind, Freshness, HaReport, Request, RequestError
+from haproc.route.reads import Reads, readers
+from tests.simulation.clock import run
+from tests.simulation.ring import Life, Refused, Ring
+from tests.simulation.scenario import Attempted, Report, Scenario, insert
+
+TABLES = ("ids", "copies")
+"""What is read: two tables, so that operations run side by side."""
+BOUND = 3
+RULES = Rules(wait_s=4)
+
+
+@dataclass
+class Shown:
+    """A query's result; stands where a stream of Arrow does."""
+
+    ids: frozenset[str]
+
+
+@dataclass
+class Counted:
+    """What happened to reads, all together."""
+
+    levels: dict[str, int] = field(default_factory=dict)
+    waits: int = 0
+    forwarded: int = 0
+
+    def read(self, level: str) -> None:
+        self.levels[level] = self.levels.get(level, 0) + 1
+
+    def read_waited(self, level: str, seconds: float) -> None:
+        self.waits += 1
+
+    def read_forwarded(self, peer: str) -> None:
+        self.forwarded += 1
+
+
+class Doors:
+    """What each process has in front of its replica, for reads."""
+
+    def __init__(self, ring: Ring, rng: random.Random) -> None:
+        self.ring = ring
+        self.rng = rng
+        self.counted = Counted()
+        self._reads: dict[Life, Reads] = {}
+
+    def reads(self, life: Life) -> Reads:
+        """Return a process's reads, made when first asked for."""
+        if life not in self._reads:
+
+            def peers() -> Sequence[Peer]:
+                return readers(life.members.peers())
+
+            forwarding = SimForwarding(self, life)
+            self._reads[life] = Reads(life.replica, RULES, peers, forwarding, self.counted)
+        return self._reads[life]
+
+    async def ask(self, name: str, request: Request) -> tuple[frozenset[str], HaReport]:
+        """A client's query to one node; raises Refused and RequestError."""
+        life = self.ring.nodes[name].life
+        if life is None:
+            raise Refused
+
+        async def work(replica: Replica) -> Answer:
+            if not replica.serving:
+                raise replica.unavailable()
+            return await self.reads(life).elsewhere(request) or await self.look(life)
+
+        answer = await life.call(work)
+        assert isinstance(answer.result, Shown)
+        return answer.result.ids, answer.report
+
+    async def look(self, life: Life) -> Answer:
+        """Run the query on the process's own cluster."""
+        spark, rng = life.node.spark, self.rng
+        try:
+            await life.check()
+            await asyncio.sleep(rng.expovariate(20))
+            spark._check()
+            found = spark.dump()
+            await asyncio.sleep(rng.expovariate(20))
+            spark._check()
+        except EngineError as error:
+            raise RequestError(FailureKind.AVAILABILITY, str(error), error_class="SIM") from error
+        await life.check()
+        ids = frozenset(str(row[0]) for table in TABLES for row in found.get(table, []))
+        after = life.replica.core.schedule.high
+        report = HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
+        return Answer(report, Shown(ids))  # type: ignore[arg-type]
+
+
+class SimForwarding:
+    """Queries from node to node; what the peer is told may come late or never."""
+
+    def __init__(self, doors: Doors, life: Life) -> None:
+        self._doors = doors
+        self._life = life
+
+    async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
+        doors, ring = self._doors, self._doors.ring
+        life = ring.nodes[peer].life
+        await self._life.check()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.sleep(doors.rng.uniform(0, ring.weather.delay_s))
+                if life is None:
+                    raise Refused
+                if not ring.joined(self._life.node.name, peer):
+                    await asyncio.sleep(timeout_s)
+
+                async def work(replica: Replica) -> Answer:
+                    assert life is not None
+                    await doors.reads(life).for_peer(needed, timeout_s)
+                    return await doors.look(life)
+
+                answer = await life.call(work)
+        except (Refused, TimeoutError, RequestError) as error:
+            raise PeerUnavailableError(peer) from error
+        await self._life.check()
+        return answer
+
+
+@dataclass
+class Read:
+    """A read and what it must show."""
+
+    level: Consistency
+    client: int
+    end_before: int
+    """The log's end when it began."""
+    must_show: frozenset[str]
+    shown: frozenset[str] = frozenset()
+    cluster: str = ""
+    began_at: float = 0.0
+
+
+class ReadScenario(Scenario):
+    """See the module."""
+
+    def __init__(self, seed: int, steps: int = 24, clients: int = 4) -> None:
+        super().__init__(seed, writes_per_client=steps, clients=clients)
+        self.read_rng = random.Random(f"{seed}/reads")
+        self.doors = Doors(self.ring, self.read_rng)
+        self.done: list[Read] = []
+        self.shown_to_anybody: frozenset[str] = frozenset()
+        self.answered_by: dict[str, tuple[str, int]] = {}
+        """Who acknowledged a write, and its token."""
+        for node in self.ring.nodes.values():
+            node.spark.statement_s = self.read_rng.choice((0, 0, 0.3, 1))
+
+    async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
+        """Try the nodes in order, round after round."""
+        table = "ids" if attempt.what == "set" else "copies"
+        for _ in range(6):
+            for name in list(order):
+                try:
+                    async with asyncio.timeout(8):
+                        op = insert(attempt.id, table, name)
+                        age_s = asyncio.get_running_loop().time() - attempt.started_at
+                        offset, outcome = await self.ring.submit(name, op, 6, age_s)
+                except (Refused, TimeoutError, RequestError):
+                    order.append(order.pop(0))
+                    continue
+                assert outcome.status is Status.APPLIED
+                self.answered_by[attempt.id] = name, offset + 1
+                return True
+            await asyncio.sleep(self.read_rng.uniform(0.1, 1))
+        return None
+
+    async def client(self, number: int) -> None:
+        """Write and read in turn, and keep what was written and seen."""
+        rng = self.read_rng
+        order = list(self.ring.names)
+        order = order[number % len(order) :] + order[: number % len(order)]
+        seen, known = Seen(), frozenset[str]()
+        plain = number % 2 == 1  # such a client keeps one number for all
+        for n in range(self.writes_per_client):
+            await asyncio.sleep(rng.expovariate(4))
+            if rng.random() < 0.4:
+                seen, known = await self.step(f"r{number}n{n}", order, seen, known, plain)
+                continue
+            level = rng.choice(tuple(Consistency))
+            found = await self.read(level, number, order, seen, known, plain)
+            if found is not None:
+                seen, known = found
+
+    async def step(
+        self, op_id: str, order: list[str], seen: Seen, known: frozenset[str], plain: bool
+    ) -> tuple[Seen, frozenset[str]]:
+        """Write once."""
+        attempt = Attempted(op_id, self.read_rng.choice(("set", "set", "aside")))
+        attempt.started_at = asyncio.get_running_loop().time()
+        self.attempts.append(attempt)
+        attempt.acknowledged = await self.write(attempt, order, 0)
+        attempt.ended_at = asyncio.get_running_loop().time()
+        if not attempt.acknowledged:
+            return seen, known
+        cluster = "" if plain else self.answered_by[op_id][0]
+        return seen.after(cluster, self.answered_by[op_id][1]), known | {op_id}
+
+    async def read(
+        self,
+        level: Consistency,
+        number: int,
+        order: list[str],
+        seen: Seen,
+        known: frozenset[str],
+        plain: bool,
+    ) -> tuple[Seen, frozenset[str]] | None:
+        """Read once, on the first node that answers."""
+        told = tuple(sorted(seen.by_cluster.items()))
+        wanted = Freshness(level, BOUND, seen.after_offset, told)
+        request = Request("r", "SELECT", "", freshness=wanted, timeout_s=6)
+        must_show = known if level is Consistency.SESSION else frozenset()
+        if level is Consistency.LINEARIZABLE:
+            must_show = self.shown_to_anybody
+        now = asyncio.get_running_loop().time()
+        read = Read(level, number, self.ring.store.end, must_show, began_at=now)
+        for _ in range(2 * len(order)):
+            try:
+                async with asyncio.timeout(8):
+                    ids, report = await self.doors.ask(order[0], request)
+            except (Refused, TimeoutError, RequestError):
+                order.append(order.pop(0))
+                await asyncio.sleep(self.read_rng.uniform(0.01, 0.5))
+                continue
+            read.shown, read.cluster = ids, report.cluster
+            self.done.append(read)
+            self.shown_to_anybody |= ids
+            cluster = "" if plain else report.cluster
+            return seen.after(cluster, report.after_offset), known | ids
+        return None
+
+    # -- the checker -----------------------------------------------------------------------
+
+    def check(self, report: Report) -> None:
+        """Hold every read against what it had to show."""
+        super().check(report)
+        written = self.written()
+        for read in self.done:
+            bound = {Consistency.LINEARIZABLE: 0, Consistency.BOUNDED: BOUND}.get(read.level)
+            must_show = read.must_show
+            if bound is not None:
+                must_show |= {i for offset, i in written if offset < read.end_before - bound}
+            missing = sorted(must_show - read.shown)
+            if missing:
+                report.problems.append(
+                    f"{read.level} read of client {read.client} on {read.cluster}, begun at "
+                    f"{read.began_at:.3f}, lacks {missing[:5]}"
+                )
+
+    def written(self) -> list[tuple[int, str]]:
+        """Return every INSERT in the log, with its offset."""
+        found = []
+        for offset, data in self.ring.store.stored_from(0, 10**6, 10**9):
+            message = from_record(decode(data))
+            if isinstance(message, Operation) and message.id.startswith("r"):
+                found.append((offset, message.id))
+        return found
+
+
+def simulate_reads(seed: int) -> tuple[Report, Counted]:
+    """Run one seed; return what it came to and what happened to reads."""
+    scenario = ReadScenario(seed)
+    return run(scenario.main()), scenario.doors.counted

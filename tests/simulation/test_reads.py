@@ -1,0 +1,216 @@
+"""Reads show what their levels promise, over many seeds; rules broken on purpose are found."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from haclient.freshness import NOTHING_SEEN, Seen
+from haproc.config.model import Consistency
+from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.replicate.schedule import Schedule
+from haproc.route import freshness, reads
+from haproc.route.freshness import Serve
+from haproc.route.model import Freshness, Request
+from haproc.route.reads import Reads
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.reads import RULES, Counted, Doors, simulate_reads
+from tests.simulation.ring import MEMBERSHIP
+from tests.simulation.scenario import insert
+
+SEEDS = 30
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_reads_under_every_kind_of_fault_show_what_was_promised() -> None:
+    found, total = [], Counted()
+    for seed in range(SEEDS):
+        report, counted = simulate_reads(seed)
+        found += [(seed, report.problems[:3])] if report.problems else []
+        total.waits += counted.waits
+        total.forwarded += counted.forwarded
+        for level, count in counted.levels.items():
+            total.levels[level] = total.levels.get(level, 0) + count
+    assert found == []
+    # The runs were not idle.
+    assert min(total.levels[level] for level in Consistency) > 5 * SEEDS
+    assert total.waits > 5 * SEEDS and total.forwarded > 0
+
+
+def nothing_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """Run every query at once, wherever it came."""
+    patch.setattr(reads, "decide", lambda *given, **named: Serve())
+
+
+def end_known_before(patch: pytest.MonkeyPatch) -> None:
+    """Judge by the end of the log that this HAProc happens to know."""
+
+    async def known(self: Reads, wanted: Freshness, ends_at: float) -> int:
+        return self._replica.log_end
+
+    patch.setattr(Reads, "_end", known)
+
+
+def tokens_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Take what other clusters have shown for shown here, too."""
+    original = freshness.need
+
+    def careless(wanted: Freshness, cluster: str, log_end: int) -> int:
+        return original(Freshness(wanted.level, wanted.lag_max), cluster, log_end)
+
+    for module in (freshness, reads):
+        patch.setattr(module, "need", careless)
+
+
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        nothing_waited_for,
+        end_known_before,
+        tokens_not_looked_at,
+    ],
+)
+def test_rule_of_reading_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    assert any(simulate_reads(seed)[0].problems for seed in range(60))
+
+
+# -- stories ------------------------------------------------------------------------------------
+
+
+def query(level: Consistency, seen: Seen = NOTHING_SEEN, timeout_s: float = 30) -> Request:
+    told = tuple(sorted(seen.by_cluster.items()))
+    wanted = Freshness(level, 2, seen.after_offset, told)
+    return Request("r", "SELECT", "", freshness=wanted, timeout_s=timeout_s)
+
+
+async def tables(stage: Stage) -> Doors:
+    for n, sql in enumerate(("CREATE TABLE ids (id)", "CREATE TABLE copies (n)")):
+        await stage.submit("a", ddl("a", f"setup{n}", sql))
+    await stage.ready("a", "b", "c")
+    return Doors(stage.ring, random.Random(1))
+
+
+async def out_of_order(stage: Stage) -> None:
+    """What one cluster shows while an earlier operation is still under way there."""
+    doors = await tables(stage)
+    stage.node("a").spark.poison_word = "first"
+    for name in "bc":
+        stage.node(name).spark.statement_s = 2
+    first = asyncio.ensure_future(stage.submit("a", insert("first", "ids", "a")))
+    await stage.submit("a", insert("second", "copies", "a"))
+    shown, report = await doors.ask("a", query(Consistency.ANY))
+    assert shown == {"second"}
+    seen = Seen().after(report.cluster, report.after_offset)
+    # The same cluster does not wait for what it is at: it has shown what it has shown.
+    began = stage.now
+    shown, _ = await doors.ask("a", query(Consistency.SESSION, seen))
+    assert shown == {"second"} and stage.now - began < 1
+    stage.node("a").kill()
+    stage.node("c").kill()
+    await asyncio.gather(first, return_exceptions=True)
+    # Another one that has not got there yet waits for both.
+    behind = stage.node("b").replica
+    assert behind is not None and behind.core.schedule.low < report.after_offset
+    shown, _ = await doors.ask("b", query(Consistency.SESSION, seen))
+    assert shown == {"first", "second"}
+
+
+def test_session_read_after_failover_shows_what_ran_out_of_order_elsewhere() -> None:
+    story(out_of_order)
+
+
+def test_token_without_what_ran_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "high", property(lambda self: self.low))
+    with pytest.raises(AssertionError):
+        story(out_of_order)
+
+
+def test_bounded_read_on_a_lagging_cluster_is_forwarded_to_the_least_lagging() -> None:
+    async def tell(stage: Stage) -> None:
+        doors = await tables(stage)
+        for name in "bc":
+            stage.node(name).spark.statement_s = 20
+        written = [f"w{n}" for n in range(12)]
+        for op_id in written:
+            await stage.submit("a", insert(op_id, "ids", "a"))
+        await asyncio.sleep(2 * MEMBERSHIP.report_interval_s)
+        shown, report = await doors.ask("c", query(Consistency.BOUNDED))
+        assert report.cluster == "a" and shown == set(written)
+        assert doors.counted.forwarded == 1 and doors.counted.waits == 0
+        # A linearizable one waits first; then it is forwarded, too.
+        began = stage.now
+        shown, report = await doors.ask("c", query(Consistency.LINEARIZABLE))
+        assert report.cluster == "a" and shown == set(written)
+        assert RULES.wait_s <= stage.now - began < RULES.wait_s + 1
+        # At any level nothing is asked or waited for.
+        shown, report = await doors.ask("c", query(Consistency.ANY))
+        assert report.cluster == "c" and shown < set(written)
+
+    story(tell)
+
+
+def test_read_that_nobody_can_answer_is_refused_with_every_clusters_lag() -> None:
+    async def tell(stage: Stage) -> None:
+        doors = await tables(stage)
+        for name in "bc":
+            stage.node(name).spark.statement_s = 60
+        for n in range(9):
+            await stage.submit("a", insert(f"w{n}", "ids", "a"))
+        stage.node("a").kill()
+        await asyncio.sleep(2 * MEMBERSHIP.window_s)
+        with pytest.raises(RequestError) as caught:
+            await doors.ask("b", query(Consistency.BOUNDED))
+        error = caught.value
+        assert (error.kind, error.outcome) == (FailureKind.AVAILABILITY, Outcome.NOT_SENT)
+        assert error.error_class == "HAPROC_NOT_FRESH"
+        assert "all clusters are down or too far behind" in error.message
+        assert "acceptable_offset_lag 2" in error.message
+        assert "b lacks 7 records, c lacks 7 records, a is out of service" in error.message
+
+    story(tell)
+
+
+def test_read_measured_by_the_log_is_refused_while_the_log_is_away() -> None:
+    async def tell(stage: Stage) -> None:
+        doors = await tables(stage)
+        await stage.submit("a", insert("mine", "ids", "a"))
+        _, report = await doors.ask("a", query(Consistency.ANY))
+        seen = Seen().after("b", report.after_offset)
+        stage.ring.weather.log_away = True
+        for level in (Consistency.BOUNDED, Consistency.LINEARIZABLE):
+            with pytest.raises(RequestError, match="the log did not tell its end"):
+                await doors.ask("a", query(level))
+        shown, _ = await doors.ask("a", query(Consistency.SESSION, seen))
+        assert shown == {"mine"}
+
+    story(tell)
+
+
+def test_read_that_waits_ends_when_its_cluster_leaves_service() -> None:
+    async def tell(stage: Stage) -> None:
+        doors = await tables(stage)
+        stage.node("a").spark.poison_word = "w0"
+        asked = asyncio.ensure_future(stage.submit("b", insert("w0", "ids", "b")))
+        await asked
+        read = asyncio.ensure_future(doors.ask("a", query(Consistency.LINEARIZABLE)))
+        await asyncio.sleep(1)
+        began = stage.now
+        stage.node("a").spark.kill()
+        with pytest.raises(RequestError, match="cluster a is DOWN"):
+            await read
+        assert stage.now - began < RULES.wait_s - 1
+
+    story(tell)
