@@ -92,14 +92,14 @@ def _body(request: Request, needed: int, timeout_s: float) -> dict[str, Any]:
 
 
 def _refusal(peer: str, data: bytes) -> Exception:
-    """Return what to raise for a peer's error: another peer may do better, or nobody does."""
+    """Return what to raise for a peer's error: only the statement's own is everybody's."""
     try:
         error = pieces.read_error(data)
     except BrokenPiecesError as broken:
         return PeerUnavailableError(f"peer {peer}: {broken}")
-    if error.kind is FailureKind.AVAILABILITY:
-        return PeerUnavailableError(f"peer {peer}: {error.message}")
-    return error
+    if error.kind is FailureKind.APPLICATION:
+        return error
+    return PeerUnavailableError(f"peer {peer}: {error.message}")
 
 
 class Relayed:

@@ -153,3 +153,11 @@ def test_prompt_runs_statements_over_several_lines_and_keeps_history(
     history = tmp_path / "haclient" / "history"
     assert "+1; WRONG;" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
+
+
+def test_sql_with_a_read_level_asks_for_it(server: Server, capsys: Capture) -> None:
+    words = ["--consistency", "bounded", "--acceptable-offset-lag", "7"]
+    assert cli.main(["sql", *words, "SELECT 1"]) == 0
+    assert server.seen[0]["consistency"] == "bounded"
+    assert server.seen[0]["acceptable_offset_lag"] == 7
+    capsys.readouterr()

@@ -358,3 +358,36 @@ async def test_last_offset_is_the_highest_that_an_answer_named(
     with pytest.raises(haclient.Error):
         await run(connection)
     assert connection.last_offset == 9
+
+
+async def test_connection_sends_the_tokens_of_all_its_answers(
+    connect: Open, servers: list[Server]
+) -> None:
+    first, second = servers[:2]
+    connection = connect([first, second], discover=False, consistency="session", after_offset=2)
+    for ha in ({"log_offset": 7, "after_offset": 8}, {"after_offset": 11}, {"after_offset": 9}):
+        first.script.append(answering(None, {"cluster": "a", **ha}))
+        await run(connection)
+    assert connection.after_offset == 11
+    first.script.append(failing(503, "availability", "HAPROC_NOT_FRESH", outcome="NOT_SENT"))
+    second.script.append(answering(None, {"cluster": "b", "after_offset": 12}))
+    await run(connection)
+    sent = first.seen + second.seen
+    assert [body.get("seen") for body in sent] == [None, {"a": 8}, *[{"a": 11}] * 3]
+    assert {(body["after_offset"], body["consistency"]) for body in sent} == {(2, "session")}
+    assert connection.after_offset == 12
+
+
+async def test_level_of_one_statement_goes_before_the_connections(
+    connect: Open, servers: list[Server]
+) -> None:
+    server = servers[0]
+    connection = connect([server], discover=False, consistency="session", after_offset=2)
+    await run(connection, consistency="any")
+    assert server.seen[-1]["consistency"] == "any" and "after_offset" not in server.seen[-1]
+    await run(connection, consistency="bounded", acceptable_offset_lag=5)
+    asked = ("bounded", 5, 2)
+    fields = ("consistency", "acceptable_offset_lag", "after_offset")
+    assert tuple(server.seen[-1][field] for field in fields) == asked
+    with pytest.raises(haclient.InterfaceError, match="acceptable_offset_lag"):
+        await run(connection, acceptable_offset_lag="5")

@@ -1,0 +1,114 @@
+"""Where a query may run: never where less is applied than its level promises."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.config.model import Consistency
+from haproc.route.freshness import Forward, Peer, Refuse, Serve, Wait, decide, need
+from haproc.route.model import Freshness
+
+NAMES = ("a", "b", "c", "d")
+offsets = st.integers(0, 40)
+wanted_s = st.builds(
+    Freshness,
+    st.sampled_from(Consistency),
+    offsets,
+    offsets,
+    st.dictionaries(st.sampled_from(NAMES), offsets).map(lambda seen: tuple(sorted(seen.items()))),
+)
+peers_s = st.lists(
+    st.builds(Peer, st.sampled_from(NAMES[1:]), st.booleans(), st.none() | offsets),
+    unique_by=lambda peer: peer.name,
+)
+
+
+@given(wanted_s, offsets, offsets, peers_s, st.booleans(), st.booleans(), st.sets(st.just("b")))
+def test_query_goes_only_where_it_is_fresh_enough(
+    wanted: Freshness,
+    applied: int,
+    log_end: int,
+    peers: list[Peer],
+    waited: bool,
+    may_forward: bool,
+    asked: set[str],
+) -> None:
+    decision = decide(
+        wanted, "a", applied, log_end, peers, waited=waited, may_forward=may_forward, asked=asked
+    )
+    missing = need(wanted, "a", log_end) - applied
+    fit = {
+        peer.name: peer.applied
+        for peer in peers
+        if peer.serving
+        and peer.applied is not None
+        and peer.applied >= need(wanted, peer.name, log_end)
+        and peer.name not in asked
+    }
+    match decision:
+        case Serve():
+            assert missing <= 0
+        case Wait():
+            assert missing > 0 and not waited
+        case Forward(name):
+            assert missing > 0 and may_forward
+            assert fit[name] == max(fit.values())
+        case Refuse(why):
+            assert missing > 0 and waited and not (fit and may_forward)
+            assert f"a lacks {missing} records" in why
+            assert all(peer.name in why for peer in peers)
+    if missing > 0 and fit and may_forward and wanted.level is Consistency.BOUNDED:
+        assert isinstance(decision, Forward)
+
+
+@given(wanted_s, offsets, st.sampled_from(NAMES))
+def test_need_is_what_the_level_says(wanted: Freshness, log_end: int, name: str) -> None:
+    needed = need(wanted, name, log_end)
+    others = [offset for cluster, offset in wanted.seen if cluster != name]
+    session = max([wanted.after_offset, *others])
+    match wanted.level:
+        case Consistency.ANY:
+            assert needed == 0
+        case Consistency.SESSION:
+            assert needed == session
+        case Consistency.BOUNDED:
+            assert log_end - needed <= wanted.lag_max and needed >= session
+        case Consistency.LINEARIZABLE:
+            assert needed >= log_end and needed >= session
+
+
+@given(wanted_s, offsets, offsets)
+def test_need_of_any_needs_no_end_of_the_log(wanted: Freshness, one: int, other: int) -> None:
+    if wanted.level in (Consistency.ANY, Consistency.SESSION):
+        assert need(wanted, "a", one) == need(wanted, "a", other)
+
+
+@pytest.mark.parametrize(
+    ("level", "waited", "expected"),
+    [
+        (Consistency.BOUNDED, False, Forward("c")),
+        (Consistency.SESSION, False, Wait()),
+        (Consistency.LINEARIZABLE, False, Wait()),
+        (Consistency.SESSION, True, Forward("c")),
+        (Consistency.LINEARIZABLE, True, Forward("c")),
+    ],
+)
+def test_only_bounded_queries_are_forwarded_without_waiting(
+    level: Consistency, waited: bool, expected: object
+) -> None:
+    wanted = Freshness(level, lag_max=1, after_offset=10)
+    peers = [Peer("b", True, 10), Peer("c", True, 12), Peer("d", False, 99)]
+    found = decide(wanted, "a", 3, 10, peers, waited=waited, may_forward=True)
+    assert found == expected
+
+
+def test_refusal_names_the_bound_and_each_clusters_lag() -> None:
+    wanted = Freshness(Consistency.BOUNDED, lag_max=5)
+    peers = [Peer("b", True, 80), Peer("c", False, 99), Peer("d", True, None)]
+    found = decide(wanted, "a", 50, 100, peers, waited=True, may_forward=True)
+    assert found == Refuse(
+        "all clusters are down or too far behind for consistency bounded (acceptable_offset_lag "
+        "5): a lacks 45 records, b lacks 15 records, c is out of service, d is out of service"
+    )

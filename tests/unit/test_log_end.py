@@ -1,0 +1,76 @@
+"""Who asks for the log's end gets one that was read after that, and shares the call."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dmq import LogUnavailableError
+from haproc.route.log_end import LogEnd
+
+
+class Log:
+    """Ends are read when a call begins; it answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.calls: list[asyncio.Future[None]] = []
+
+    async def read(self) -> int:
+        end, gone = self.end, asyncio.get_running_loop().create_future()
+        self.calls.append(gone)
+        await gone
+        return end
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_end_is_read_after_it_was_asked_for() -> None:
+    log = Log()
+    ends = LogEnd(log.read)
+    first = asyncio.ensure_future(ends.read())
+    await turns()
+    log.end = 5  # written and acknowledged while the first call is under way
+    later = [asyncio.ensure_future(ends.read()) for _ in range(3)]
+    await turns()
+    assert len(log.calls) == 1
+    log.calls[0].set_result(None)
+    assert await first == 0
+    await turns()
+    assert len(log.calls) == 2  # one for all three
+    log.calls[1].set_result(None)
+    assert await asyncio.gather(*later) == [5, 5, 5]
+
+
+async def test_those_who_ask_together_share_one_call() -> None:
+    log = Log()
+    ends = LogEnd(log.read)
+    asked = [asyncio.ensure_future(ends.read()) for _ in range(10)]
+    await turns()
+    assert len(log.calls) == 1
+    asked[0].cancel()  # others wait for it still
+    log.calls[0].set_result(None)
+    assert await asyncio.gather(*asked[1:]) == [0] * 9
+
+
+async def test_failed_call_fails_only_those_who_shared_it() -> None:
+    log = Log()
+    ends = LogEnd(log.read)
+    first = asyncio.ensure_future(ends.read())
+    await turns()
+    second = asyncio.ensure_future(ends.read())
+    await turns()
+    log.calls[0].set_exception(LogUnavailableError("away"))
+    with pytest.raises(LogUnavailableError):
+        await first
+    await turns()
+    log.calls[1].set_result(None)
+    assert await second == 0
+    third = asyncio.ensure_future(ends.read())
+    await turns()
+    log.calls[2].set_result(None)
+    assert await third == 0
