@@ -95,6 +95,16 @@ class Reads:
         came_at = asyncio.get_running_loop().time()
         ends_at = came_at + self._wait_s(request.timeout_s)
         log_end = await self._end(wanted, ends_at) if wanted.level in LEVELS_OF_THE_LOG else 0
+        if self._core.schedule.low >= need(wanted, self._core.me, log_end):
+            self._check_serving()
+            return None
+        return await self._otherwise(request, log_end, came_at, ends_at)
+
+    async def _otherwise(
+        self, request: Request, log_end: int, came_at: float, ends_at: float
+    ) -> Answer | None:
+        """Wait or forward, as is decided."""
+        wanted = request.freshness
         may_forward = self._forwarding is not None and request.session_id is None
         waited, asked = False, set[str]()
         while True:

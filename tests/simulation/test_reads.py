@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -155,7 +156,11 @@ def test_bounded_read_on_a_lagging_cluster_is_forwarded_to_the_least_lagging() -
         shown, report = await doors.ask("c", query(Consistency.LINEARIZABLE))
         assert report.cluster == "a" and shown == set(written)
         assert RULES.wait_s <= stage.now - began < RULES.wait_s + 1
-        # At any level nothing is asked or waited for.
+        # What is in a session stays there.
+        asked = replace(query(Consistency.BOUNDED), session_id="s")
+        with pytest.raises(RequestError, match="c lacks .* a has what is needed"):
+            await doors.ask("c", asked)
+        # At level any nothing is asked or waited for.
         shown, report = await doors.ask("c", query(Consistency.ANY))
         assert report.cluster == "c" and shown < set(written)
 

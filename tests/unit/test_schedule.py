@@ -432,3 +432,29 @@ def test_pending_counts_what_is_not_released() -> None:
     assert (schedule.pending, schedule.pending_bytes, schedule.read_to) == (2, size, 2)
     finish(schedule, *schedule.take(LANES))
     assert (schedule.pending, schedule.pending_bytes) == (0, 0)
+
+
+# -- what reads go by ---------------------------------------------------------------------------
+
+
+def test_high_is_above_all_that_was_ever_started() -> None:
+    schedule = schedule_of("ia ub ic")
+    assert (schedule.low, schedule.high) == (0, 0)
+    first, second, third = schedule.take(LANES)
+    assert (schedule.low, schedule.high) == (0, 3)
+    for unit in (third, first):
+        schedule.complete(unit)
+        schedule.release(unit)
+    # what runs may have been committed, and what is done out of order can be seen
+    assert (schedule.low, schedule.high) == (1, 3)
+    schedule.complete(second)
+    assert (schedule.low, schedule.high) == (3, 3)
+
+
+def test_high_after_a_restart_is_above_what_the_progress_and_the_tables_tell_of() -> None:
+    assert schedule_of("ia ia ia", Progress(1, done=frozenset({2}))).high == 3
+    assert schedule_of("ia ia ia", Progress(1, batches=((1, 2),))).high == 3
+    assert schedule_of("ia D ia", Progress(1, alone=1)).high == 2
+    schedule = schedule_of("ia ib ia ib", doubtful_below=4)
+    schedule.restore({"b": 3})
+    assert (schedule.low, schedule.high) == (0, 4)

@@ -1,0 +1,113 @@
+"""What a read level costs: the same query at each level in turn, on a ring of three.
+
+First with nothing else to do, where a level costs what it asks of the log; then while a client
+writes through another cluster, where it also waits for what was written before.
+
+``python -m bench.bench_reads [sqlite|kafka]`` (both by default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import haclient
+from bench.report import Row, report
+from haproc.ring.local import LocalRing, LogChoice
+
+READS = 150
+READS_UNDER_LOAD = 40
+WARM_UP = 10
+BARS_MS = {"sqlite": 10.0, "kafka": 20.0}
+"""What a level may add to the median."""
+LEVELS = ("any", "bounded", "session", "linearizable")
+QUERY = "SELECT count(*) FROM read_levels"
+
+
+def main() -> None:
+    """Measure on each log and report."""
+    rows: list[Row] = []
+    for log in sys.argv[1:] or list(BARS_MS):
+        with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
+            ring = LocalRing.open_or_create(
+                Path(folder),
+                clusters=3,
+                log=LogChoice(log),
+                progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
+            )
+            try:
+                asyncio.run(ring.up())
+                rows += measured(ring, log)
+            finally:
+                asyncio.run(ring.down())
+    report("reads", rows)
+
+
+def measured(ring: LocalRing, log: str) -> list[Row]:
+    """Return each level's median beside that of `any`, idle and under load."""
+    urls = ring.urls.split(",")
+    with haclient.connect(urls[1], discover=False) as writer:
+        writer.execute("CREATE TABLE read_levels (id BIGINT) USING delta")
+        writer.execute("INSERT INTO read_levels VALUES (0)")
+        token = writer.after_offset
+        with haclient.connect(urls[0], discover=False, after_offset=token) as reader:
+            idle = medians(reader, READS)
+            with writing(writer):
+                loaded = medians(reader, READS_UNDER_LOAD)
+    rows = []
+    for level in LEVELS[1:]:
+        added = (idle[level] - idle["any"]) * 1e3
+        name = f"{log}: what {level} adds to a query's p50"
+        rows.append(Row(name, "ms", added, "bar", BARS_MS[log]))
+        rows.append(_ms(f"{log}: query at level {level}, p50", idle[level], idle["any"]))
+        name = f"{log}: the same while another client writes"
+        rows.append(_ms(name, loaded[level], loaded["any"]))
+    return rows
+
+
+def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
+    """Return each level's median in seconds, taken in turn."""
+    taken: dict[str, list[float]] = {level: [] for level in LEVELS}
+    for number in range(times + WARM_UP):
+        for level in LEVELS:
+            told = {"acceptable_offset_lag": 0} if level == "bounded" else {}
+            began = time.perf_counter()
+            reader.execute(QUERY, consistency=level, **told).fetchall()
+            if number >= WARM_UP:
+                taken[level].append(time.perf_counter() - began)
+    return {level: statistics.median(found) for level, found in taken.items()}
+
+
+@contextlib.contextmanager
+def writing(writer: haclient.Connection) -> Iterator[None]:
+    """Have a client write one row after another meanwhile."""
+    stopped = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stopped.is_set():
+            number += 1
+            writer.execute(f"INSERT INTO read_levels VALUES ({number})")
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _ms(name: str, value_s: float, any_s: float) -> Row:
+    return Row(name, "ms", value_s * 1e3, "at level any", any_s * 1e3)
+
+
+if __name__ == "__main__":
+    main()
