@@ -158,7 +158,7 @@ def test_bounded_read_on_a_lagging_cluster_is_forwarded_to_the_least_lagging() -
         assert RULES.wait_s <= stage.now - began < RULES.wait_s + 1
         # What is in a session stays there.
         asked = replace(query(Consistency.BOUNDED), session_id="s")
-        with pytest.raises(RequestError, match="c lacks .* a has what is needed"):
+        with pytest.raises(RequestError, match=r"c lacks .* a has what is needed"):
             await doors.ask("c", asked)
         # At level any nothing is asked or waited for.
         shown, report = await doors.ask("c", query(Consistency.ANY))
