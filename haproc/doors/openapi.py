@@ -14,6 +14,7 @@ from typing import Any, Final
 from haproc import __version__
 from haproc.doors.context import ARROW_STREAM
 from haproc.doors.fields import ID_PATTERN
+from haproc.doors.freshness_fields import HEADERS as FRESHNESS_HEADERS
 from haproc.doors.openapi_schemas import SCHEMAS, ref
 from haproc.doors.queue import PAGE_DEFAULT, PAGE_MAX
 from haproc.route.pieces import CONTENT_TYPE as PIECES
@@ -52,6 +53,7 @@ class Operation:
     body: str | None = None
     stream: bool = False
     query: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
     doors: tuple[str, ...] = (CLIENT,)
     also: tuple[tuple[str, str], ...] = ()
 
@@ -70,6 +72,7 @@ OPERATIONS: Final = (
         (*_BODY_ERRORS, "404", "409", "422", "429"),
         "StatementRequest",
         stream=True,
+        headers=tuple(FRESHNESS_HEADERS.values()),
     ),
     Operation(
         "get",
@@ -291,6 +294,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     parameters = [_parameter(name, "path") for name in re.findall(r"{(\w+)}", operation.path)]
     parameters += [_parameter(name, "query") for name in operation.query]
+    parameters += [_parameter(name, "header") for name in operation.headers]
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:

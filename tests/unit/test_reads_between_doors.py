@@ -1,0 +1,273 @@
+"""Queries between two whole HAProcs, but for Spark: real doors, services, replicas, one log.
+
+The clusters hold no tables: a query answers with its cluster's name. What is applied is decided by
+the test, which holds a cluster's statements back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+
+from dmq.memory import MemoryLog, MemoryStore
+from haproc.classify.rules import Rules
+from haproc.config.model import Address, ClusterConfig, Config, Consistency, Reads
+from haproc.doors.apps import BOARD, client_app, operator_app
+from haproc.doors.forwarded import Forwarded
+from haproc.doors.heartbeats import HeartbeatDoor
+from haproc.doors.listener import Listener
+from haproc.doors.metrics import Metrics
+from haproc.engine.interface import Applied, EngineAddress, Settings, TableState
+from haproc.membership.http_peers import HttpPeers
+from haproc.replicate.core import Core, Identity
+from haproc.replicate.replica import Replica
+from haproc.ring.server import free_port
+from haproc.route.forward import HttpForwarding
+from haproc.route.freshness import Peer
+from haproc.route.reads import Reads as Reading
+from haproc.route.service import RingService
+from tests.unit.door_rig import (
+    STATEMENTS,
+    WAIT_S,
+    CannedMembers,
+    CannedOperators,
+    CannedStatus,
+    CannedStream,
+    chunks_of,
+)
+
+QUERY = "SELECT name FROM t"
+
+
+@dataclass
+class Spark:
+    """A cluster: its sessions, its lanes, and the engine that leads to them, in one."""
+
+    name: str
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    """Statements are applied while this is set."""
+    queries: list[str] = field(default_factory=list)
+    settings_: Settings = field(default_factory=Settings)
+
+    def session(self, key: str) -> Any:
+        return self
+
+    def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Any:
+        return self
+
+    async def query(self, sql: str, *, timeout_s: float) -> CannedStream:
+        self.queries.append(sql)
+        return CannedStream(chunks_of(pa.table({"name": [self.name]})))
+
+    async def configure(self, settings: Settings) -> None:
+        self.settings_ = settings
+
+    async def settings(self) -> Settings:
+        return self.settings_
+
+    async def apply(self, *given: Any, **named: Any) -> Applied:
+        await self.go.wait()
+        return Applied(affected_rows=1)
+
+    async def fence(self) -> None: ...
+
+    async def probe(self, *, timeout_s: float) -> None: ...
+
+    async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
+        return {}
+
+    async def table_states(self) -> Sequence[TableState]:
+        return []
+
+
+class HAProc:
+    """One of the two."""
+
+    def __init__(self, config: Config, name: str, store: MemoryStore) -> None:
+        self.name, self.config = name, config
+        self.spark = Spark(name)
+        self.spark.go.set()
+        self.others: list[HAProc] = []
+        names = tuple(cluster.name for cluster in config.clusters)
+        self._peers = HttpPeers(config, name)
+        self.core = Core(
+            Identity("demo", name, f"{name}1", names),
+            MemoryLog(store),
+            self.spark,  # type: ignore[arg-type]  # has no checksums
+            self._peers,
+            config.limits,
+            config.timeouts,
+        )
+        self.replica = Replica(self.core)
+        self._forwarding = HttpForwarding(config, name)
+        self.metrics = Metrics("demo", name, ["READY"])
+        self.service = RingService(
+            self.replica,
+            self.spark,  # type: ignore[arg-type]
+            Rules.builtin(),
+            defaults=Settings(),
+            fanout_parallel=False,
+            reads=Reading(
+                self.replica, config.reads, self.positions, self._forwarding, self.metrics
+            ),
+        )
+        cluster = config.cluster(name)
+        status, heartbeats = CannedStatus(), HeartbeatDoor(config, CannedMembers())
+        clients = client_app(config, name, self.service, status, self.metrics)
+        operators = operator_app(
+            config,
+            name,
+            self.replica,
+            CannedOperators(),
+            status,
+            self.metrics,
+            heartbeats,
+            Forwarded(self.service, clients[BOARD].gate),
+        )
+        self._doors = [
+            Listener(clients, cluster.listen, shutdown_s=1),
+            Listener(operators, cluster.peer, shutdown_s=1, front=heartbeats.quick),
+        ]
+
+    def positions(self) -> list[Peer]:
+        """Return what the others would have reported."""
+        return [Peer(each.name, True, each.core.schedule.low) for each in self.others]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.ensure_future(self.replica.run())
+        try:
+            for each in self._doors:
+                await each.open()
+            async with asyncio.timeout(WAIT_S):
+                while not self.replica.serving:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            yield
+        finally:
+            for each in self._doors:
+                await each.aclose()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self._forwarding.aclose()
+            await self._peers.aclose()
+
+
+@dataclass
+class Pair:
+    """Both, and a client's HTTP session."""
+
+    a: HAProc
+    b: HAProc
+    http: aiohttp.ClientSession
+
+    async def ask(self, to: HAProc, sql: str, **fields: Any) -> dict[str, Any]:
+        url = to.config.cluster(to.name).listen.url + STATEMENTS
+        async with self.http.post(url, json={"statement": sql, **fields}) as response:
+            answer: dict[str, Any] = await response.json()
+            return answer
+
+    async def name_from(self, to: HAProc, **fields: Any) -> str:
+        """Run the query and return which cluster's rows came."""
+        answer = await self.ask(to, QUERY, **fields)
+        assert answer["status"]["state"] == "SUCCEEDED", answer
+        ((name,),) = answer["result"]["data_array"]
+        assert name == answer["ha"]["cluster"]
+        return str(name)
+
+
+@contextlib.asynccontextmanager
+async def pair(tmp_path: Path, reads: Reads) -> AsyncIterator[Pair]:
+    clusters = tuple(
+        ClusterConfig(
+            name,
+            Address("127.0.0.1", free_port()),
+            Address("127.0.0.1", free_port()),
+            EngineAddress("127.0.0.1", 1),
+        )
+        for name in "ab"
+    )
+    config = Config("demo", "memory:", clusters, "ring-secret", tmp_path, reads=reads)
+    store = MemoryStore()
+    a, b = HAProc(config, "a", store), HAProc(config, "b", store)
+    a.others, b.others = [b], [a]
+    async with a.running(), b.running(), aiohttp.ClientSession() as http:
+        yield Pair(a, b, http)
+
+
+async def test_query_goes_to_the_cluster_that_is_fresh_enough(tmp_path: Path) -> None:
+    async with pair(tmp_path, Reads(wait_s=0.2)) as ring:
+        a, b = ring.a, ring.b
+        b.spark.go.clear()
+        written = await ring.ask(a, "INSERT INTO t VALUES (1)")
+        token = written["ha"]["after_offset"]
+        assert token == written["ha"]["log_offset"] + 1
+        assert await ring.name_from(b, consistency="any") == "b"
+        bounded = {"consistency": "bounded", "acceptable_offset_lag": 0}
+        assert await ring.name_from(b, **bounded) == "a"
+        assert await ring.name_from(b, consistency="bounded", acceptable_offset_lag=1) == "b"
+        assert await ring.name_from(b, consistency="session", after_offset=token) == "a"
+        assert await ring.name_from(b, consistency="session", seen={"b": token}) == "b"
+        assert await ring.name_from(b, consistency="linearizable") == "a"
+        metrics = b.metrics.text().decode()
+        assert 'haproc_queries_forwarded_total{peer="a"} 3.0' in metrics
+        assert 'haproc_queries_total{consistency="linearizable"} 1.0' in metrics
+
+
+async def test_query_waits_for_its_own_cluster_and_then_runs_there(tmp_path: Path) -> None:
+    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=WAIT_S)) as ring:
+        a, b = ring.a, ring.b
+        b.spark.go.clear()
+        await ring.ask(a, "INSERT INTO t VALUES (1)")
+        asked = [asyncio.ensure_future(ring.name_from(b)) for _ in range(5)]
+        while "read_wait" in b.metrics.text().decode() and len(b.spark.queries) == 0:
+            await asyncio.sleep(0.05)
+            if b.core.schedule.read_to > b.core.schedule.low:
+                break
+        assert not any(each.done() for each in asked) and b.spark.queries == []
+        b.spark.go.set()
+        assert await asyncio.gather(*asked) == ["b"] * 5
+
+
+async def test_query_in_a_session_is_refused_where_another_would_be_forwarded(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path, Reads(wait_s=0.1)) as ring:
+        a, b = ring.a, ring.b
+        url = b.config.cluster("b").listen.url + "/api/ha/sessions/s"
+        async with ring.http.put(url, json={"statements": []}) as response:
+            assert response.status == 200
+        b.spark.go.clear()
+        await ring.ask(a, "INSERT INTO t VALUES (1)")
+        told = await ring.ask(b, QUERY, session_id="s", consistency="linearizable")
+        assert (told["error_class"], told["outcome"]) == ("HAPROC_NOT_FRESH", "NOT_SENT")
+        assert "b lacks 1 records, a has what is needed" in told["message"]
+        b.spark.go.set()
+
+
+async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path, Reads(wait_s=0.1)) as ring:
+        a, b = ring.a, ring.b
+        b.spark.go.clear()
+        token = (await ring.ask(a, "INSERT INTO t VALUES (1)"))["ha"]["after_offset"]
+        body = {"request_id": "r", "user": "u", "needed": token, "timeout_s": 5}
+        url = b.config.cluster("b").peer.url + "/ha/v1/query"
+        secret = {"Authorization": "Bearer ring-secret"}
+        for statement, status, error_class in (
+            (QUERY, 503, "HAPROC_NOT_FRESH"),
+            ("INSERT INTO t VALUES (2)", 400, "HAPROC_NO_QUERY"),
+        ):
+            asked = {**body, "statement": statement}
+            async with ring.http.post(url, json=asked, headers=secret) as response:
+                told = await response.json()
+                assert (response.status, told["error_class"]) == (status, error_class), told
+        assert a.spark.queries == [] and b.spark.queries == []
+        b.spark.go.set()
