@@ -20,6 +20,7 @@ from tests.fault.torture.history import (
     Content,
     Final,
     History,
+    Level,
     Op,
     Outcome,
     Position,
@@ -372,7 +373,8 @@ def _some_read(
     low = max((offset_of[e.id] for e in order), default=-1) + 1
     position = random_source.choice((None, Position(low, log_end=low)))
     content = _held(table, order) or {}
-    return Read("r", table, cluster, begun, at, content, position)
+    level = Level.ANY if behind_s else Level.LINEARIZABLE
+    return Read("r", table, cluster, begun, at, content, position, level)
 
 
 @settings(deadline=None)

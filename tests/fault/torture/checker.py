@@ -4,7 +4,7 @@ The clients' own knowledge is judged first (`tables`): what was acknowledged is 
 surely failed is not, what is unknown is there or not, wholly, and the same everywhere; the order
 of acknowledged writes is kept. Independently of that, the log says what each table must hold
 (`replay`): its operations, one after another, the first of each request id. And nobody ever read
-what was not possible (`sightings`).
+what was not possible (`sightings`), or older than the level of the read allows (`levels`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.fault.torture.history import Content, Final, Op, Outcome, Run, Verb, pack
+from tests.fault.torture.levels import check_levels
 from tests.fault.torture.replay import kind_of, normal, replayed
 from tests.fault.torture.sightings import check_reads
 from tests.fault.torture.tables import check_table
@@ -31,6 +32,7 @@ def check(run: Run) -> list[Violation]:
         *_check_events(run.events),
         *_check_differences(run.finals, tables),
         *check_reads(run),
+        *check_levels(run),
     ]
     for final in run.finals:
         found += _check_position(final, run.ops)

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.fault.torture.history import Outcome, Run, Verb
+from tests.fault.torture.history import Level, Outcome, Read, Run, Verb
+from tests.fault.torture.levels import judged_reads
 
 _NEVER = math.inf
 
@@ -24,6 +25,8 @@ def figures(run: Run) -> dict[str, Any]:
         "skipped": sum(1 for event in nemesis if event["action"] == "skip"),
         "operations": _operations(run),
         "reads": _reads(run),
+        "levels": _levels(run),
+        "failovers": _failovers(run),
         "longest_s": _longest(run),
         "no_cluster_ready_s": _without_any(run.events),
         "recovery_s": _recoveries(run.events),
@@ -62,6 +65,42 @@ def _reads(run: Run) -> dict[str, int]:
     audits = sum(1 for read in run.reads if read.position is not None)
     failed = sum(1 for event in run.events if event["type"] == "read-failed")
     return {"ok": len(run.reads) - audits, "failed": failed, "audits": audits}
+
+
+def _levels(run: Run) -> dict[str, dict[str, float]]:
+    """Return by read level (and bound) how many reads there were, how long, and how old at most."""
+    behind = {id(judged.read): judged.behind for judged in judged_reads(run)}
+    found: dict[str, list[Read]] = {}
+    for read in run.reads:
+        if read.position is None:
+            found.setdefault(_level(read.level, read.lag_max), []).append(read)
+    failed = Counter(
+        _level(event.get("level", Level.ANY), event.get("lag_max", 0))
+        for event in run.events
+        if event["type"] == "read-failed"
+    )
+    levels = {}
+    for name, reads in sorted(found.items()):
+        took = sorted(read.completed_s - read.invoked_s for read in reads)
+        levels[name] = {
+            "ok": len(reads),
+            "failed": failed[name],
+            "failovers": sum(read.failed_over for read in reads),
+            "p50_s": _share(took, 0.5),
+            "p99_s": _share(took, 0.99),
+            "behind_max": max(behind.get(id(read), 0) for read in reads),
+        }
+    return levels
+
+
+def _level(level: str, lag_max: int) -> str:
+    return f"{level} by {lag_max}" if level == Level.BOUNDED else str(level)
+
+
+def _failovers(run: Run) -> dict[str, int]:
+    """Return how many answers came from another HAProc than the client had meant to ask."""
+    writes = sum(op.failed_over for op in run.ops)
+    return {"writes": writes, "reads": sum(read.failed_over for read in run.reads)}
 
 
 def _longest(run: Run) -> dict[str, float]:

@@ -53,6 +53,15 @@ class Outcome(StrEnum):
         return self in (Outcome.REJECTED, Outcome.NOT_SENT)
 
 
+class Level(StrEnum):
+    """How fresh a read had to be."""
+
+    ANY = "any"
+    BOUNDED = "bounded"
+    SESSION = "session"
+    LINEARIZABLE = "linearizable"
+
+
 Content: TypeAlias = Mapping[str, tuple[int, ...]]
 """A table by key: a list's elements in order, a register's rows, a set's ids under ``""``."""
 COLUMNS = "columns"
@@ -77,6 +86,15 @@ class Op:
     offset: int | None = None
     error: str = ""
     took_s: float = math.inf
+    asked: str = ""
+    """The cluster whose HAProc the client meant to ask."""
+    answered_by: str = ""
+    """The one whose HAProc answered."""
+
+    @property
+    def failed_over(self) -> bool:
+        """Whether another HAProc answered than the client meant to ask."""
+        return bool(self.answered_by) and self.answered_by != self.asked
 
     def __str__(self) -> str:
         at = f" at offset {self.offset}" if self.offset is not None else ""
@@ -111,9 +129,25 @@ class Read:
     content: Content
     position: Position | None = None
     """The cluster's progress, loaded before the table was read."""
+    level: Level = Level.ANY
+    lag_max: int = 0
+    """For `Level.BOUNDED`: how many records may lack."""
+    token: int = 0
+    """What the client had written and seen before: so many records of the log."""
+    after_offset: int | None = None
+    """What the answer says of itself: so many records show all that it shows."""
+    asked: str = ""
+    answered_by: str = ""
+
+    @property
+    def failed_over(self) -> bool:
+        """Whether another HAProc answered than the client meant to ask."""
+        return bool(self.answered_by) and self.answered_by != self.asked
 
     def __str__(self) -> str:
-        return f"{self.process}'s read at {self.completed_s:.1f} s"
+        level = f"{self.level} " * (self.level is not Level.ANY)
+        bound = f"by {self.lag_max} " * (self.level is Level.BOUNDED)
+        return f"{self.process}'s {level}{bound}read at {self.completed_s:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +318,8 @@ def _completed(op: Op, line: Mapping[str, Any]) -> Op:
         offset=line["offset"],
         error=line["error"],
         took_s=line["t"] - op.invoked_s,
+        asked=line.get("asked", ""),
+        answered_by=line.get("answered_by", ""),
     )
 
 
@@ -296,6 +332,12 @@ def _read(line: Mapping[str, Any]) -> Read:
         completed_s=line["t"],
         content=_content(line["content"]) or {},
         position=_position(line["position"]),
+        level=Level(line.get("level", Level.ANY)),
+        lag_max=line.get("lag_max", 0),
+        token=line.get("token", 0),
+        after_offset=line.get("after_offset"),
+        asked=line.get("asked", ""),
+        answered_by=line.get("answered_by", ""),
     )
 
 

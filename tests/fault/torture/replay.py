@@ -43,19 +43,22 @@ def _after(content: dict[str, tuple[int, ...]] | None, op: Op) -> dict[str, tupl
         return {} if content is None else content
     if op.verb is Verb.DROP or content is None or op.verb is Verb.WRONG:
         return None if op.verb is Verb.DROP else content
-    held = content.get(op.key, ())
-    match op.verb:
+    if op.verb is Verb.ADD_COLUMN:
+        return content | {COLUMNS: (*content.get(COLUMNS, ()), *op.values)}
+    return content | {op.key: held_after(content.get(op.key, ()), op.verb, op.values)}
+
+
+def held_after(held: tuple[int, ...], verb: Verb, values: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what a key holds after a write."""
+    match verb:
         case Verb.PUT:
-            held = op.values
+            return values
         case Verb.UPDATE:
-            held = op.values * len(held)
+            return values * len(held)
         case Verb.DELETE:
-            held = ()
-        case Verb.ADD_COLUMN:
-            return content | {COLUMNS: (*content.get(COLUMNS, ()), *op.values)}
+            return ()
         case _:
-            held = (*held, *op.values)
-    return content | {op.key: held}
+            return (*held, *values)
 
 
 def normal(kind: TableKind, content: Content | None) -> Content | None:

@@ -24,6 +24,10 @@ class Wrong(StrEnum):
     """A stored cursor is beyond the data or the log."""
     STALE = "stale"
     """A read lacks what its cluster had shown or acknowledged before."""
+    LINEAR = "linear"
+    """Linearizable reads and the writes of a key have no order that explains them."""
+    LEVEL = "level"
+    """A read is older than its read level allows, or its token is too small for what it shows."""
     REPLAY = "replay"
     """A table is not what the log's operations make, one after another."""
     REFUSED = "refused"
@@ -32,6 +36,8 @@ class Wrong(StrEnum):
     """A process ended that nobody had killed."""
     UNSETTLED = "unsettled"
     """The ring did not come back to rest after all faults were over."""
+    UNDECIDED = "undecided"
+    """The search for an order was given up."""
 
 
 @dataclass(frozen=True, slots=True)

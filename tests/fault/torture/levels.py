@@ -1,0 +1,190 @@
+"""Was every read as fresh as its level promises? Values in, values out.
+
+Two ways that share nothing but the history. Clients alone: all linearizable reads and all writes
+of a key have an order that explains them (`linearizability`). With the log: what a read shows says
+how many of the log's records its cluster had applied (`prefixes`), and each level is a least number
+of them. Known of the log's end when a read began is what had been acknowledged and shown by then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tests.fault.torture.contradiction import contradiction
+from tests.fault.torture.history import Level, Op, Outcome, Read, Run, pack
+from tests.fault.torture.linearizability import Call, search
+from tests.fault.torture.prefixes import TableLog, has_keys, held_by
+from tests.fault.torture.replay import kind_of
+from tests.fault.torture.violations import Violation, Wrong
+
+_T = TypeVar("_T", Op, Read)
+
+
+def check_levels(run: Run) -> Iterator[Violation]:
+    """Judge every read of a table whose keys hold values."""
+    yield from _linearizable(run)
+    for judged in judged_reads(run):
+        yield from judged.violations()
+
+
+# -- by the clients alone ------------------------------------------------------------------------
+
+
+def calls_by_key(run: Run) -> Mapping[tuple[str, str], Sequence[Call]]:
+    """Return all writes and linearizable reads by table and key."""
+    ops, reads = _by_table(run.ops), _by_table(run.reads)
+    found: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    for table, written in ops.items():
+        if not has_keys(written):
+            continue
+        for op in written:
+            if not op.outcome.failed:
+                call = Call(op.verb, op.values, op.invoked_s, op.completed_s, str(op))
+                found[table, op.key].append(call)
+        kind = kind_of(written)
+        for read in reads.get(table, ()):
+            if read.level is Level.LINEARIZABLE:
+                for key in {op.key for op in written}:
+                    found[table, key].append(_read_of(read, key, held_by(kind, read.content, key)))
+    return found
+
+
+def _read_of(read: Read, key: str, held: tuple[int, ...]) -> Call:
+    told = f"{read.process}'s read of {key}={pack(held) or 'nothing'} on {read.cluster}"
+    return Call(None, held, read.invoked_s, read.completed_s, told)
+
+
+def _linearizable(run: Run) -> Iterator[Violation]:
+    for (table, key), calls in calls_by_key(run).items():
+        answer = search(calls)
+        if answer.possible is None:
+            why = f"{table} {key}: given up after {answer.steps} steps, {len(calls)} operations"
+            yield Violation(Wrong.UNDECIDED, why)
+        elif not answer.possible:
+            yield Violation(Wrong.LINEAR, f"{table}: {contradiction(calls)}")
+
+
+# -- with the log --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A read and what is known of it; all are numbers of records of the log."""
+
+    read: Read
+    oldest: int
+    newest: float
+    """It shows at most so many; -1 if no number explains what it shows."""
+    log_end: int
+    """The log had at least so many when the read began …"""
+    log_end_by: str
+    """… because of this."""
+    own: int
+    """So many stand for what its client wrote and saw before …"""
+    own_by: str
+    """… because of this."""
+
+    @property
+    def behind(self) -> float:
+        """How many records it surely lacks of those that the log had when it began."""
+        return max(0, self.log_end - self.newest)
+
+    def violations(self) -> Iterator[Violation]:
+        """Say what is wrong with it."""
+        read = self.read
+        place = f"{read.table} on {read.cluster}, {read}"
+        if self.newest < 0:
+            held = {key: pack(values) for key, values in read.content.items()}
+            yield Violation(Wrong.ORDER, f"{place}: no beginning of the log makes it {held}")
+            return
+        if read.after_offset is not None and read.after_offset < self.oldest:
+            yield Violation(
+                Wrong.LEVEL,
+                f"{place}: its token is {read.after_offset}, but it shows the write at offset "
+                f"{self.oldest - 1}",
+            )
+        if read.level in (Level.LINEARIZABLE, Level.BOUNDED) and self.behind > self._lag_max:
+            yield Violation(
+                Wrong.LEVEL,
+                f"{place}: it shows {self.newest} of the log's records, though before it began "
+                f"there were {self.log_end}: {self.log_end_by}",
+            )
+        if read.level is not Level.ANY and self.newest < self.own:
+            yield Violation(
+                Wrong.LEVEL,
+                f"{place}: it shows {self.newest} of the log's records, but its client had written "
+                f"or seen {self.own} (token {read.token}): {self.own_by}",
+            )
+
+    @property
+    def _lag_max(self) -> int:
+        return self.read.lag_max if self.read.level is Level.BOUNDED else 0
+
+
+def judged_reads(run: Run) -> Iterator[Judged]:
+    """Say of every read how many records it shows, and how many it had to show."""
+    if run.log is None:
+        return
+    first: dict[str, int] = {}
+    for offset, request_id in run.log:
+        first.setdefault(request_id, offset)
+    logs = {
+        table: TableLog(ops, first) for table, ops in _by_table(run.ops).items() if has_keys(ops)
+    }
+    known = [(read, _shown(logs[read.table], read)) for read in run.reads if read.table in logs]
+    ring, own = _Known(), defaultdict[str, _Known](_Known)
+    for op in run.ops:
+        if op.outcome is Outcome.ACK and op.offset is not None:
+            for one in (ring, own[op.process]):
+                one.add(op.completed_s, op.offset + 1, str(op))
+    for read, (oldest, newest) in known:
+        if newest >= 0:
+            for one in (ring, own[read.process]):
+                one.add(read.completed_s, oldest, str(read))
+    for read, (oldest, newest) in known:
+        log_end, own_end = ring.before(read.invoked_s), own[read.process].before(read.invoked_s)
+        yield Judged(read, oldest, newest, *log_end, *own_end)
+
+
+def _shown(log: TableLog, read: Read) -> tuple[int, float]:
+    spans = log.shown_by(read)
+    return (spans[0][0], spans[-1][1]) if spans else (0, -1)
+
+
+class _Known:
+    """How many records somebody knew of, and since when."""
+
+    def __init__(self) -> None:
+        self._added: list[tuple[float, int, str]] = []
+        self._times: list[float] = []
+        self._greatest: list[tuple[int, str]] = []
+
+    def add(self, at_s: float, records: int, by: str) -> None:
+        """At this time it became known that there were so many."""
+        self._added.append((at_s, records, by))
+
+    def before(self, at_s: float) -> tuple[int, str]:
+        """Return the greatest number that was known before this time, and by what."""
+        if len(self._times) < len(self._added):
+            self._sum_up()
+        place = bisect_left(self._times, at_s)
+        return self._greatest[place - 1] if place else (0, "")
+
+    def _sum_up(self) -> None:
+        self._times, self._greatest = [], []
+        greatest = (0, "")
+        for at_s, records, by in sorted(self._added):
+            greatest = max(greatest, (records, by), key=lambda known: known[0])
+            self._times.append(at_s)
+            self._greatest.append(greatest)
+
+
+def _by_table(found: Iterable[_T]) -> Mapping[str, Sequence[_T]]:
+    tables: dict[str, list[_T]] = defaultdict(list)
+    for each in found:
+        tables[each.table].append(each)
+    return tables
