@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from tests.fault.torture.history import Level
 from tests.fault.torture.run import Options, Verdict, judge, torture
+from tests.fault.torture.workloads import LEVELS
 
 
 def main() -> int:
@@ -25,6 +27,14 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, default=3, help="with --log kafka")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--pace", type=float, default=6.5, help="seconds between faults")
+    parser.add_argument(
+        "--readers",
+        type=Level,
+        nargs="+",
+        choices=list(Level),
+        default=LEVELS,
+        help="read levels at which some clients read",
+    )
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--check", type=Path, default=None, help="a history to judge again")
     given = parser.parse_args()
@@ -40,6 +50,7 @@ def main() -> int:
         log=given.log,
         brokers=given.brokers,
         pace_s=given.pace,
+        levels=tuple(given.readers),
     )
     signal.signal(signal.SIGTERM, _interrupted)
     print(f"seed {seed}, log {given.log}, in {options.folder}", flush=True)

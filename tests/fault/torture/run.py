@@ -16,7 +16,7 @@ from haproc.ring.local import LocalRing
 from tests.fault.torture import audit, workloads
 from tests.fault.torture.checker import check
 from tests.fault.torture.figures import figures, shown
-from tests.fault.torture.history import History, Run, load
+from tests.fault.torture.history import History, Level, Run, load
 from tests.fault.torture.nemesis import Nemesis
 from tests.fault.torture.part import Part
 from tests.fault.torture.plan import Fault, plan
@@ -51,6 +51,8 @@ class Options:
     log: str = "sqlite"
     brokers: int = 3
     pace_s: float = 6.5
+    levels: tuple[Level, ...] = workloads.LEVELS
+    """At which some clients read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _play(options: Options, stage: Stage, history: History) -> None:
     watch = Watch(stage.ring.config, history)
     nemesis = Nemesis(stage, planned(), history, lambda: watch.starved)
     auditor = audit.Auditor(stage.ring.config, options.seed, history)
-    clients = workloads.make_clients(stage.url, stage.names, options.seed, history)
+    clients = workloads.make_clients(stage.url, stage.names, options.seed, history, options.levels)
     parts: list[Part] = [watch, auditor, *clients, nemesis]
     try:
         for part in parts:

@@ -10,14 +10,23 @@ from __future__ import annotations
 import itertools
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 import haclient
 from haclient.request_ids import new_request_id
-from tests.fault.torture.history import COLUMNS, Content, History, Outcome, Verb, content_json, pack
+from tests.fault.torture.history import (
+    COLUMNS,
+    Content,
+    History,
+    Level,
+    Outcome,
+    Verb,
+    content_json,
+    pack,
+)
 from tests.fault.torture.part import Part
 from tests.fault.torture.replay import TableKind
 
@@ -29,6 +38,10 @@ TABLES = {
     **dict.fromkeys(REGISTERS, TableKind.REGISTER),
     **dict.fromkeys(LISTS, TableKind.LIST),
 }
+LEVELS = (Level.LINEARIZABLE, Level.SESSION, Level.BOUNDED)
+READERS = 4
+"""Clients that read at these levels in turn."""
+BOUNDS = (0, 2, 10)
 LIST_KEYS = ("0", "1", "2")
 SHARED_KEYS = ("0", "1", "2", "3")
 _MILLION = 1_000_000
@@ -93,10 +106,11 @@ class Client(Part):
     each of them about a second."""
 
     def __init__(
-        self, name: str, number: int, servers: Sequence[str], seed: int, history: History
+        self, name: str, number: int, servers: Mapping[str, str], seed: int, history: History
     ) -> None:
+        """``servers``: the clusters' names by URL, in the client's order."""
         super().__init__(name, history)
-        self._servers = list(servers)
+        self._servers = servers
         self._random = random.Random(f"{seed} {name}")
         self._values = itertools.count(number * _MILLION + 1)
         self._connection: haclient.Connection
@@ -104,7 +118,7 @@ class Client(Part):
     def work(self) -> None:
         """Take one step after another."""
         # What the ring tells of itself would lead past the links that are cut.
-        with haclient.connect(self._servers, user=self.name, discover=False) as self._connection:
+        with haclient.connect([*self._servers], user=self.name, discover=False) as self._connection:
             while not self._stopped.wait(self._random.uniform(*self.pause_s)):
                 self.step()
 
@@ -133,8 +147,10 @@ class Client(Part):
             values=pack(values),
         )
         outcome, ha, error = Outcome.ACK, dict[str, Any](), ""
+        asked, answered_by = self._current, ""
         try:
             ha = run(request_id, timeout_s) if run else self._execute(sql, request_id, timeout_s)
+            answered_by = self._current
         except haclient.Error as caught:
             outcome = _OUTCOMES[caught.outcome]
             ha = {"cluster": caught.cluster, "log_offset": caught.failure.log_offset}
@@ -146,8 +162,42 @@ class Client(Part):
             cluster=str(ha.get("cluster") or ""),
             offset=ha.get("log_offset"),
             error=error,
+            asked=asked,
+            answered_by=answered_by,
         )
         return outcome
+
+    @property
+    def _current(self) -> str:
+        """The cluster that is asked first, or has just answered."""
+        return self._servers.get(self._connection.server, "")
+
+    def read(self, table: str, level: Level = Level.ANY, lag_max: int = 0) -> None:
+        """Read a whole table, with one line in the history."""
+        options: dict[str, Any] = {"consistency": level.value}
+        if level is Level.BOUNDED:
+            options["acceptable_offset_lag"] = lag_max
+        known = {"process": self.name, "table": table, "level": level, "lag_max": lag_max}
+        known |= {"asked": self._current, "token": self._connection.after_offset}
+        timeout_s, invoked = self._random.choice(_TIMEOUTS_S), round(self._history.now(), 4)
+        with self._connection.cursor() as cursor:
+            try:
+                cursor.execute(select(table), timeout_s=timeout_s, **options)
+                rows = cursor.fetchall()
+            except haclient.Error as error:
+                told = {"failure": error.kind, "error": f"{error.error_class} {error}"[:400]}
+                self._history.write("read-failed", invoked=invoked, **known, **told)
+                return
+            self._history.write(
+                "read",
+                invoked=invoked,
+                **known,
+                cluster=cursor.ha["cluster"],
+                answered_by=self._servers.get(cursor.server, ""),
+                after_offset=cursor.ha.get("after_offset"),
+                content=content_json(content_of(table, rows)),
+                position=None,
+            )
 
     def _execute(self, sql: str, request_id: str, timeout_s: float) -> dict[str, Any]:
         with self._connection.cursor() as cursor:
@@ -277,36 +327,57 @@ class Reader(Client):
     pause_s = (1.5, 4.0)
 
     def step(self) -> None:
-        table = self._random.choice(list(TABLES))
-        timeout_s = self._random.choice(_TIMEOUTS_S)
-        invoked = self._history.now()
-        with self._connection.cursor() as cursor:
-            try:
-                cursor.execute(select(table), timeout_s=timeout_s)
-                rows = cursor.fetchall()
-            except haclient.Error as error:
-                self._history.write(
-                    "read-failed",
-                    process=self.name,
-                    invoked=round(invoked, 4),
-                    table=table,
-                    failure=error.kind,
-                    error=str(error)[:400],
-                )
-                return
-            self._history.write(
-                "read",
-                process=self.name,
-                invoked=round(invoked, 4),
-                table=table,
-                cluster=cursor.ha["cluster"],
-                content=content_json(content_of(table, rows)),
-                position=None,
-            )
+        self.read(self._random.choice(list(TABLES)))
+
+
+class FreshReader(Client):
+    """Reads registers and lists at one level."""
+
+    pause_s = (0.8, 2.4)
+    level = Level.LINEARIZABLE
+
+    def step(self) -> None:
+        self.read(self._random.choice(REGISTERS + LISTS), self.level)
+
+
+class BoundedReader(FreshReader):
+    """Lets a few records lack."""
+
+    level = Level.BOUNDED
+
+    def step(self) -> None:
+        lag_max = self._random.choice(BOUNDS)
+        self.read(self._random.choice(REGISTERS + LISTS), self.level, lag_max)
+
+
+class SessionClient(RegisterWriter):
+    """Writes now and then, and reads what it has written and seen at least."""
+
+    pause_s = (0.8, 2.4)
+
+    def step(self) -> None:
+        choice = self._random.random()
+        if choice < 0.15:
+            super().step()
+        else:
+            level = Level.ANY if choice < 0.3 else Level.SESSION
+            self.read(self._random.choice(REGISTERS + LISTS), level)
+
+
+_OF_LEVELS: Mapping[Level, type[Client]] = {
+    Level.ANY: Reader,
+    Level.BOUNDED: BoundedReader,
+    Level.SESSION: SessionClient,
+    Level.LINEARIZABLE: FreshReader,
+}
 
 
 def make_clients(
-    url: Callable[[str], str], names: Sequence[str], seed: int, history: History
+    url: Callable[[str], str],
+    names: Sequence[str],
+    seed: int,
+    history: History,
+    levels: Sequence[Level] = LEVELS,
 ) -> list[Client]:
     """Return all clients of a run; every second one prefers another cluster."""
     kinds: list[tuple[str, type[Client]]] = [
@@ -320,9 +391,11 @@ def make_clients(
         ("read-1", Reader),
         ("read-2", Reader),
     ]
+    for number, level in enumerate(itertools.islice(itertools.cycle(levels), READERS), 1):
+        kinds.append((f"{level}-{number}", _OF_LEVELS[level]))
     clients = []
     for number, (name, kind) in enumerate(kinds, 1):
         first = number % len(names)
-        servers = [url(each) for each in (*names[first:], *names[:first])]
+        servers = {url(each): each for each in (*names[first:], *names[:first])}
         clients.append(kind(name, number, servers, seed, history))
     return clients
