@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dmq import decode
@@ -112,10 +112,14 @@ class Doors:
         except EngineError as error:
             raise RequestError(FailureKind.AVAILABILITY, str(error), error_class="SIM") from error
         await life.check()
-        ids = frozenset(str(row[0]) for table in TABLES for row in found.get(table, []))
+        ids = self.shown(found)
         after = life.replica.core.schedule.high
         report = HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
         return Answer(report, Shown(ids))  # type: ignore[arg-type]
+
+    def shown(self, tables: Mapping[str, Sequence[tuple[object, ...]]]) -> frozenset[str]:
+        """Return what a query shows of a cluster's tables."""
+        return frozenset(str(row[0]) for table in TABLES for row in tables.get(table, []))
 
 
 class SimForwarding:

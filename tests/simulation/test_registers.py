@@ -1,0 +1,38 @@
+"""Linearizable reads are, over many seeds; rules of reading broken on purpose are found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.simulation.registers import longest, simulate_registers
+from tests.simulation.test_reads import end_known_before, nothing_waited_for
+
+SEEDS = 20
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_registers_under_every_kind_of_fault_are_linearizable() -> None:
+    runs = [simulate_registers(seed) for seed in range(SEEDS)]
+    assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
+    # The runs were not idle.
+    assert sum(scenario.reads for _, scenario in runs) > 30 * SEEDS
+    assert sum(scenario.failovers for _, scenario in runs) > SEEDS
+    assert longest([scenario for _, scenario in runs]) > 60
+
+
+@pytest.mark.parametrize("break_rule", [nothing_waited_for, end_known_before])
+def test_register_read_that_breaks_a_rule_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    told = (simulate_registers(seed)[0].problems for seed in range(100))
+    assert any("read of" in problem for problems in told for problem in problems)
