@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fault.torture.history import Level
 from tests.fault.torture.run import Options, torture
 from tests.rig import Rig
 
@@ -24,3 +25,6 @@ def test_ring_under_seeded_kills_keeps_every_promise(rig: Rig, tmp_path: Path) -
     assert verdict.violations == (), str(verdict)
     assert verdict.figures["kills_total"] >= KILLS
     assert verdict.figures["operations"]["set"]["ack"] > 0
+    levels = {name.partition(" ")[0]: each for name, each in verdict.figures["levels"].items()}
+    assert levels.keys() == set(Level)
+    assert verdict.figures["failovers"]["reads"] > 0
