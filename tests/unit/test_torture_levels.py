@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.fault.torture.checker import check
 from tests.fault.torture.figures import figures
@@ -200,3 +203,59 @@ def test_figures_tell_levels_and_failovers() -> None:
     }
     assert found["levels"]["bounded by 2"]["failed"] == 1
     assert found["levels"]["bounded by 2"]["failovers"] == 1
+
+
+# -- invented runs -------------------------------------------------------------------------------
+
+
+def invented(source: random.Random, planted: bool) -> tuple[Run, bool]:
+    """Return a run whose reads show as much as they must, and whether one shows too little.
+
+    Writes take their places in the log at one moment between begin and end; a read shows any
+    beginning of the log that its level allows.
+    """
+    writes = []
+    for number in range(1, source.randint(2, 30)):
+        begun = source.uniform(0, 20)
+        moment, ended = begun + source.random(), begun + 1 + source.random()
+        writes.append((moment, replace(op(number, Verb.PUT), invoked_s=begun, completed_s=ended)))
+    writes.sort(key=lambda write: write[0])
+    ops = [replace(each, offset=3 * place) for place, (_, each) in enumerate(writes)]
+    offsets = [3 * place for place in range(len(ops))]
+    reads, seen, spoiled = [], 0, False
+    for number in range(10):
+        begun = 2.5 * number + source.random()
+        acknowledged = [each.offset or 0 for each in ops if each.completed_s < begun]
+        shown_s = [read.after_offset or 0 for read in reads]
+        log_end = max([0, *(offset + 1 for offset in acknowledged), *shown_s])
+        most = max([log_end, *(3 * at + 1 for at, (m, _) in enumerate(writes) if m < begun)])
+        level, lag_max = source.choice([*Level]), source.randrange(8)
+        least = {Level.LINEARIZABLE: log_end, Level.BOUNDED: log_end - lag_max}.get(level, 0)
+        least = max(least, seen) if level is not Level.ANY else 0
+        count = source.randint(least, max(most, least))
+        if planted and least > 0 and not spoiled:
+            count = source.randrange(least)
+            spoiled = any(count <= offset < least for offset in offsets)
+        held = [each for each in ops if (each.offset or 0) < count]
+        content: Content = {"k": held[-1].values} if held else {}
+        oldest = (held[-1].offset or 0) + 1 if held else 0
+        made = read(content, begun, level, lag_max=lag_max, cluster=f"c{number}")
+        reads.append(replace(made, after_offset=oldest))
+        seen = max(seen, oldest)
+    return run(reads, ops), spoiled
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_levels_random_reads_that_are_fresh_enough_pass(seed: int) -> None:
+    history, _ = invented(random.Random(seed), planted=False)
+    found = [each for judged in judged_reads(history) for each in judged.violations()]
+    assert found == []
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_levels_random_read_that_is_too_old_is_found(seed: int) -> None:
+    history, spoiled = invented(random.Random(seed), planted=True)
+    found = [each for judged in judged_reads(history) for each in judged.violations()]
+    assert bool(found) is spoiled, found
