@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     add("--fanout", choices=("serial", "parallel"), help="of synchronous operations")
     add("--consistency", choices=LEVELS, help="how fresh a query's answer must be")
     add("--acceptable-offset-lag", type=int, metavar="N", help="records that bounded may lack")
+    add("--write-concern", choices=("one", "majority", "all"), help="of writes")
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     add("--quiet", action="store_true", help="nothing on standard error but errors")
@@ -105,6 +106,7 @@ class Runner:
                 request_id=self.options.request_id,
                 operation_class=self.options.operation_class,
                 fanout=self.options.fanout,
+                write_concern=self.options.write_concern,
             )
             executed_s = time.monotonic() - begun
             shown = output.write_result(cursor, self.form, sys.stdout, self.rows_max)

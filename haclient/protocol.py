@@ -26,7 +26,9 @@ SESSION_UNKNOWN = "HAPROC_SESSION_UNKNOWN"
 PARAMETERS_REFUSED = "HAPROC_PARAMETERS"
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 
-_OPTIONS = frozenset({"consistency", "acceptable_offset_lag", "operation_class", "fanout"})
+_OPTIONS = frozenset(
+    {"consistency", "acceptable_offset_lag", "operation_class", "fanout", "write_concern"}
+)
 # The server gives up a little before the client does, so that the client hears why.
 _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
 

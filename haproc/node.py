@@ -33,6 +33,7 @@ from haproc.membership.http_peers import HttpPeers
 from haproc.membership.members import Own
 from haproc.membership.state import SERVING, State
 from haproc.presence import Presence, time_text
+from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
 from haproc.route.forward import HttpForwarding
@@ -146,12 +147,20 @@ class Node:
             trace=trace_from(os.environ),
             on_state=self._state_changed,
             on_applied=self._metrics.applied,
+            tell=self._presence.members.report_now,
         )
         self._replica = Replica(core)
         self._service = RingService(
             self._replica,
             engine,
             rules,
+            assurance=Assurance(
+                core,
+                config.writes,
+                config.membership,
+                self._presence.places,
+                self._metrics.waited,
+            ),
             defaults=Settings(time_zone=config.time_zone),
             fanout_parallel=config.fanout_parallel,
             reads=Reads(
@@ -272,6 +281,7 @@ class Node:
                 "rate_per_s": round(recovery.rate_per_s, 1),
                 "seconds_left": round(recovery.seconds_left, 1),
             },
+            **self._presence.in_sync(),
             "clusters": self._presence.clusters(),
         }
 

@@ -15,6 +15,7 @@ from haproc.config.model import Config
 from haproc.doors.heartbeats import HeartbeatDoor
 from haproc.doors.metrics import Metrics
 from haproc.membership.clusters import ClusterView, cluster_views
+from haproc.membership.insync import Place, high_watermark, places
 from haproc.membership.links import Links
 from haproc.membership.members import Members, Own
 from haproc.membership.state import State
@@ -55,11 +56,26 @@ class Presence:
         for view in views:
             if view.name != self._name:
                 self._metrics.peer(view.name, view.alive, view.direct, view.in_sync, view.lag)
+        found = self.places()
+        count = sum(place.in_sync for place in found.values())
+        self._metrics.in_sync(count, high_watermark(found.values()))
         return [view.body() for view in views]
 
     def readers(self) -> list[Reader]:
         """Return what is known of the other clusters as places to run queries."""
         return readers(self.members.peers())
+
+    def places(self) -> dict[str, Place]:
+        """Return how every cluster stands, as far as writes may have to wait for it."""
+        own, limit = self.describe(), self._config.membership.in_sync_lag_max
+        peers, unheard = self.members.judged(), self.members.unheard()
+        return places(self._name, own.state, own.cursor, own.log_end, peers, unheard, limit)
+
+    def in_sync(self) -> dict[str, Json]:
+        """Return the in-sync set and the high watermark, for ``GET /clusterStatus``."""
+        found = self.places()
+        names: list[Json] = [c.name for c in self._config.clusters if found[c.name].in_sync]
+        return {"in_sync": names, "high_watermark": high_watermark(found.values())}
 
     async def aclose(self) -> None:
         """Fall silent."""

@@ -44,5 +44,6 @@ class WaitingForLog:
             "cursor": 0,
             "lag": 0,
             "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
+            **self._presence.in_sync(),
             "clusters": self._presence.clusters(),
         }

@@ -126,6 +126,7 @@ class AsyncConnection:
         request_id: str | None = None,
         timeout_s: float | None = None,
         age_s: float = 0.0,
+        write_concern: str | None = None,
     ) -> dict[str, Any]:
         """Append rows to a table as one operation, by column name; return the ``ha`` block.
 
@@ -147,6 +148,7 @@ class AsyncConnection:
             "timeout_s": str(protocol.server_timeout_s(timeout_s)),
             "catalog": catalog,
             "schema": schema,
+            "write_concern": write_concern,
         }
         headers = {**self._headers, "Content-Type": protocol.ARROW_STREAM}
 

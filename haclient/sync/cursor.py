@@ -60,7 +60,8 @@ class Cursor:
         ``request_id``: the idempotency key; made here unless given. ``timeout_s``: the total
         deadline. ``stream``: hand rows out as they come instead of reading the result first.
         ``age_s``: how long ago this ``request_id`` was first sent, if it was, by whomever.
-        ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``.
+        ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
+        ``write_concern``.
         """
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
         self._run(replace(statement, parameters=encode(parameters)), stream)

@@ -52,6 +52,7 @@ def classify(
         tables_known=recognised.tables_known and not _widened(recognised.kind, decided),
         rule=why if override in (None, decided) else f"the request, over {why}",
         insert=recognised.insert,
+        write_concern=rule.write_concern if rule is not None else None,
     )
 
 
@@ -115,12 +116,13 @@ def _decide(recognised: Recognised, rule: Rule | None) -> tuple[OperationClass, 
     """Return the class that the rules give, and which rule did; raises RefusedError."""
     if rule is not None and rule.operation_class is not None:
         return rule.operation_class, rule.name
-    if rule is not None:
+    if rule is not None and rule.refuse:
         raise RefusedError("HAPROC_REFUSED_BY_RULE", rule.refuse, f"see {rule.name} of the rules")
     refusal = recognised.refusal
     if refusal is not None:
         raise RefusedError(refusal.error_class, refusal.message, refusal.hint)
-    return DEFAULT_CLASSES[recognised.kind], f"default for {recognised.kind.value}"
+    default = f"default for {recognised.kind.value}"
+    return DEFAULT_CLASSES[recognised.kind], rule.name if rule is not None else default
 
 
 def _overridden(decided: OperationClass, override: OperationClass | None) -> OperationClass:

@@ -21,6 +21,22 @@ class OperationClass(StrEnum):
     """Changes only the state of the client's session."""
 
 
+class WriteConcern(StrEnum):
+    """Which clusters must have applied a write before it is answered; the weakest first."""
+
+    ONE = "one"
+    """The one that received it."""
+    MAJORITY = "majority"
+    """More than half of the ring's clusters, whether or not the others are there."""
+    ALL = "all"
+    """Every cluster of the in-sync set."""
+
+    def at_least(self, other: WriteConcern | None) -> WriteConcern:
+        """Return the stronger one of the two."""
+        ranks = list(WriteConcern)
+        return self if other is None or ranks.index(other) < ranks.index(self) else other
+
+
 class Kind(StrEnum):
     """What a statement does."""
 
@@ -118,3 +134,5 @@ class Statement:
     rule: str
     """Which rule decided the class, for people."""
     insert: InsertShape | None = None
+    write_concern: WriteConcern | None = None
+    """The least that a rule asks for."""

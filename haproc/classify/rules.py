@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from haproc.classify.model import Kind, OperationClass
+from haproc.classify.model import Kind, OperationClass, WriteConcern
 from haproc.classify.reader import Recognised
 
 QUERY_KINDS = frozenset({Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN})
@@ -46,7 +46,7 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
     **dict.fromkeys(SYNCHRONOUS_KINDS, OperationClass.SYNCHRONOUS),
 }
 
-_KEYS = frozenset({"name", "kind", "table", "matches", "user", "class", "refuse"})
+_KEYS = frozenset({"name", "kind", "table", "matches", "user", "class", "write_concern", "refuse"})
 
 
 class RulesError(ValueError):
@@ -59,10 +59,11 @@ class RulesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Gives the statements it matches a class, or refuses them. None matches anything.
+    """Gives the statements it matches a class, a write concern or both, or refuses them.
 
-    Without ``kinds``, a rule with a class is about statements that write; one that refuses is
-    about all. Only a rule that says ``kind: unknown`` lets an unrecognised statement pass.
+    None matches anything. Without ``kinds``, a rule that refuses is about all statements, any
+    other one about those that write. Only a rule that says ``kind: unknown`` and a class lets an
+    unrecognised statement pass. ``write_concern`` is the least that a request gets.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Rule:
     table: str | None = None
     matches: re.Pattern[str] | None = None
     user: str | None = None
+    write_concern: WriteConcern | None = None
 
     def applies(self, recognised: Recognised, sql: str, user: str) -> bool:
         """Whether this rule decides about the statement."""
@@ -85,7 +87,7 @@ class Rule:
     def _is_about(self, kind: Kind) -> bool:
         if self.kinds is not None:
             return kind in self.kinds
-        return self.operation_class is None or kind in WRITING_KINDS
+        return bool(self.refuse) or kind in WRITING_KINDS
 
     def _touches(self, recognised: Recognised) -> bool:
         if self.table is None:
@@ -93,7 +95,7 @@ class Rule:
         tables = recognised.reads | recognised.writes
         if any(fnmatchcase(table, self.table) for table in tables):
             return True
-        # A refusal holds for a write that could touch the table.
+        # A refusal, or a stronger write concern, holds for a write that could touch the table.
         unclear = not recognised.tables_known and recognised.kind in WRITING_KINDS
         return self.operation_class is None and unclear
 
@@ -170,8 +172,8 @@ def _rule(entry: object, path: str, index: int) -> Rule:
     for key in entry:
         if key not in _KEYS:
             raise RulesError(f"{path}.{key}", f"unknown key; known are {', '.join(sorted(_KEYS))}")
-    if ("class" in entry) == ("refuse" in entry):
-        raise RulesError(path, "has to have either class or refuse")
+    if ("class" in entry or "write_concern" in entry) == ("refuse" in entry):
+        raise RulesError(path, "has to have either refuse, or class, write_concern or both")
     kinds = _kinds(entry["kind"], f"{path}.kind") if "kind" in entry else None
     table = _text(entry, "table", path)
     rule = Rule(
@@ -182,8 +184,10 @@ def _rule(entry: object, path: str, index: int) -> Rule:
         table=None if table is None else table.lower(),
         matches=_pattern(_text(entry, "matches", path), f"{path}.matches"),
         user=_text(entry, "user", path),
+        write_concern=_concern(entry, path),
     )
     _check_class(rule, path)
+    _check_concern(rule, path)
     return rule
 
 
@@ -222,6 +226,18 @@ def _class(value: object, path: str) -> OperationClass:
         raise RulesError(path, f"{value!r} is no class; classes are {known}") from None
 
 
+def _concern(entry: dict[str, object], path: str) -> WriteConcern | None:
+    if "write_concern" not in entry:
+        return None
+    value = entry["write_concern"]
+    try:
+        return WriteConcern(str(value))
+    except ValueError:
+        known = ", ".join(WriteConcern)
+        text = f"{value!r} is no write concern; they are {known}"
+        raise RulesError(f"{path}.write_concern", text) from None
+
+
 def _pattern(text: str | None, path: str) -> re.Pattern[str] | None:
     if text is None:
         return None
@@ -246,3 +262,17 @@ def _check_class(rule: Rule, path: str) -> None:
     wrong = sorted(kind.value for kind in (kinds or frozenset()) - allowed)
     if wrong:
         raise RulesError(f"{path}.class", f"{', '.join(wrong)} can't be of class {chosen.value}")
+
+
+def _check_concern(rule: Rule, path: str) -> None:
+    """Refuse a write concern for what is not written."""
+    if rule.write_concern is None:
+        return
+    wrong: list[str] = []
+    if rule.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
+        wrong = [rule.operation_class.value]
+    elif rule.operation_class is None:
+        wrong = sorted(kind.value for kind in (rule.kinds or frozenset()) - WRITING_KINDS)
+    if wrong:
+        names = ", ".join(wrong)
+        raise RulesError(f"{path}.write_concern", f"{names}: only writes have a write concern")

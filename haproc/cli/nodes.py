@@ -138,6 +138,12 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
         for name, answer in answers.items()
     ]
     output.table(("CLUSTER", "STATE", "CURSOR", "LAG", "HEARD BY", "RECOVERY", "REASON"), rows)
+    for name, answer in answers.items():
+        if "in_sync" in answer:
+            clusters = " ".join(answer["in_sync"]) or "none"
+            print(f"in sync, as {name} sees it: {clusters}", end="")
+            print(f"; high watermark {answer['high_watermark']}")
+            break
 
 
 def _heard_by(name: str, answers: dict[str, dict[str, Any]]) -> str:

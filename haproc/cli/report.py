@@ -69,6 +69,7 @@ def describe(statement: Statement, pinned: Pinned | None = None) -> dict[str, ob
         "reads": sorted(statement.reads),
         "writes": sorted(statement.writes),
         "tables_known": statement.tables_known,
+        "write_concern": statement.write_concern.value if statement.write_concern else None,
         "combinable": None
         if insert is None
         else {"rows": insert.rows, "types": insert.signature.split(",")},

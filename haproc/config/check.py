@@ -31,6 +31,7 @@ def check(config: Config) -> list[Finding]:
         *_limits(config),
         *_timeouts(config),
         *_membership(config),
+        *_writes(config),
     ]
 
 
@@ -183,3 +184,12 @@ def _membership(config: Config) -> Iterator[Finding]:
                 f"({rules.heartbeat_interval_s:g}) don't fit into membership.window_s "
                 f"({rules.window_s:g})",
             )
+
+
+def _writes(config: Config) -> Iterator[Finding]:
+    low, clusters = config.writes.min_insync_clusters, len(config.clusters)
+    if low > clusters:
+        yield (
+            "writes.min_insync_clusters",
+            f"{low} clusters can never be in sync: the ring has {clusters}",
+        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from haproc.classify.model import WriteConcern
 from haproc.config.hosts import is_wildcard
 from haproc.engine.interface import EngineAddress
 
@@ -179,6 +180,16 @@ class Reads:
     """How long a query waits for its cluster; then a fresher one is asked. Chosen, not measured."""
 
 
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Which clusters must have applied a write before it is answered."""
+
+    concern: WriteConcern = WriteConcern.ONE
+    """Of requests that ask for none; a rule may ask for more."""
+    min_insync_clusters: int = 1
+    """With fewer clusters in sync, writes of concern ``majority`` and ``all`` are refused."""
+
+
 class Compression(StrEnum):
     """What a Kafka log's messages are compressed with."""
 
@@ -268,6 +279,7 @@ class Config:
     timeouts: Timeouts = Timeouts()
     membership: Membership = Membership()
     reads: Reads = Reads()
+    writes: Writes = Writes()
     kafka: Kafka = Kafka()
 
     def cluster(self, name: str) -> ClusterConfig:

@@ -64,10 +64,11 @@ class Board:
         """Return the execution of this request: a new one, or the one that has its id."""
         request = asked.request
         await self._wait_for_stream(request)
+        await self._wait_for_another_concern(request)
         known = self._running.get(request.id) or self._finished.get(request.id)
         if known is not None:
             self._check_same(known, request)
-            if not (known.finished and known.repeatable):
+            if not (known.finished and (known.repeatable or _asks_for_other(request, known))):
                 if known.delivery != asked.delivery or not _as_fresh(known.request, request):
                     raise refused(
                         REQUEST_ID_REUSED,
@@ -208,6 +209,13 @@ class Board:
             assert known.task is not None
             await asyncio.wait({known.task})
 
+    async def _wait_for_another_concern(self, request: Request) -> None:
+        """Let the same write of another write concern end: its answer is not this one's."""
+        while (known := self._running.get(request.id)) and _asks_for_other(request, known):
+            self._check_same(known, request)
+            assert known.task is not None
+            await asyncio.wait({known.task})
+
     async def _wait_for_running(self, request: Request) -> None:
         while (known := self._running.get(request.id)) is not None:
             self._check_same(known, request)
@@ -337,6 +345,10 @@ class Board:
 def _as_fresh(known: Request, request: Request) -> bool:
     """Whether an answer to the first request is fresh enough for the second one."""
     return request.freshness in (known.freshness, Freshness())
+
+
+def _asks_for_other(request: Request, known: Execution) -> bool:
+    return known.request.write_concern is not request.write_concern
 
 
 def _look_at(task: asyncio.Task[Answer]) -> None:

@@ -71,6 +71,19 @@ class Metrics:
         self._forwarded = self._counter(
             "haproc_queries_forwarded", "Queries that a fresher cluster answered.", "peer"
         )
+        self._in_sync_count = self._gauge(
+            "haproc_in_sync_clusters", "Clusters in sync, this one too."
+        )
+        self._high_watermark = self._gauge(
+            "haproc_high_watermark", "All clusters in sync have applied every operation below."
+        )
+        self._concern = Histogram(
+            "haproc_write_concern_seconds",
+            "Time for which writes waited for other clusters; 0 for one that was refused.",
+            ["concern", "met"],
+            buckets=_LATENCY_BUCKETS_S,
+            registry=self._registry,
+        )
         self._recovery = self._gauge("haproc_recovery_operations", "Progress of recovery.", "part")
         self._recovery_rate = self._gauge(
             "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
@@ -129,6 +142,15 @@ class Metrics:
     def read_forwarded(self, peer: str) -> None:
         """Count a query that a peer ran."""
         self._forwarded.labels(peer).inc()
+
+    def in_sync(self, clusters: int, high_watermark: int) -> None:
+        """Set how many clusters are in sync, and what all of them have applied."""
+        self._in_sync_count.set(clusters)
+        self._high_watermark.set(high_watermark)
+
+    def waited(self, concern: str, met: bool, seconds: float) -> None:
+        """Count a write that waited for other clusters, and whether its concern was met."""
+        self._concern.labels(concern, "yes" if met else "no").observe(seconds)
 
     def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
         """Set the progress of recovery."""

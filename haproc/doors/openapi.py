@@ -17,6 +17,8 @@ from haproc.doors.fields import ID_PATTERN
 from haproc.doors.freshness_fields import HEADERS as FRESHNESS_HEADERS
 from haproc.doors.openapi_schemas import SCHEMAS, ref
 from haproc.doors.queue import PAGE_DEFAULT, PAGE_MAX
+from haproc.doors.statement_request import HEADERS
+from haproc.route.model import WriteConcern
 from haproc.route.pieces import CONTENT_TYPE as PIECES
 
 CLIENT: Final = "client door"
@@ -61,6 +63,7 @@ class Operation:
 _BOTH: Final = (CLIENT, OPERATOR)
 _PEERS: Final = (OPERATOR,)
 _STATEMENT: Final = "/api/2.0/sql/statements/{statement_id}"
+_HEADERS: Final = (*FRESHNESS_HEADERS.values(), *HEADERS)
 _BODY_ERRORS: Final = ("400", "408", "413", "415")
 
 OPERATIONS: Final = (
@@ -72,7 +75,7 @@ OPERATIONS: Final = (
         (*_BODY_ERRORS, "404", "409", "422", "429"),
         "StatementRequest",
         stream=True,
-        headers=tuple(FRESHNESS_HEADERS.values()),
+        headers=_HEADERS,
     ),
     Operation(
         "get",
@@ -110,7 +113,8 @@ OPERATIONS: Final = (
         "Appended",
         (*_BODY_ERRORS, "409", "422", "429"),
         ARROW_STREAM,
-        query=("request_id", "timeout_s", "age_s", "catalog", "schema"),
+        query=("request_id", "timeout_s", "age_s", "catalog", "schema", "write_concern"),
+        headers=tuple(HEADERS),
     ),
     Operation(
         "put",
@@ -230,6 +234,15 @@ OPERATIONS: Final = (
         doors=_PEERS,
     ),
     Operation(
+        "get",
+        "/ha/v1/progress",
+        "What is applied here, once that differs from what was seen, asked by a peer",
+        "PeerAnswer",
+        ("400",),
+        query=("seen", "timeout_s"),
+        doors=_PEERS,
+    ),
+    Operation(
         "get", "/ha/v1/status", "State, cursor and lag, asked by a peer", "PeerAnswer", doors=_PEERS
     ),
 )
@@ -243,6 +256,8 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "table": {"type": "string", "description": "[catalog.][schema.]name"},
     "timeout_s": {"type": "number"},
     "age_s": {"type": "number"},
+    "write_concern": {"type": "string", "enum": list(WriteConcern)},
+    "HAProc-Write-Concern": {"type": "string", "enum": list(WriteConcern)},
     "start": {"type": "integer", "minimum": 0, "default": 0},
     "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT},
 }

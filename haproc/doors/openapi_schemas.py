@@ -11,7 +11,7 @@ from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, O
 from haproc.membership.state import State
 from haproc.replicate.standing import Position
 from haproc.replicate.verification import Finding
-from haproc.route.model import FailureKind, Fanout, Outcome
+from haproc.route.model import FailureKind, Fanout, Outcome, WriteConcern
 
 Schema = dict[str, Any]
 
@@ -85,7 +85,7 @@ _CLUSTER = record(
     cursor=OFFSET,
     log_end=OFFSET,
     lag={"type": ["integer", "null"], "minimum": 0},
-    in_sync=described(_BOOLEAN, "It lives, its tables are no others', and it lags little."),
+    in_sync=described(_BOOLEAN, "It lives, applies the log as usual, and lags little."),
     since=described(_TIME, "Since when it is in this state, or down."),
     last_update=described(nullable(_TIME), "When it told its state last."),
 )
@@ -147,6 +147,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ),
         operation_class=choice(*(c for c in OperationClass if c is not OperationClass.SESSION)),
         fanout=choice(*Fanout),
+        write_concern=described(
+            choice(*WriteConcern), "Which clusters must have applied a write before it is answered."
+        ),
         timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
         age_s=described(
             {"type": "number", "minimum": 0, "maximum": AGE_MAX_S},
@@ -264,6 +267,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 rate_per_s=NUMBER,
                 seconds_left=NUMBER,
             ),
+            in_sync=described(listed(TEXT), "The clusters in sync, as this HAProc sees them."),
+            high_watermark=described(COUNT, "Below it, all of them have applied everything."),
             clusters=listed(_CLUSTER),
         ),
         "additionalProperties": True,

@@ -29,6 +29,10 @@ class PeerService(Protocol):
         """Return what became of an operation on this cluster."""
         ...
 
+    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        """Return what this cluster has applied, once that differs from what was ``seen``."""
+        ...
+
     def status(self) -> Mapping[str, Json]:
         """Return this HAProc's state, cursor and lag."""
         ...
@@ -46,6 +50,7 @@ class PeerDoor:
         return [
             web.post("/ha/v1/apply", self.apply),
             web.get("/ha/v1/outcomes/{offset}", self.outcome, allow_head=False),
+            web.get("/ha/v1/progress", self.progress, allow_head=False),
             web.get("/ha/v1/status", self.status, allow_head=False),
         ]
 
@@ -71,6 +76,19 @@ class PeerDoor:
         if not (text.isascii() and text.isdigit() and len(text) < 19):
             raise refused(BAD_REQUEST, "an offset is a whole number")
         return json_response(dict(await self._peers.outcome(int(text))))
+
+    async def progress(self, request: web.Request) -> web.Response:
+        """Tell what is applied here, once that is new to who asks."""
+        self._credentials.user_of(request.headers)
+        fields.no_unknown(request.query, ("seen", "timeout_s"))
+        try:
+            wait_s = float(request.query.get("timeout_s", ""))
+        except ValueError:
+            raise refused(BAD_REQUEST, "timeout_s must be a number of seconds") from None
+        timeout_s = fields.seconds(wait_s, "timeout_s", _TIMEOUT_MAX_S)
+        assert timeout_s is not None
+        seen = request.query.get("seen", "")
+        return json_response(dict(await self._peers.progress(seen, timeout_s)))
 
     async def status(self, request: web.Request) -> web.Response:
         """Tell state, cursor and lag."""

@@ -27,14 +27,14 @@ from haproc.doors.errors import (
 from haproc.doors.execution import ha_block
 from haproc.doors.gate import Gate
 from haproc.doors.metrics import Metrics
-from haproc.doors.statement_request import TIMEOUT_MAX_S, fingerprint_of
+from haproc.doors.statement_request import TIMEOUT_MAX_S, fingerprint_of, with_headers
 from haproc.doors.statements import USER
 from haproc.engine.interface import Column, Settings
 from haproc.route.interface import Service
-from haproc.route.model import Answer, RequestError, RowsRequest
+from haproc.route.model import Answer, RequestError, RowsRequest, WriteConcern
 
 _LOG = logging.getLogger(__name__)
-_PARAMETERS: Final = ("request_id", "timeout_s", "age_s", "catalog", "schema")
+_PARAMETERS: Final = ("request_id", "timeout_s", "age_s", "catalog", "schema", "write_concern")
 
 
 class RowsDoor:
@@ -45,7 +45,7 @@ class RowsDoor:
         self._service = service
         self._gate = gate
         self._metrics = metrics
-        self._running: dict[str, tuple[str, asyncio.Task[Answer]]] = {}
+        self._running: dict[str, tuple[str, asyncio.Task[Answer], WriteConcern | None]] = {}
 
     def routes(self) -> list[web.RouteDef]:
         """Return the route."""
@@ -74,7 +74,7 @@ class RowsDoor:
                 f"Content-Type {request.content_type[:80]!r} is not known here",
                 f"send {ARROW_STREAM}",
             )
-        given = _query(request)
+        given = with_headers(_query(request), request.headers)
         request_id = fields.identifier(given, "request_id") or uuid.uuid4().hex
         arrived_s = asyncio.get_running_loop().time()
         age_s = fields.age(_number(given, "age_s"))
@@ -100,6 +100,7 @@ class RowsDoor:
             user=user,
             catalog=catalog,
             schema=schema,
+            write_concern=fields.choice(given, "write_concern", WriteConcern),
             timeout_s=timeout_s,
             age_s=age_s,
             arrived_s=arrived_s,
@@ -109,6 +110,9 @@ class RowsDoor:
     async def _append(self, asked: RowsRequest, row_count: int) -> web.Response:
         """Run the append in a task of its own: a client that goes away doesn't stop it."""
         known = self._running.get(asked.id)
+        while known is not None and known[2] is not asked.write_concern:
+            await asyncio.wait({known[1]})  # its answer is not this one's
+            known = self._running.get(asked.id)
         if known is not None and known[0] != asked.fingerprint:
             raise refused(
                 REQUEST_ID_REUSED,
@@ -117,7 +121,7 @@ class RowsDoor:
             )
         if known is None:
             task = asyncio.create_task(self._run(asked))
-            self._running[asked.id] = known = (asked.fingerprint, task)
+            self._running[asked.id] = known = (asked.fingerprint, task, asked.write_concern)
         try:
             answer = await asyncio.shield(known[1])
         except asyncio.CancelledError:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from haproc.classify.model import OperationClass, RefusedError
+from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.config.model import Reads
 from haproc.doors import fields
 from haproc.doors.errors import BAD_REQUEST, refused
@@ -50,9 +50,12 @@ FIELDS: Final = (
     "request_id",
     *FRESHNESS_FIELDS,
     "fanout",
+    "write_concern",
     "timeout_s",
     "age_s",
 )
+HEADERS: Final = {"HAProc-Write-Concern": "write_concern"}
+"""Headers that may say a field, too; what the body says counts more."""
 
 
 class Format(StrEnum):
@@ -109,6 +112,7 @@ def read_statement(
     """Check a body and bind its parameters; raises RequestError."""
     given = fields.parse_object(body)
     fields.no_unknown(given, FIELDS)
+    given = with_headers(given, headers)
     statement = fields.text(given, "statement")
     if statement is None or not statement.strip():
         raise refused(BAD_REQUEST, "statement is missing or empty")
@@ -126,12 +130,19 @@ def read_statement(
         freshness=read_freshness(given, headers, reads),
         operation_class=fields.choice(given, "operation_class", OperationClass, _CLASSES),
         fanout=fields.choice(given, "fanout", Fanout),
+        write_concern=fields.choice(given, "write_concern", WriteConcern),
         timeout_s=fields.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
         or timeout_default_s,
         age_s=fields.age(given.get("age_s")),
         arrived_s=arrived_s,
     )
     return StatementRequest(request, _delivery(given), wait_s, on_wait_timeout)
+
+
+def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a body, and those that only headers say."""
+    said = {field: headers[name] for name, field in HEADERS.items() if name in headers}
+    return {**said, **{name: value for name, value in given.items() if value is not None}}
 
 
 def fingerprint_of(user: str, parts: Mapping[str, Any]) -> str:

@@ -7,21 +7,18 @@ from dataclasses import dataclass
 
 from dmq import Json
 from haproc.config.model import Config
+from haproc.membership.insync import Place, end_of_log, places
 from haproc.membership.judgement import Standing
 from haproc.membership.members import Own
-from haproc.membership.state import HOPELESS, State
 from haproc.membership.view import Peer
-
-_UNSOUND = HOPELESS | {State.STARTING}
-"""States in which a cluster's tables are not those at its cursor, or that is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """One cluster. Of one that is down, how far it was last; None for what it never told.
 
-    ``direct``: whether this HAProc hears it, and not only others do. ``in_sync``: it lives, its
-    tables are no others', and it lags by ``membership.in_sync_lag_max`` at most. ``since``: when
+    ``direct``: whether this HAProc hears it, and not only others do. ``in_sync``: see
+    `haproc.membership.insync`. ``since``: when
     its state began, or when it was called down. Times are text (ISO 8601).
     """
 
@@ -53,29 +50,27 @@ def cluster_views(
     now: str,
 ) -> list[ClusterView]:
     """Return all clusters in ring order; ``text_of`` writes a time of the view as text."""
-    ends = [peer.report.log_end for peer in peers.values() if peer.report is not None]
-    log_end = max([own.log_end, *ends])
+    log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max
+    found = places(me, own.state, own.cursor, own.log_end, peers, (), limit)
     views = []
     for cluster in config.clusters:
         name, url = cluster.name, cluster.client_url
         if name != me:
-            views.append(_of_peer(name, url, peers[name], log_end, limit, text_of))
+            views.append(_of_peer(name, url, peers[name], log_end, found[name], text_of))
             continue
         lag = max(0, log_end - own.cursor)
-        in_sync = own.state not in _UNSOUND and lag <= limit
-        told = (own.state.value, incarnation, own.cursor, own.log_end, lag, in_sync)
+        told = (own.state.value, incarnation, own.cursor, own.log_end, lag, found[me].in_sync)
         views.append(ClusterView(name, url, True, True, *told, own.since, now))
     return views
 
 
 def _of_peer(
-    name: str, url: str, peer: Peer, log_end: int, limit: int, text_of: Callable[[float], str]
+    name: str, url: str, peer: Peer, log_end: int, place: Place, text_of: Callable[[float], str]
 ) -> ClusterView:
     beat, report = peer.beat, peer.report
     told = beat or report
     lag = max(0, log_end - report.cursor) if report is not None else None
-    sound = told is not None and told.state not in _UNSOUND
     since = report.since if peer.alive and report is not None else text_of(peer.changed_at)
     return ClusterView(
         name,
@@ -87,7 +82,7 @@ def _of_peer(
         cursor=report.cursor if report is not None else None,
         log_end=report.log_end if report is not None else None,
         lag=lag,
-        in_sync=peer.alive and sound and lag is not None and lag <= limit,
+        in_sync=place.in_sync and lag is not None,
         since=since,
         last_update=text_of(peer.updated_at) if peer.updated_at is not None else None,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import aiohttp
 
@@ -55,6 +56,11 @@ class HttpPeers:
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
         """Ask what became of an operation on a peer's cluster."""
         return await self._ask(peer, "GET", f"/ha/v1/outcomes/{offset}", timeout_s)
+
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        path = "/ha/v1/progress?" + urlencode({"seen": seen, "timeout_s": timeout_s})
+        return await self._ask(peer, "GET", path, timeout_s + _ANSWER_MARGIN_S)
 
     async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
         """Ask a peer for its state, cursor and lag."""

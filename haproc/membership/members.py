@@ -85,6 +85,22 @@ class Members:
         self._check()
         return self._view.peers
 
+    def judged(self) -> Mapping[str, Peer]:
+        """Return what was known of the peers at the last regular check.
+
+        For whoever does something if a peer is down: between the checks, what a busy loop has not
+        read yet could look like silence.
+        """
+        return self._view.peers
+
+    def unheard(self) -> frozenset[str]:
+        """Return the peers of which this process cannot know anything yet: it just began."""
+        return frozenset(
+            name
+            for name, peer in self._view.peers.items()
+            if peer.beat is None and not self.given_up(name)
+        )
+
     def given_up(self, peer: str) -> bool:
         """Return whether nobody has heard of a peer for a whole window."""
         return self._view.given_up(peer, self._clock())
@@ -115,6 +131,11 @@ class Members:
     def report_soon(self) -> None:
         """This HAProc's state changed: tell it at the next tick."""
         self._report_at = 0.0
+
+    def report_now(self) -> None:
+        """Tell state and progress at once."""
+        self.report_soon()
+        self._send(self._clock())
 
     async def run(self) -> None:
         """Tell and judge until cancelled."""

@@ -32,6 +32,10 @@ class Peers(Protocol):
         """Ask what became of an operation on a peer's cluster."""
         ...
 
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        """Ask what a peer has applied, to be told once that differs from what was ``seen``."""
+        ...
+
     async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
         """Ask a peer for its state, cursor and lag."""
         ...

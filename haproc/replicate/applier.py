@@ -138,7 +138,7 @@ class Applier:
     async def _done(self, unit: Unit) -> None:
         """Make it durable that the unit needs no more running; what waits for it may start."""
         self._core.schedule.complete(unit)
-        self._core.moved.set()
+        self._core.moved.set()  # who waits for it to be visible here needs no stored progress
         await self._core.store()
         self._core.schedule.release(unit)
         await self._core.trace(Step.CURSOR_AFTER)

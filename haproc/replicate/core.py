@@ -121,6 +121,7 @@ class Core:
         trace: Trace = no_trace,
         on_state: Callable[[State, str], None] = lambda state, reason: None,
         on_applied: Callable[[str, int], None] = lambda outcome, operations: None,
+        tell: Callable[[], None] = lambda: None,
         unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.identity = identity
@@ -132,6 +133,8 @@ class Core:
         self.timeouts = timeouts
         self.trace = trace
         self.on_applied = on_applied
+        self.tell = tell
+        """Tells the peers at once how far this cluster is."""
         self.condition = Condition()
         self.board = Board(limits.window_records)
         self.past = Past(limits.window_records)

@@ -21,6 +21,7 @@ from haproc.engine.errors import EngineError
 from haproc.failure import FailureKind, RequestError, words_of
 from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import SERVING, State
+from haproc.replicate import assurance
 from haproc.replicate.applier import Applier
 from haproc.replicate.claims import Claims
 from haproc.replicate.comparison import Comparison
@@ -192,23 +193,28 @@ class Replica:
     async def _catch_up(self) -> None:
         """Declare the cluster caught up once it has applied all that others wrote meanwhile."""
         core, clock = self.core, asyncio.get_running_loop().time
-        rounds = 0
+        rounds, told = 0, False
         while True:
             if core.condition.caught_up or not core.condition.cluster_up:
-                rounds = 0
+                rounds, told = 0, False
                 core.moved.clear()
                 await core.moved.wait()
                 continue
             if self._recovery_from is None:
                 self._recovery_from = (core.schedule.low, clock())
             began = clock()
+            # First tell, then read the end: a write that is acknowledged without this cluster was
+            # appended before its origin was told, and so is below that end.
+            core.tell()
             self._log_end = await core.reaching(core.log.end)
             await self._low_reaches(self._log_end)
             took_s = clock() - began
             rounds = rounds + 1 if took_s < STEADY_S else 0
-            if (took_s < FRESH_S or rounds >= STEADY_ROUNDS) and core.condition.cluster_up:
+            fresh = took_s < FRESH_S or rounds >= STEADY_ROUNDS
+            if told and fresh and core.condition.cluster_up:
                 self._recovery_from = None
                 core.update(caught_up=True)
+            told = True  # at the next round: that it is near the end
 
     async def _low_reaches(self, offset: int) -> None:
         core, clock = self.core, asyncio.get_running_loop().time
@@ -388,6 +394,10 @@ class Replica:
         if known is None:
             return {"status": "unknown"}
         return {"status": "pending"} if known.outcome is None else describe(known.outcome)
+
+    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        """Tell what is applied here, once that differs from what was ``seen``."""
+        return await assurance.progress(self.core, seen, timeout_s)
 
     def status(self) -> Mapping[str, Json]:
         """Tell the state, the cursor and the lag."""

@@ -138,6 +138,8 @@ class Schedule:
         known = [progress.low, *(offset + 1 for offset in progress.done)]
         known += [last + 1 for _, last in progress.batches]
         self._high = max(known) if progress.alone is None else max(*known, progress.alone + 1)
+        self.finished = 0
+        """Rises whenever it becomes known that operations need no more running."""
         self.held = False
         """Whether nothing exclusive may start: what tables there are must stay as it is."""
 
@@ -147,10 +149,10 @@ class Schedule:
         """Enter an operation; False if it was done before the restart."""
         assert offset >= self._read_to
         self._read_to = offset + 1
-        if offset in self._done:
-            return False
         if self._verdicts.get(offset) is Verdict.REJECT:
             self._done.add(offset)
+        if offset in self._done:
+            self.finished += 1
             return False
         self._tasks[offset] = _Task(offset, op, batch_key(op), single=offset in self._singles)
         self._bytes += op.size_bytes
@@ -205,6 +207,7 @@ class Schedule:
         del self._tasks[task.offset]
         self._bytes -= task.op.size_bytes
         self._done.add(task.offset)
+        self.finished += 1
         self._forget_intent(task.offset)
 
     def _forget_intent(self, first: int) -> None:
@@ -301,6 +304,7 @@ class Schedule:
         for offset in unit.offsets:
             self._tasks[offset].state = _State.COMPLETE
             self._done.add(offset)
+        self.finished += 1
         self._forget_intent(unit.offsets[0])
 
     def release(self, unit: Unit) -> None:

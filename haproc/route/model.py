@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from haproc.classify.model import OperationClass
+from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Consistency
 from haproc.engine.interface import Column, ResultStream
 from haproc.failure import FailureKind, Outcome, RequestError
@@ -22,6 +22,7 @@ __all__ = [
     "Request",
     "RequestError",
     "RowsRequest",
+    "WriteConcern",
 ]
 
 
@@ -68,6 +69,7 @@ class Request:
     freshness: Freshness = Freshness()
     operation_class: OperationClass | None = None
     fanout: Fanout | None = None
+    write_concern: WriteConcern | None = None
     timeout_s: float = 60.0
     age_s: float = 0.0
     arrived_s: float | None = None
@@ -84,6 +86,7 @@ class RowsRequest:
     user: str = "anonymous"
     catalog: str | None = None
     schema: str | None = None
+    write_concern: WriteConcern | None = None
     timeout_s: float = 60.0
     age_s: float = 0.0
     arrived_s: float | None = None

@@ -19,9 +19,11 @@ from haproc.membership.state import SERVING
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
+from haproc.replicate.assurance import Assurance
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.replica import Replica, now_ms
+from haproc.replicate.synchronous import QUEUED
 from haproc.route.materialise import materialise
 from haproc.route.model import (
     Answer,
@@ -31,6 +33,7 @@ from haproc.route.model import (
     Request,
     RequestError,
     RowsRequest,
+    WriteConcern,
 )
 from haproc.route.model import Outcome as WriteOutcome
 from haproc.route.reads import Reads
@@ -52,6 +55,7 @@ class RingService:
         engine: Engine,
         rules: Rules,
         *,
+        assurance: Assurance,
         defaults: Settings,
         fanout_parallel: bool,
         reads: Reads,
@@ -60,6 +64,7 @@ class RingService:
         self._core = replica.core
         self._engine = engine
         self._rules = rules
+        self._assurance = assurance
         self._defaults = defaults
         self._fanout_parallel = fanout_parallel
         self._reads = reads
@@ -72,6 +77,7 @@ class RingService:
     async def execute(self, request: Request) -> Answer:
         """See Service."""
         since = self._replica.since(request.age_s, request.arrived_s)
+        deadline_s = self._now() + request.timeout_s
         session = self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise RequestError(
@@ -86,9 +92,10 @@ class RingService:
         )
         try:
             async with asyncio.timeout(request.timeout_s):
-                return await self._run(request, statement, settings, session, since)
+                answer = await self._run(request, statement, settings, session, since)
         except TimeoutError as error:
             raise _timed_out(request.timeout_s, self._core.me) from error
+        return await self._assured(answer, self._concern(request, statement), deadline_s)
 
     async def _run(
         self,
@@ -135,9 +142,12 @@ class RingService:
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
         since = self._replica.since(request.age_s, request.arrived_s)
+        deadline_s = self._now() + request.timeout_s
         settings = self._settings(None, request.catalog, request.schema)
         statement = self._insert_into(request.table, settings, request.user)
         self._check_serving()
+        concern = self._concern(request, statement)
+        self._assurance.check(concern, request.id)
         operation = Operation(
             id=request.id,
             operation_class=OperationClass.ASYNCHRONOUS,
@@ -151,7 +161,8 @@ class RingService:
             created_ms=now_ms(),
             since=since,
         )
-        return await self._submit(operation, request.timeout_s)
+        answer = await self._submit(operation, request.timeout_s)
+        return await self._assured(answer, concern, deadline_s)
 
     async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
         """See Service."""
@@ -291,6 +302,7 @@ class RingService:
         since: int,
     ) -> Answer:
         text, affected = statement.sql, None
+        self._assurance.check(self._concern(request, statement), request.id)
         if self._core.board.find(request.id) is None:
             try:
                 pinned = await self._pinned(request, statement, settings, session)
@@ -378,7 +390,7 @@ class RingService:
         offset, outcome = await self._replica.submit(operation, timeout_s)
         if outcome.status is not Status.APPLIED:
             raise _rejected(outcome, offset)
-        others = dict.fromkeys(self._core.identity.peers, "queued")
+        others = dict.fromkeys(self._core.identity.peers, QUEUED)
         report = HaReport(
             self._core.me,
             operation.operation_class,
@@ -391,6 +403,23 @@ class RingService:
         if affected is None:
             affected = operation.insert.rows if operation.insert is not None else rows
         return Answer(report, Collected(applied.chunks), affected_rows=affected)
+
+    def _concern(self, request: Request | RowsRequest, statement: Statement) -> WriteConcern:
+        """Return what the request asks for, or the configuration; a rule may ask for more."""
+        asked = request.write_concern or self._assurance.default
+        return asked.at_least(statement.write_concern)
+
+    async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
+        """Return the answer once the clusters have the write that the concern asks for."""
+        report = answer.report
+        if report.offset is None:
+            return answer
+        applied = await self._assurance.fulfil(report.offset, concern, deadline_s)
+        outcomes = {
+            name: applied.get(name, told) if told == QUEUED else told
+            for name, told in report.outcomes.items()
+        }
+        return replace(answer, report=replace(report, outcomes=outcomes))
 
     # -- what can be wrong -----------------------------------------------------------------
 

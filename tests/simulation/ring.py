@@ -14,15 +14,18 @@ from typing import Any, TypeVar
 
 from dmq import Cursor, Entry, Json, LogUnavailableError, Record
 from dmq.memory import MemoryLog, MemoryStore
-from haproc.config.model import Limits, Membership, Timeouts
+from haproc.classify.model import WriteConcern
+from haproc.config.model import Limits, Membership, Timeouts, Writes
+from haproc.membership.insync import Place, places
 from haproc.membership.links import HEARTBEAT_PATH
 from haproc.membership.members import Members, Own
 from haproc.membership.messages import Beat, Report
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
+from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Outcome
+from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
 from tests.simulation.spark import SimEngine, SimSpark
@@ -131,6 +134,7 @@ class Life:
         self.thawed = asyncio.Event()
         self.thawed.set()
         self._checks_left: int | None = None
+        self._unread: list[tuple[str, Mapping[str, Any]]] = []
         ring = node.ring
         core = Core(
             Identity("ring", node.name, f"{node.name}{incarnation}", ring.names),
@@ -141,6 +145,7 @@ class Life:
             TIMEOUTS,
             trace=self.trace,
             on_state=self._state_changed,
+            tell=self._tell,
             unix_ms=unix_ms,
         )
         self.replica = Replica(core)
@@ -152,6 +157,7 @@ class Life:
             self._describe,
             on_isolated=core.isolate,
         )
+        self.assurance = Assurance(core, ring.writes, MEMBERSHIP, self._places)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self.replica.run()), loop.create_task(self._beat())]
         for task in self._tasks:
@@ -167,6 +173,15 @@ class Life:
         replica, core = self.replica, self.replica.core
         low, seen, lost = core.schedule.low, core.log_seen, core.log_lost
         return Own(core.state, "-", core.epoch + 1, low, replica.log_end, seen, lost)
+
+    def _places(self) -> dict[str, Place]:
+        own, limit = self._describe(), self.node.ring.in_sync_lag_max
+        peers, unheard = self.members.judged(), self.members.unheard()
+        return places(self.node.name, own.state, own.cursor, own.log_end, peers, unheard, limit)
+
+    def _tell(self) -> None:
+        if self.thawed.is_set() and not self.died.is_set():
+            self.members.report_now()
 
     def kill(self) -> None:
         for task in self._tasks:
@@ -189,6 +204,9 @@ class Life:
     def thaw(self) -> None:
         self._checks_left = None
         self.thawed.set()
+        unread, self._unread = self._unread, []
+        for path, body in unread:
+            self.told(path, body)
 
     def freeze_after(self, checks: int) -> None:
         """Freeze at one of the next moments at which the process touches the world outside."""
@@ -206,8 +224,11 @@ class Life:
             await asyncio.get_running_loop().create_future()
 
     def told(self, path: str, body: Mapping[str, Any]) -> None:
-        """A peer's heartbeat or report arrives."""
-        if self.died.is_set() or not self.thawed.is_set():
+        """A peer's heartbeat or report arrives; a frozen process finds it when it wakes up."""
+        if self.died.is_set():
+            return
+        if not self.thawed.is_set():
+            self._unread.append((path, body))
             return
         values = {**body, "state": State(body["state"])}
         if path == HEARTBEAT_PATH:
@@ -352,6 +373,11 @@ class SimPeers:
     async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
         return await self._call(peer, timeout_s, lambda replica: replica.outcome(offset))
 
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        return await self._call(
+            peer, timeout_s + 0.5, lambda replica: replica.progress(seen, timeout_s)
+        )
+
     async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
         async def status(replica: Replica) -> Mapping[str, Json]:
             return replica.status()
@@ -396,6 +422,8 @@ class Ring:
         self.cut_from_log: set[str] = set()
         """Nodes that reach each other, but not the log."""
         self.limits = limits
+        self.writes = Writes()
+        self.in_sync_lag_max = MEMBERSHIP.in_sync_lag_max
         self.weather = Weather()
         self.store = MemoryStore()
         self.names = tuple("abcdefg"[:size])
@@ -430,6 +458,28 @@ class Ring:
             return await replica.submit(op, timeout_s)
 
         return await self.nodes[name].call(work)
+
+    async def assured(
+        self, name: str, operation: Operation, concern: WriteConcern, timeout_s: float
+    ) -> tuple[int, Mapping[str, str]]:
+        """A client's write of some concern, as the service makes it of its parts.
+
+        Returns the offset, and who had applied it when the answer left.
+        """
+        life = self.nodes[name].life
+        if life is None:
+            raise Refused
+        assurance = life.assurance
+
+        async def work(replica: Replica) -> tuple[int, Mapping[str, str]]:
+            deadline_s = asyncio.get_running_loop().time() + timeout_s
+            assurance.check(concern, operation.id)
+            op = replace(operation, since=replica.since(), created_ms=unix_ms())
+            offset, outcome = await replica.submit(op, timeout_s)
+            assert outcome.status is Status.APPLIED
+            return offset, await assurance.fulfil(offset, concern, deadline_s)
+
+        return await life.call(work)
 
     async def settled(self, timeout_s: float = 600) -> None:
         """Wait until every node is READY and has applied the whole log."""

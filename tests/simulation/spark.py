@@ -63,6 +63,8 @@ class SimSpark:
         """Statements that meet an environment error here, as often as they are tried."""
         self.deadly: set[str] = set()
         """Statements that bring the server down; somebody starts it again."""
+        self.held: set[str] = set()
+        """Tables on which statements go no further while they are in here."""
         self.poison_word = ""
         """A part of such statements."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
@@ -201,6 +203,9 @@ class SimSpark:
         match = _TARGET.match(sql)
         target = match.group(1) if match else ""
         version = self._versions.get(target, 0)
+        while target in self.held:
+            await asyncio.sleep(0.05)
+            self._check(life)
         mark = session.mark
         guarded = mark is not None and mark.guarded
         if mark is not None and guarded and self._marks.get(target, -1) >= mark.version:

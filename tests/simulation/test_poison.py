@@ -259,10 +259,12 @@ def test_outcome_not_judged_before_a_restart_is_judged_after_it() -> None:
         await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
         await stage.ready("a", "b", "c")
         stage.node("c").spark.refuses = {"INSERT INTO t VALUES ('one')"}
+        stage.node("c").spark.held.add("t")
         await stage.submit("a", insert("one", "t", "a"))
         await stage.ready("b")
         for name in "ab":
             stage.node(name).kill()
+        stage.node("c").spark.held.clear()
         await stage.until(lambda: stage.messages()[-1] == stage.report_of("c"))
         await asyncio.sleep(5)
         assert stage.state("c") is State.READY
@@ -357,6 +359,7 @@ def test_killed_while_it_reads_its_tables_says_so() -> None:
         await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
         await stage.submit("a", insert("one", "t", "a"))
         await stage.ready("a", "b", "c")
+        await asyncio.sleep(1)  # its cursor is stored, too
         stage.at("c", Step.CURSOR_AFTER, lambda node: node.kill())
         marker = (await stage.operators("a").verify())["marker"]
         await stage.until(lambda: not stage.node("c").alive)

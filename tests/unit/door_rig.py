@@ -202,6 +202,8 @@ class CannedStatus:
             "cursor": 118,
             "lag": 2,
             "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
+            "in_sync": ["a"],
+            "high_watermark": 118,
             "clusters": [CLUSTER],
         }
 
@@ -273,6 +275,7 @@ class CannedPeers:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, str, float]] = []
+        self.seen: list[tuple[str, float]] = []
         self.hold: asyncio.Event | None = None
 
     async def apply_now(
@@ -285,6 +288,10 @@ class CannedPeers:
 
     async def outcome(self, offset: int) -> Mapping[str, Json]:
         return {"outcome": "applied", "offset": offset}
+
+    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        self.seen.append((seen, timeout_s))
+        return {"seen": "s2", "state": "READY", "known_to": 9, "unfinished": [5]}
 
     def status(self) -> Mapping[str, Json]:
         return {"state": "READY", "cursor": 3, "lag": 0}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.model import Kind, OperationClass, RefusedError, Statement, WriteConcern
 from haproc.classify.names import Context
 from haproc.classify.rules import (
     ASYNCHRONOUS_KINDS,
@@ -48,7 +48,7 @@ def test_examples_in_shipped_rules_are_valid() -> None:
     lines = SHIPPED.read_text(encoding="utf-8").splitlines()
     start = lines.index("# rules:")
     example = "\n".join(line[2:] for line in lines[start:] if line.startswith("#"))
-    assert len(parse_rules(example).rules) == 4
+    assert len(parse_rules(example).rules) == 5
 
 
 def test_rule_for_kind_gives_class_and_name() -> None:
@@ -132,9 +132,47 @@ def test_no_rule_allows_what_hides_statements_or_breaks_reading(sql: str) -> Non
     assert refused(rules, sql).error_class != "HAPROC_REFUSED_BY_RULE"
 
 
+def test_rule_for_write_concern_leaves_the_class() -> None:
+    rules = "- {name: at once, table: spark_catalog.ledger.*, write_concern: all}"
+    for sql, operation_class in (
+        ("INSERT INTO ledger.book VALUES (1)", OperationClass.ASYNCHRONOUS),
+        ("DROP TABLE ledger.book", OperationClass.SYNCHRONOUS),
+    ):
+        statement = classified(rules, sql)
+        assert statement.operation_class is operation_class
+        assert (statement.write_concern, statement.rule) == (WriteConcern.ALL, "at once")
+    assert classified(rules, "INSERT INTO other.t VALUES (1)").write_concern is None
+    # a query has no write concern, and a rule without a class lets nothing unknown pass
+    assert classified(rules, "SELECT * FROM ledger.book").write_concern is None
+    assert refused("- {write_concern: all}", "KILL 3").error_class == "HAPROC_UNCLASSIFIED"
+
+
+def test_rule_for_write_concern_holds_for_a_write_that_could_touch_the_table() -> None:
+    rules = "- {table: spark_catalog.ledger.*, write_concern: all}"
+    statement = classified(rules, "CREATE FUNCTION f AS 'org.example.F'")
+    assert not statement.tables_known
+    assert statement.write_concern is WriteConcern.ALL
+
+
+def test_rule_may_set_class_and_write_concern() -> None:
+    rules = "- {kind: insert, class: synchronous, write_concern: majority}"
+    statement = classified(rules, "INSERT INTO t VALUES (1)")
+    assert statement.operation_class is OperationClass.SYNCHRONOUS
+    assert statement.write_concern is WriteConcern.MAJORITY
+    rules = '- {kind: select, matches: "my_udf", class: asynchronous, write_concern: all}'
+    assert classified(rules, "SELECT my_udf(a) FROM t").write_concern is WriteConcern.ALL
+
+
 @pytest.mark.parametrize(
     ("text", "path"),
     [
+        ("rules: [{write_concern: most}]", "rules[0].write_concern"),
+        ("rules: [{write_concern: }]", "rules[0].write_concern"),
+        ("rules: [{write_concern: all, refuse: x}]", "rules[0]"),
+        ("rules: [{kind: select, write_concern: all}]", "rules[0].write_concern"),
+        ("rules: [{kind: [insert, use], write_concern: all}]", "rules[0].write_concern"),
+        ("rules: [{kind: unknown, write_concern: all}]", "rules[0].write_concern"),
+        ("rules: [{kind: select, class: query, write_concern: one}]", "rules[0].write_concern"),
         ("- 1", "(file)"),
         ("a: [", "(file)"),
         ("other: 1", "other"),

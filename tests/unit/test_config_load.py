@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.load import ConfigError, load, load_text
-from haproc.config.model import Address, Config, Kafka, Limits, Membership, OnClusterDown, Timeouts
+from haproc.config.model import (
+    Address,
+    Config,
+    Kafka,
+    Limits,
+    Membership,
+    OnClusterDown,
+    Timeouts,
+    Writes,
+)
 
 CONF = Path(__file__).parents[2] / "conf"
 ENVIRON = {
@@ -161,6 +170,9 @@ def test_load_all_problems_reported_at_once() -> None:
         ("limits: {batch_bytes_max: 100000000}", "limits.batch_bytes_max", "operation_bytes_max"),
         ("limits: {window_records: 10}", "limits.look_ahead_records_max", "window_records (10)"),
         ("timeouts: {retry_first_s: 9}", "timeouts.retry_first_s", "timeouts.retry_max_s (5)"),
+        ("writes: {concern: most}", "writes.concern", "must be one or majority or all"),
+        ("writes: {min_insync_clusters: 0}", "writes.min_insync_clusters", "at least 1"),
+        ("writes: {min_insync_clusters: 3}", "writes.min_insync_clusters", "the ring has 2"),
         ("membership: {heartbeats: 9}", "membership.heartbeats", "unknown key"),
         ("membership: {missed_in_a_row: 0}", "membership.missed_in_a_row", "at least 1"),
         ("membership: {missed_in_a_row: 21}", "membership.missed_in_a_row", "membership.window_s"),
@@ -307,13 +319,13 @@ def test_conf_production_example_shows_every_kafka_key(tmp_path: Path) -> None:
     assert production(tmp_path, uncommented).kafka.ssl_key_password == "haproc-key-secret"
 
 
-@pytest.mark.parametrize("section", ["limits", "timeouts", "membership"])
+@pytest.mark.parametrize("section", ["limits", "timeouts", "membership", "writes"])
 def test_conf_production_example_shows_every_key_with_its_default(section: str) -> None:
     text = (CONF / "ring.production.yaml").read_text()
     uncommented = re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE)
     shown = yaml.safe_load(uncommented)[section]
-    kind = {"limits": Limits, "timeouts": Timeouts, "membership": Membership}[section]
-    assert shown == dataclasses.asdict(kind())
+    kinds = {"limits": Limits, "timeouts": Timeouts, "membership": Membership, "writes": Writes}
+    assert shown == dataclasses.asdict(kinds[section]())
 
 
 _JUNK = st.recursive(

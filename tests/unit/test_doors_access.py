@@ -200,6 +200,7 @@ async def test_session_wrong_body_refused(
         ("consistency", "strong", "known values: any"),
         ("operation_class", "session", "known values: query, asynchronous"),
         ("fanout", "both", "known values: serial, parallel"),
+        ("write_concern", "most", "known values: one, majority, all"),
         ("timeout_s", 0, "timeout_s must be above 0"),
         ("timeout_s", "5", "timeout_s must be a number"),
         ("timeout_s", 1e9, "at most 86400"),

@@ -44,6 +44,9 @@ async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
         assert rig.peers.asked == [(7, "op-1", 2.5)]
         assert (await as_protocol.outcome("b", 8, 1.0))["offset"] == 8
         assert (await as_protocol.status("b", 1.0))["state"] == "READY"
+        assert (await as_protocol.progress("b", "b1.7.3 &=", 1.5))["known_to"] == 9
+        assert (await as_protocol.progress("b", "", 2.0))["unfinished"] == [5]
+        assert rig.peers.seen == [("b1.7.3 &=", 1.5), ("", 2.0)]
 
 
 async def test_peers_wrong_secret_is_unavailable(tmp_path: Path) -> None:
@@ -103,6 +106,18 @@ async def test_peers_wrong_apply_body_refused(tmp_path: Path, body: dict[str, ob
     async with door(tmp_path, operator=True) as rig:
         assert await _apply(rig, body) == 400
         assert rig.peers.asked == []
+
+
+@pytest.mark.parametrize("query", ["", "timeout_s=x", "timeout_s=0", "timeout_s=1&more=1"])
+async def test_peers_wrong_progress_query_refused(tmp_path: Path, query: str) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        headers = {"Authorization": "Bearer ring-secret"}
+        url = f"{rig.url}/ha/v1/progress?{query}"
+        async with rig.http.get(url, headers=headers) as response:
+            assert response.status == 400
+        async with rig.http.get(f"{rig.url}/ha/v1/progress?timeout_s=1") as response:
+            assert response.status == 401
+        assert rig.peers.seen == []
 
 
 async def _apply(rig: Rig, body: dict[str, object]) -> int:

@@ -59,6 +59,7 @@ async def test_statement_fields_reach_the_service(tmp_path: Path) -> None:
             session_id="sess",
             operation_class="query",
             fanout="parallel",
+            write_concern="majority",
             consistency="any",
             timeout_s=3,
             age_s=7.5,
@@ -69,6 +70,7 @@ async def test_statement_fields_reach_the_service(tmp_path: Path) -> None:
         assert (request.catalog, request.schema, request.session_id) == ("c", "s", "sess")
         assert request.operation_class is OperationClass.QUERY
         assert request.timeout_s == 3.0 and request.fanout == "parallel"
+        assert request.write_concern == "majority"
         assert request.age_s == 7.5
         assert request.arrived_s is not None
         assert request.arrived_s <= asyncio.get_running_loop().time()

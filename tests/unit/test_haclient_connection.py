@@ -106,10 +106,12 @@ async def test_execute_with_options_and_parameters_sends_them(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
-    await run(connection, "SELECT :x", {"x": 1}, request_id="mine", fanout="parallel", timeout_s=1)
+    options = {"fanout": "parallel", "write_concern": "all"}
+    await run(connection, "SELECT :x", {"x": 1}, request_id="mine", timeout_s=1, **options)
     body = servers[0].seen[0]
     assert body["parameters"] == [{"name": "x", "value": "1", "type": "INT"}]
     assert (body["request_id"], body["fanout"], body["timeout_s"]) == ("mine", "parallel", 0.9)
+    assert body["write_concern"] == "all"
     with pytest.raises(haclient.InterfaceError, match="consistancy"):
         await run(connection, consistancy="any")
 
@@ -226,6 +228,9 @@ async def test_age_is_that_of_the_first_attempt_also_if_that_was_somebody_elses(
     assert 60 < servers[1].seen[0]["age_s"] < 60 + WAIT_S
     await settle(connection.append("t", BIG.to_pandas(), request_id="r", age_s=2.5))
     assert servers[1].appended[0][1]["age_s"] == "2.500"
+    assert "write_concern" not in servers[1].appended[0][1]
+    await settle(connection.append("t", BIG.to_pandas(), write_concern="all"))
+    assert servers[1].appended[1][1]["write_concern"] == "all"
     with pytest.raises(haclient.InterfaceError, match="age_s"):
         await settle(cursor.execute("SELECT 1", age_s=-1.0))
 

@@ -1,0 +1,512 @@
+"""Write concerns: what was acknowledged is where it was promised, whoever dies meanwhile.
+
+Stories first, then seeded runs with kills and freezes, judged by what the clusters' tables hold at
+the moment of each acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from haproc.classify.model import WriteConcern
+from haproc.classify.rules import parse_rules
+from haproc.config.model import Writes
+from haproc.engine.interface import Settings
+from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.membership.state import State
+from haproc.replicate.assurance import Told
+from haproc.replicate.concern import Judgement, Requirement
+from haproc.replicate.operation import Operation
+from haproc.replicate.steps import Step
+from haproc.route.model import Request
+from haproc.route.service import RingService
+from tests.simulation.clock import run
+from tests.simulation.directed import Stage, ddl, parallel, story
+from tests.simulation.ring import MEMBERSHIP, Life, Node, Refused, Ring
+from tests.simulation.scenario import insert
+
+ALL, MAJORITY, ONE = WriteConcern.ALL, WriteConcern.MAJORITY, WriteConcern.ONE
+NOTICED_S = 15.0
+"""A peer's silence is noticed, and so is its return."""
+EVERYWHERE = dict.fromkeys("abc", "applied")
+
+
+def holds(node: Node, op_id: str, table: str = "t") -> bool:
+    """Whether the cluster's table has the row, whatever its HAProc knows."""
+    return (op_id,) in node.spark.dump().get(table, [])
+
+
+def rows_in_log(stage: Stage) -> list[str]:
+    return [m.id for m in stage.messages() if isinstance(m, Operation) and m.id != "create"]
+
+
+def life_of(stage: Stage, name: str) -> Life:
+    life = stage.node(name).life
+    assert life is not None
+    return life
+
+
+def in_sync(stage: Stage, by: str = "a") -> str:
+    found = life_of(stage, by).assurance._ask_places()
+    return "".join(sorted(name for name, place in found.items() if place.in_sync))
+
+
+def tell_on_table(tell: Callable[[Stage], Coroutine[None, None, None]], seed: int = 1) -> None:
+    """Tell a story on a ring that has the table t, and whose members all know each other."""
+
+    async def prepared(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.until(lambda: in_sync(stage) == "abc", NOTICED_S)
+        await tell(stage)
+
+    story(prepared, seed)
+
+
+async def write(
+    stage: Stage, at: str, op_id: str, concern: WriteConcern, timeout_s: float = 30
+) -> dict[str, str]:
+    _, applied = await stage.ring.assured(at, insert(op_id, "t", at), concern, timeout_s)
+    return dict(applied)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_is_answered_once_every_cluster_has_it(seed: int) -> None:
+    async def tell(stage: Stage) -> None:
+        assert await write(stage, "b", "one", ALL) == EVERYWHERE
+        assert [holds(stage.node(name), "one") for name in "abc"] == [True] * 3
+
+    tell_on_table(tell, seed)
+
+
+def test_all_waits_for_an_operation_not_for_those_before_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", "other", "CREATE TABLE ids (id)"))
+        stage.node("c").spark.held.add("ids")
+        await stage.submit("b", insert("slow", "ids", "b"))
+        assert await write(stage, "a", "quick", ALL) == EVERYWHERE
+        assert not holds(stage.node("c"), "slow", "ids")
+
+    tell_on_table(tell)
+
+
+def test_all_of_ddl_that_goes_to_all_at_the_same_time_waits_too() -> None:
+    async def tell(stage: Stage) -> None:
+        op = parallel("a", "more", "CREATE TABLE more (x)")
+        _, applied = await stage.ring.assured("a", op, ALL, 30)
+        assert applied == EVERYWHERE
+        assert all("more" in stage.tables(name) for name in "abc")
+
+    tell_on_table(tell)
+
+
+def test_majority_needs_no_third_cluster() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("c").freeze()
+        applied = await write(stage, "a", "one", MAJORITY)
+        assert applied == dict.fromkeys("ab", "applied")
+
+    tell_on_table(tell)
+
+
+@pytest.mark.parametrize("gone", ["kill", "freeze"])
+def test_all_counts_a_cluster_that_drops_out_meanwhile_no_longer(gone: str) -> None:
+    async def tell(stage: Stage) -> None:
+        getattr(stage.node("c"), gone)()
+        began = stage.now
+        assert await write(stage, "a", "one", ALL) == dict.fromkeys("ab", "applied")
+        assert stage.now - began < NOTICED_S
+        # from here on nobody waits for it
+        await stage.until(lambda: in_sync(stage, "b") == "ab", NOTICED_S)
+        began = stage.now
+        await write(stage, "b", "two", ALL)
+        assert stage.now - began < 2
+
+    tell_on_table(tell)
+
+
+def test_all_does_not_wait_for_a_cluster_whose_spark_is_down() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("c").spark.kill()
+        assert await write(stage, "a", "one", ALL) == dict.fromkeys("ab", "applied")
+        assert stage.state("c") is State.DOWN
+
+    tell_on_table(tell)
+
+
+def test_too_few_in_sync_refuses_before_the_append() -> None:
+    async def tell(stage: Stage) -> None:
+        for name in "bc":
+            stage.node(name).kill()
+        await stage.until(lambda: in_sync(stage) == "a", NOTICED_S)
+        with pytest.raises(RequestError, match="needs 2 clusters in sync, and there is a") as told:
+            await write(stage, "a", "one", MAJORITY)
+        assert told.value.kind is FailureKind.AVAILABILITY
+        assert told.value.error_class == "HAPROC_TOO_FEW_IN_SYNC"
+        assert told.value.outcome is Outcome.NOT_SENT
+        assert rows_in_log(stage) == []
+        # one and all ask for less: here nobody but a is there
+        assert await write(stage, "a", "two", ONE) == {}
+        assert await write(stage, "a", "three", ALL) == {"a": "applied"}
+
+    tell_on_table(tell)
+
+
+def test_min_insync_clusters_bounds_all() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.ring.writes = Writes(min_insync_clusters=2)
+        stage.node("a").kill()
+        stage.node("a").start()
+        await stage.ready("a")
+        await stage.until(lambda: in_sync(stage) == "abc", NOTICED_S)
+        stage.node("b").kill()
+        await stage.until(lambda: in_sync(stage) == "ac", NOTICED_S)
+        assert await write(stage, "a", "one", ALL) == dict.fromkeys("ac", "applied")
+        stage.at("a", Step.APPEND_AFTER, lambda node: stage.node("c").kill())
+        began = stage.now
+        with pytest.raises(RequestError, match="needs 2 clusters, and in sync is a") as told:
+            await write(stage, "a", "two", ALL, 300)
+        assert (told.value.error_class, told.value.outcome) == (
+            "HAPROC_WRITE_CONCERN",
+            Outcome.UNKNOWN,
+        )
+        assert told.value.offset is not None
+        assert stage.now - began < 2 * NOTICED_S  # not the whole deadline: others may do better
+        with pytest.raises(RequestError, match="needs 2 clusters in sync, and there is a"):
+            await write(stage, "a", "three", ALL)
+
+    tell_on_table(tell)
+
+
+def test_all_not_met_in_time_stands_and_is_waited_for_by_a_retry_elsewhere() -> None:
+    async def tell(stage: Stage) -> None:
+        spark = stage.node("b").spark
+        spark.held.add("t")
+        with pytest.raises(RequestError, match="b did not apply it in time") as told:
+            await write(stage, "a", "one", ALL, 4)
+        assert told.value.kind is FailureKind.AVAILABILITY
+        assert (told.value.error_class, told.value.outcome) == (
+            "HAPROC_WRITE_CONCERN",
+            Outcome.UNKNOWN,
+        )
+        again = asyncio.ensure_future(stage.ring.assured("c", insert("one", "t", "c"), ALL, 30))
+        await asyncio.sleep(0.2)
+        assert not again.done()
+        spark.held.clear()
+        offset, applied = await again
+        assert (offset, applied) == (told.value.offset, EVERYWHERE)
+        assert rows_in_log(stage) == ["one"]
+        assert [holds(stage.node(name), "one") for name in "abc"] == [True] * 3
+
+    tell_on_table(tell)
+
+
+def test_origin_that_leaves_service_while_it_waits_sends_the_client_on() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("b").spark.held.add("t")
+        waiting = asyncio.ensure_future(write(stage, "a", "one", ALL))
+        await stage.until(lambda: bool(life_of(stage, "a").assurance._waits))
+        stage.node("a").spark.kill()
+        with pytest.raises(RequestError, match="this cluster is DOWN meanwhile"):
+            await waiting
+
+    tell_on_table(tell)
+
+
+def test_returning_cluster_catches_up_first_and_then_counts_again() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.ring.in_sync_lag_max = 20
+        stage.node("c").kill()
+        for n in range(60):
+            await stage.submit("a", insert(f"missed{n}", "t", "a"))
+        stage.node("c").spark.held.add("t")
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.RECOVERING, NOTICED_S)
+        await asyncio.sleep(NOTICED_S)
+        assert in_sync(stage) == "ab"
+        assert await write(stage, "a", "without", ALL) == dict.fromkeys("ab", "applied")
+        stage.node("c").spark.held.clear()
+        await stage.until(lambda: stage.alive_state("c") is State.READY)
+        # it opens for clients now: whatever was acknowledged is there, and is waited for
+        assert holds(stage.node("c"), "without")
+        await stage.until(lambda: in_sync(stage) == "abc", MEMBERSHIP.report_interval_s)
+        assert await write(stage, "a", "with", ALL) == EVERYWHERE
+
+    tell_on_table(tell)
+
+
+def test_waits_ask_each_peer_by_one_poll_however_many_they_are() -> None:
+    async def tell(stage: Stage) -> None:
+        peers = life_of(stage, "a").replica.core.peers
+        asked = {"b": 0, "c": 0}
+        most = dict(asked)
+        original = peers.progress
+
+        async def counted(peer: str, seen: str, timeout_s: float) -> object:
+            asked[peer] += 1
+            most[peer] = max(most[peer], asked[peer])
+            try:
+                return await original(peer, seen, timeout_s)
+            finally:
+                asked[peer] -= 1
+
+        peers.progress = counted  # type: ignore[assignment,method-assign]
+        await asyncio.gather(*(write(stage, "a", f"w{n}", ALL) for n in range(40)))
+        assert most == {"b": 1, "c": 1}
+        assert all(holds(stage.node(name), f"w{n}") for name in "abc" for n in range(40))
+
+    tell_on_table(tell)
+
+
+# -- a client's request, with rules and configuration ------------------------------------------
+
+
+def service(stage: Stage, name: str = "a", rules: str = "[]") -> RingService:
+    life = life_of(stage, name)
+    sessions: Any = SimpleNamespace(session=None)  # an INSERT … VALUES asks Spark nothing
+    return RingService(
+        life.replica,
+        sessions,
+        parse_rules(f"rules: {rules}"),
+        assurance=life.assurance,
+        defaults=Settings(),
+        fanout_parallel=False,
+    )
+
+
+def request(op_id: str, concern: WriteConcern | None, timeout_s: float = 30) -> Request:
+    sql = f"INSERT INTO t VALUES ('{op_id}')"
+    return Request(op_id, sql, op_id, write_concern=concern, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("rules", "asked", "everywhere"),
+    [
+        ("[]", None, False),
+        ("[]", ALL, True),
+        ("[{kind: insert, write_concern: all}]", None, True),
+        ("[{kind: insert, write_concern: all}]", ONE, True),
+        ("[{kind: update, write_concern: all}]", None, False),
+        ("[{kind: insert, write_concern: one}]", ALL, True),
+    ],
+)
+def test_request_gets_the_stronger_of_its_own_concern_and_the_rule_s(
+    rules: str, asked: WriteConcern | None, everywhere: bool
+) -> None:
+    async def tell(stage: Stage) -> None:
+        answer = await service(stage, rules=rules).execute(request("one", asked))
+        others = "applied" if everywhere else "queued"
+        assert answer.report.outcomes == {"a": "applied", "b": others, "c": others}
+        if everywhere:
+            assert all(holds(stage.node(name), "one") for name in "abc")
+
+    tell_on_table(tell)
+
+
+def test_request_without_a_concern_gets_the_configured_one() -> None:
+    async def tell(stage: Stage) -> None:
+        life_of(stage, "a").assurance.default = ALL
+        for concern, others in ((None, "applied"), (ONE, "queued")):
+            answer = await service(stage).execute(request(f"{concern}", concern))
+            assert answer.report.outcomes == {"a": "applied", "b": others, "c": others}
+
+    tell_on_table(tell)
+
+
+def test_request_whose_deadline_passes_while_it_waits_says_where_the_write_stands() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("c").spark.held.add("t")
+        with pytest.raises(RequestError, match="c did not apply it in time") as told:
+            await service(stage).execute(request("one", ALL, 4))
+        assert told.value.error_class == "HAPROC_WRITE_CONCERN"
+        assert "a, b applied it" in told.value.message
+        stage.node("c").spark.held.clear()
+        answer = await service(stage, "b").execute(request("one", ALL))
+        assert answer.report.offset == told.value.offset
+        assert answer.report.outcomes == EVERYWHERE
+
+    tell_on_table(tell)
+
+
+def test_request_refused_for_too_few_in_sync_leaves_nothing_behind() -> None:
+    async def tell(stage: Stage) -> None:
+        for name in "bc":
+            stage.node(name).kill()
+        await stage.until(lambda: in_sync(stage) == "a", NOTICED_S)
+        with pytest.raises(RequestError) as told:
+            await service(stage).execute(request("one", MAJORITY))
+        assert told.value.error_class == "HAPROC_TOO_FEW_IN_SYNC"
+        assert rows_in_log(stage) == []
+
+    tell_on_table(tell)
+
+
+# -- seeded runs -------------------------------------------------------------------------------
+
+SERVED_S = 2 * MEMBERSHIP.window_s
+"""Whoever served for so long without a break is known to all as in sync."""
+
+
+@dataclass
+class Verdict:
+    """What a run came to."""
+
+    problems: list[str] = field(default_factory=list)
+    acknowledged: dict[WriteConcern, int] = field(default_factory=dict)
+    kills: int = 0
+
+
+class Watch:
+    """Since when each node serves clients, as an observer outside of the ring sees it."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self.since: dict[str, float] = {}
+        self._lives: dict[str, Life | None] = {}
+
+    async def run(self) -> None:
+        while True:
+            for name, node in self._ring.nodes.items():
+                life = node.life
+                core = life.replica.core if life is not None else None
+                up = core is not None and core.state in (State.READY, State.READ_ONLY)
+                frozen = life is not None and not life.thawed.is_set()
+                if not up or frozen or self._lives.get(name) is not life:
+                    self.since.pop(name, None)
+                else:
+                    self.since.setdefault(name, asyncio.get_running_loop().time())
+                self._lives[name] = life
+            await asyncio.sleep(0.02)
+
+    def serving(self) -> list[Node]:
+        """Return the nodes that serve now, and have for a while."""
+        now = asyncio.get_running_loop().time()
+        return [
+            self._ring.nodes[name] for name, since in self.since.items() if now - since > SERVED_S
+        ]
+
+
+class Run:
+    """Clients that write with every concern, while nodes die, freeze and return."""
+
+    def __init__(self, seed: int) -> None:
+        self.ring = Ring(seed)
+        self.rng = random.Random(f"{seed}/concern")
+        self.watch = Watch(self.ring)
+        self.verdict = Verdict()
+        self.writing = True
+
+    async def client(self, number: int) -> None:
+        for n in range(10):
+            await asyncio.sleep(self.rng.expovariate(1))
+            concern = self.rng.choice(list(WriteConcern))
+            await self.write(f"c{number}n{n}", concern)
+
+    async def write(self, op_id: str, concern: WriteConcern) -> None:
+        for _ in range(30):
+            name = self.rng.choice(self.ring.names)
+            try:
+                op = insert(op_id, "t", name)
+                async with asyncio.timeout(20):
+                    await self.ring.assured(name, op, concern, 15)
+            except (Refused, TimeoutError, RequestError):
+                await asyncio.sleep(self.rng.uniform(0.1, 1))
+                continue
+            self.judge(op_id, concern)
+            return
+
+    def judge(self, op_id: str, concern: WriteConcern) -> None:
+        """Look into the tables at the moment of the acknowledgement."""
+        verdict = self.verdict
+        verdict.acknowledged[concern] = verdict.acknowledged.get(concern, 0) + 1
+        having = [name for name, node in self.ring.nodes.items() if holds(node, op_id)]
+        if concern is MAJORITY and len(having) < 2:
+            verdict.problems.append(f"{op_id} is on {having} alone")
+        if concern is ALL:
+            lacking = [n.name for n in self.watch.serving() if not holds(n, op_id)]
+            verdict.problems += [f"{op_id} is not on {name}, which serves" for name in lacking]
+
+    async def nemesis(self) -> None:
+        rng, call_later = self.rng, asyncio.get_running_loop().call_later
+        while self.writing:
+            await asyncio.sleep(rng.expovariate(0.25))
+            node = self.ring.nodes[rng.choice(self.ring.names)]
+            match rng.choice(("kill", "freeze", "spark", "slow")):
+                case "kill":
+                    node.kill()
+                    call_later(rng.uniform(0.1, 10), node.start)
+                case "freeze":
+                    node.freeze()
+                    call_later(rng.uniform(0.1, 10), node.thaw)
+                case "spark":
+                    node.spark.kill()
+                    call_later(rng.uniform(0.1, 10), node.spark.restart)
+                case "slow":
+                    node.spark.held.add("t")
+                    call_later(rng.uniform(0.1, 4), node.spark.held.clear)
+            self.verdict.kills += 1
+
+    async def main(self) -> Verdict:
+        for node in self.ring.nodes.values():
+            node.start()
+        await self.ring.settled()
+        await self.ring.submit("a", replace(ddl("a")), 60)
+        watch = asyncio.ensure_future(self.watch.run())
+        await asyncio.sleep(2 * SERVED_S)
+        nemesis = asyncio.ensure_future(self.nemesis())
+        await asyncio.gather(*(self.client(n) for n in range(4)))
+        self.writing = False
+        await nemesis
+        watch.cancel()
+        return self.verdict
+
+
+SEEDS = range(40)
+
+
+def test_acknowledged_writes_are_where_their_concern_promised() -> None:
+    verdicts = [run(Run(seed).main()) for seed in SEEDS]
+    assert [(seed, v.problems) for seed, v in zip(SEEDS, verdicts, strict=True) if v.problems] == []
+    for concern in WriteConcern:
+        assert sum(v.acknowledged.get(concern, 0) for v in verdicts) > 5 * len(verdicts)
+    assert sum(v.kills for v in verdicts) > 2 * len(verdicts)
+
+
+# -- rules broken on purpose -------------------------------------------------------------------
+
+
+def nobody_waits(patch: pytest.MonkeyPatch) -> None:
+    """Answer as soon as the receiving cluster has the write."""
+    patch.setattr(Requirement, "judge", lambda self, in_sync, applied: Judgement(True))
+
+
+def read_is_taken_for_applied(patch: pytest.MonkeyPatch) -> None:
+    """Take what a peer has read from the log for applied."""
+    patch.setattr(Told, "applied", lambda self, offset: offset < self.known_to)
+
+
+def all_is_taken_for_majority(patch: pytest.MonkeyPatch) -> None:
+    """Wait for as many as there must be, whoever they are."""
+    patch.setattr(Requirement, "needed", 2)
+    original = Requirement.judge
+
+    def judge(self: Requirement, in_sync: frozenset[str], applied: frozenset[str]) -> Judgement:
+        return original(replace(self, concern=MAJORITY), in_sync, applied)
+
+    patch.setattr(Requirement, "judge", judge)
+
+
+@pytest.mark.parametrize(
+    "break_rule", [nobody_waits, read_is_taken_for_applied, all_is_taken_for_majority]
+)
+def test_concern_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    assert any(run(Run(seed).main()).problems for seed in SEEDS)

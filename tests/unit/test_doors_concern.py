@@ -1,0 +1,118 @@
+"""Write concern at the client door: as a field, as a header, and in repetitions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from haproc.route.model import FailureKind, Outcome, RequestError, WriteConcern
+from tests.unit.door_rig import STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
+
+ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
+BODY = stream_of(pa.table({"n": pa.array([1], pa.int32()), "s": ["x"]}))
+
+
+def concerns(rig: Rig) -> list[WriteConcern | None]:
+    return [request.write_concern for request in rig.service.requests]
+
+
+@pytest.mark.parametrize(
+    ("field", "header", "asked"),
+    [
+        (None, None, None),
+        ("all", None, WriteConcern.ALL),
+        (None, "majority", WriteConcern.MAJORITY),
+        ("one", "all", WriteConcern.ONE),
+    ],
+)
+async def test_write_concern_is_a_field_or_a_header(
+    tmp_path: Path, field: str | None, header: str | None, asked: WriteConcern | None
+) -> None:
+    headers = {"HAProc-Write-Concern": header} if header is not None else {}
+    body = {"statement": "INSERT", "write_concern": field}
+    query = f"?write_concern={field}" if field is not None else ""
+    async with door(tmp_path) as rig:
+        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
+            assert response.status == 200
+        url = f"{rig.url}/api/ha/tables/t/rows{query}"
+        async with rig.http.post(url, data=BODY, headers={**ROWS, **headers}) as response:
+            assert response.status == 200, await response.text()
+        assert concerns(rig) == [rows.write_concern for rows in rig.service.rows] == [asked]
+
+
+async def test_write_concern_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    headers = {"HAProc-Write-Concern": "most"}
+    async with door(tmp_path) as rig:
+        json = {"statement": "INSERT"}
+        async with rig.http.post(rig.url + STATEMENTS, json=json, headers=headers) as response:
+            assert response.status == 400
+            assert "known values: one, majority, all" in (await response.json())["hint"]
+        url = f"{rig.url}/api/ha/tables/t/rows"
+        async with rig.http.post(url, data=BODY, headers={**ROWS, **headers}) as response:
+            assert response.status == 400
+        assert rig.service.requests == [] and rig.service.rows == []
+
+
+async def test_write_repeated_with_another_concern_is_asked_anew(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        for concern in (None, None, "all", "all"):
+            await rig.post(statement="INSERT", request_id="r", write_concern=concern)
+        assert concerns(rig) == [None, WriteConcern.ALL]
+
+
+async def test_write_under_way_with_another_concern_is_waited_for(tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    async with door(tmp_path) as rig, asyncio.timeout(WAIT_S):
+        rig.service.table["INSERT"] = Canned(WRITE.chunks, WRITE.operation_class, hold=hold)
+        first = asyncio.ensure_future(rig.post(statement="INSERT", request_id="r"))
+        await rig.service.started.wait()
+        second = asyncio.ensure_future(
+            rig.post(statement="INSERT", request_id="r", write_concern="all")
+        )
+        await rig.get("/healthz")
+        assert concerns(rig) == [None]
+        hold.set()
+        await asyncio.gather(first, second)
+        assert concerns(rig) == [None, WriteConcern.ALL]
+
+
+async def test_rows_under_way_with_another_concern_are_waited_for(tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    async with door(tmp_path) as rig, asyncio.timeout(WAIT_S):
+        rig.service.table["t"] = Canned(hold=hold)
+
+        async def send(query: str) -> int:
+            url = f"{rig.url}/api/ha/tables/t/rows?request_id=r{query}"
+            async with rig.http.post(url, data=BODY, headers=ROWS) as response:
+                return response.status
+
+        first = asyncio.ensure_future(send(""))
+        await rig.service.started.wait()
+        second = asyncio.ensure_future(send("&write_concern=all"))
+        await rig.get("/healthz")
+        hold.set()
+        assert await asyncio.gather(first, second) == [200, 200]
+        assert [rows.write_concern for rows in rig.service.rows] == [None, WriteConcern.ALL]
+
+
+async def test_concern_not_met_is_an_availability_error_that_a_repetition_asks_anew(
+    tmp_path: Path,
+) -> None:
+    error = RequestError(
+        FailureKind.AVAILABILITY,
+        "b did not apply it in time",
+        error_class="HAPROC_WRITE_CONCERN",
+        outcome=Outcome.UNKNOWN,
+        offset=7,
+    )
+    asked = {"statement": "INSERT", "request_id": "r", "write_concern": "all"}
+    async with door(tmp_path) as rig:
+        rig.service.table["INSERT"] = Canned(error=error)
+        told = await rig.post(503, **asked)
+        assert (told["outcome"], told["log_offset"]) == ("UNKNOWN", 7)
+        rig.service.table["INSERT"] = WRITE
+        assert (await rig.post(**asked))["ha"]["log_offset"] == 7
+        assert len(rig.service.requests) == 2

@@ -1,0 +1,110 @@
+"""Which clusters are in sync, and the high watermark (docs/design.md, "Write concern")."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.config.model import Membership
+from haproc.membership.detector import Detector
+from haproc.membership.insync import IN_SYNC_STATES, Place, high_watermark, places
+from haproc.membership.judgement import Standing
+from haproc.membership.messages import Beat, Report
+from haproc.membership.state import HOPELESS, SERVING, State
+from haproc.membership.view import Peer
+
+LAG_MAX = 10
+
+
+def peer(
+    state: State = State.READY,
+    cursor: int | None = 100,
+    log_end: int = 100,
+    standing: Standing = Standing.HEARD,
+) -> Peer:
+    beat = Beat("b", "1", 1, (), True, state)
+    report = None if cursor is None else Report("b", "1", 1, state, "-", cursor, log_end)
+    return Peer(Detector(Membership(), 0), standing, beat=beat, report=report)
+
+
+def place(
+    of: Peer, own_state: State = State.READY, own_cursor: int = 100, log_end: int = 100
+) -> Place:
+    return places("a", own_state, own_cursor, log_end, {"b": of}, (), LAG_MAX)["b"]
+
+
+def own(state: State, cursor: int, log_end: int, of: Peer | None = None) -> Place:
+    peers = {"b": of} if of is not None else {}
+    return places("a", state, cursor, log_end, peers, (), LAG_MAX)["a"]
+
+
+@pytest.mark.parametrize("state", State)
+def test_in_sync_are_clusters_that_serve_or_are_about_to(state: State) -> None:
+    expected = state in {State.READY, State.READ_ONLY, State.RECOVERING}
+    assert own(state, 100, 100).in_sync is expected
+    assert place(peer(state)).in_sync is expected
+    assert place(peer(state)).sound is (state not in HOPELESS)
+
+
+def test_in_sync_covers_every_state_in_which_clients_are_served() -> None:
+    assert SERVING <= IN_SYNC_STATES
+
+
+def test_lag_counts_against_the_newest_end_that_anybody_knows() -> None:
+    assert place(peer(cursor=90)).in_sync
+    assert not place(peer(cursor=89)).in_sync
+    assert not place(peer(cursor=90), log_end=101).in_sync
+    assert own(State.READY, 90, 95, peer(log_end=100)).in_sync
+    assert not own(State.READY, 90, 95, peer(log_end=101)).in_sync
+
+
+def test_cluster_that_recovers_comes_in_once_it_is_near_the_end() -> None:
+    assert not place(peer(State.RECOVERING, cursor=50)).in_sync
+    assert place(peer(State.RECOVERING, cursor=95)).in_sync
+
+
+def test_cluster_that_is_down_is_out_and_what_it_told_is_kept() -> None:
+    assert place(peer(standing=Standing.DOWN)) == Place(False, 100)
+    assert place(peer(standing=Standing.UNREACHABLE)).in_sync
+
+
+def test_cluster_that_is_alive_and_told_nothing_yet_is_waited_for() -> None:
+    assert place(peer(cursor=None)) == Place(True, None)
+
+
+def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
+    silent = Peer(Detector(Membership(), 0))
+    for unheard, expected in ((("b",), True), ((), False)):
+        found = places("a", State.READY, 100, 100, {"b": silent}, unheard, LAG_MAX)
+        assert found["b"] == Place(expected)
+
+
+def test_high_watermark_is_the_lowest_cursor_of_those_in_sync() -> None:
+    assert high_watermark([Place(True, 9), Place(True, 7), Place(False, 3)]) == 7
+    assert high_watermark([Place(False, 3), Place(True, None)]) == 0
+
+
+@given(
+    st.lists(
+        st.builds(
+            peer,
+            st.sampled_from(State),
+            st.integers(0, 120),
+            st.integers(80, 120),
+            st.sampled_from(Standing),
+        ),
+        max_size=4,
+    ),
+    st.integers(0, 100),
+)
+def test_high_watermark_is_applied_by_all_in_sync_and_lags_by_the_limit_at_most(
+    peers: list[Peer], cursor: int
+) -> None:
+    named = dict(zip("bcde", peers, strict=False))
+    found = places("a", State.READY, cursor, 100, named, (), LAG_MAX)
+    mark = high_watermark(found.values())
+    cursors = [p.cursor for p in found.values() if p.in_sync and p.cursor is not None]
+    assert all(mark <= each for each in cursors)
+    end = max([100, *(p.report.log_end for p in peers if p.report is not None)])
+    assert not cursors or end - mark <= LAG_MAX
