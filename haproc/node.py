@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -24,6 +24,7 @@ from haproc.doors.apps import BOARD, client_app, operator_app, waiting_app
 from haproc.doors.forwarded import Forwarded
 from haproc.doors.gate import Gate
 from haproc.doors.listener import Listener
+from haproc.doors.members import admit
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.engine.connect import SparkConnectEngine
@@ -31,11 +32,13 @@ from haproc.engine.interface import Settings
 from haproc.faults import trace_from
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.members import Own
+from haproc.membership.roster import Member, founders, with_own_addresses
 from haproc.membership.state import SERVING, State
 from haproc.presence import Presence, time_text
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
+from haproc.replicate.trimmer import Trimmer
 from haproc.route.forward import HttpForwarding
 from haproc.route.reads import Reads
 from haproc.route.service import RingService
@@ -69,6 +72,7 @@ class Node:
         self._incarnation = uuid.uuid4().hex[:12]
         self._metrics = Metrics(config.ring, name, [state.value for state in State])
         self._replica: Replica
+        self._trimmer: Trimmer
         self._service: RingService
         self._presence: Presence
         self._forwarding = HttpForwarding(config, name)
@@ -138,7 +142,7 @@ class Node:
         config = self._config
         order = tuple(cluster.name for cluster in config.clusters)
         core = Core(
-            Identity(config.ring, self._name, self._incarnation, order),
+            Identity(config.ring, self._name, self._incarnation, order, founders(config)),
             log,
             engine,
             peers,
@@ -171,6 +175,17 @@ class Node:
                 self._metrics,
             ),
         )
+        self._trimmer = Trimmer(
+            core, self._replica.admission, config.trim, self._presence.members.ready
+        )
+
+        def follow(members: Sequence[Member]) -> None:
+            known = with_own_addresses(members, config.clusters)
+            peers.follow(known)
+            self._presence.follow(known)
+            self._forwarding.follow(known)
+
+        self._replica.admission.on_members = follow
         self._presence.describe = self._describe
         self._presence.on_isolated = core.isolate
 
@@ -189,6 +204,7 @@ class Node:
             heartbeats,
             Forwarded(self._service, clients[BOARD].gate),
         )
+        admit(operators, config, replica.admission)
         client_door = Listener(clients, self._cluster.listen, shutdown_s=config.timeouts.drain_s)
         operator_door = Listener(
             operators, self._cluster.peer, shutdown_s=1.0, front=heartbeats.quick
@@ -200,6 +216,7 @@ class Node:
             asyncio.ensure_future(self._replica.run()),
             asyncio.ensure_future(self._follow_state(client_door)),
             asyncio.ensure_future(self._presence.ended()),
+            asyncio.ensure_future(self._trimmer.run()),
             asyncio.ensure_future(self._measure()),
             asyncio.ensure_future(self._stop.wait()),
         ]
@@ -259,6 +276,8 @@ class Node:
             metrics.sessions(len(self._service.sessions))
             metrics.undecided(replica.core.condition.undecided_at is not None)
             self._presence.clusters()
+            if (plan := self._trimmer.plan) is not None:
+                metrics.trim(plan.start, plan.held_by, plan.held_records)
             await asyncio.sleep(1.0)
 
     # -- what the status doors ask ---------------------------------------------------------
@@ -283,6 +302,8 @@ class Node:
             },
             **self._presence.in_sync(),
             "clusters": self._presence.clusters(),
+            "members": dict(self._replica.admission.describe()),
+            "trim": dict(self._trimmer.describe()),
         }
 
     def _describe(self) -> Own:

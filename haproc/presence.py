@@ -7,7 +7,7 @@ theirs. ``describe`` says what is told of this HAProc; who knows it sets it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from dmq import Json
@@ -18,6 +18,7 @@ from haproc.membership.clusters import ClusterView, cluster_views
 from haproc.membership.insync import Place, high_watermark, places
 from haproc.membership.links import Links
 from haproc.membership.members import Members, Own
+from haproc.membership.roster import Neighbour
 from haproc.membership.state import State
 from haproc.route.freshness import Peer as Reader
 from haproc.route.reads import readers
@@ -43,12 +44,22 @@ class Presence:
             lambda: self.describe(),
             on_isolated=lambda why: self.on_isolated(why),
         )
+        self._ring: tuple[Neighbour, ...] = ()
         self.door = HeartbeatDoor(config, self.members)
         self._task = asyncio.ensure_future(self.members.run())
 
     async def ended(self) -> None:
         """Wait for ever; raises what this part died of, which nothing should make it do."""
         await asyncio.shield(self._task)
+
+    def follow(self, members: Sequence[Neighbour]) -> None:
+        """Go by these clusters from now on: one was added or removed."""
+        names = {each.name for each in members}
+        for gone in self.members.peers().keys() - names:
+            self._metrics.forget_peer(gone)
+        self._ring = tuple(members)
+        self.members.follow([each.name for each in members])
+        self._links.follow(members)
 
     def clusters(self) -> list[Json]:
         """Return every cluster as it is seen from here; also keeps the metrics."""
@@ -74,7 +85,7 @@ class Presence:
     def in_sync(self) -> dict[str, Json]:
         """Return the in-sync set and the high watermark, for ``GET /clusterStatus``."""
         found = self.places()
-        names: list[Json] = [c.name for c in self._config.clusters if found[c.name].in_sync]
+        names: list[Json] = [name for name in sorted(found) if found[name].in_sync]
         return {"in_sync": names, "high_watermark": high_watermark(found.values())}
 
     async def aclose(self) -> None:
@@ -93,6 +104,7 @@ class Presence:
             members.peers(),
             lambda at: time_text(now - timedelta(seconds=members.age_s(at))),
             time_text(now),
+            self._ring,
         )
 
 

@@ -22,6 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _node_commands(commands)
     _queue_commands(commands)
+    _cluster_commands(commands)
     _tool_commands(commands)
     _ring_commands(commands)
     return parser
@@ -84,6 +85,30 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     verify.add_argument("--wait-s", type=float, default=600.0, help="at most (600)")
     for command in (listing, show, verify):
         _json(command)
+
+
+def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import cluster
+
+    actions = commands.add_parser(
+        "cluster", help="the ring's members: add one, remove one"
+    ).add_subparsers(dest="action", required=True, metavar="ACTION")
+    add = actions.add_parser("add", help="make a cluster a member of the ring")
+    remove = actions.add_parser("remove", help="have the ring do without a cluster for good")
+    for command, run in ((add, cluster.add), (remove, cluster.remove)):
+        command.add_argument("name", help="the cluster's name")
+        where = command.add_mutually_exclusive_group(required=True)
+        where.add_argument("--config", type=Path, help="the ring's YAML file; it is changed")
+        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        command.set_defaults(run=run)
+    add.add_argument("--listen", help="host:port of its client door")
+    add.add_argument("--peer", help="host:port of its operator door")
+    add.add_argument("--spark", help="sc://host:port of its Spark")
+    add.add_argument("--advertise", help="URL for clients, if it is not that of --listen")
+    token = add.add_mutually_exclusive_group()
+    token.add_argument("--spark-token-env", help="variable that holds the token for its Spark")
+    token.add_argument("--spark-token-file", help="file that holds it")
+    remove.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

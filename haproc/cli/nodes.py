@@ -144,6 +144,28 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
             print(f"in sync, as {name} sees it: {clusters}", end="")
             print(f"; high watermark {answer['high_watermark']}")
             break
+    for line in [*_log_lines(answers), *_disagreements(answers)]:
+        print(line)
+
+
+def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
+    """Return what the log holds, and who keeps it from being trimmed, by the newest look."""
+    looks = [answer.get("trim") or {} for answer in answers.values()]
+    looks = [look for look in looks if look.get("log_start") is not None]
+    if not looks:
+        return []
+    look = max(looks, key=lambda each: (each["log_end"], each["log_start"]))
+    line = f"log: offsets {look['log_start']:,} to {look['log_end']:,}"
+    if not look["enabled"]:
+        line += "; trimming is disabled"
+    if look["held_by"]:
+        line += f"; trim held back by {look['held_by']}, {look['held_records']:,} records"
+    return ["", line]
+
+
+def _disagreements(answers: dict[str, dict[str, Any]]) -> list[str]:
+    found = {n: (answer.get("members") or {}).get("disagreement") for n, answer in answers.items()}
+    return [f"{name}: {what}" for name, what in found.items() if what]
 
 
 def _heard_by(name: str, answers: dict[str, dict[str, Any]]) -> str:

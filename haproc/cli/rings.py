@@ -19,7 +19,8 @@ from haproc.ring.runtime import RuntimeMissingError
 from haproc.ring.spark import SparkStartError
 
 
-def _run(work: Coroutine[Any, Any, int]) -> int:
+def guarded(work: Coroutine[Any, Any, int]) -> int:
+    """Run a command on a local ring; say what went wrong."""
     try:
         return asyncio.run(work)
     except (
@@ -33,7 +34,9 @@ def _run(work: Coroutine[Any, Any, int]) -> int:
         return output.FAILED
 
 
-def _progress(began: float) -> Any:
+def progress_since(began: float) -> Any:
+    """Return what shows each step with its time."""
+
     def show(who: str, what: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {who}: {what}", file=sys.stderr, flush=True)
 
@@ -42,11 +45,11 @@ def _progress(began: float) -> Any:
 
 def up(options: argparse.Namespace) -> int:
     """Start the ring."""
-    return _run(_up(options))
+    return guarded(_up(options))
 
 
 async def _up(options: argparse.Namespace) -> int:
-    progress = _progress(time.monotonic())
+    progress = progress_since(time.monotonic())
     ring = LocalRing.open_or_create(
         options.folder,
         clusters=options.clusters,
@@ -72,7 +75,7 @@ async def _up(options: argparse.Namespace) -> int:
 
 def down(options: argparse.Namespace) -> int:
     """Stop the ring."""
-    return _run(_down(options))
+    return guarded(_down(options))
 
 
 async def _down(options: argparse.Namespace) -> int:
@@ -82,7 +85,7 @@ async def _down(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """Show the ring; 0 if all serve, 3 if not."""
-    return _run(_status(options))
+    return guarded(_status(options))
 
 
 async def _status(options: argparse.Namespace) -> int:
@@ -109,7 +112,7 @@ async def _status(options: argparse.Namespace) -> int:
 
 def kill(options: argparse.Namespace) -> int:
     """Kill a cluster's processes, or a broker, at once."""
-    return _run(_kill(options))
+    return guarded(_kill(options))
 
 
 async def _kill(options: argparse.Namespace) -> int:
@@ -123,10 +126,10 @@ async def _kill(options: argparse.Namespace) -> int:
 
 def restart(options: argparse.Namespace) -> int:
     """Start again what does not run of a cluster (or a broker), and wait until it serves."""
-    return _run(_restart(options))
+    return guarded(_restart(options))
 
 
 async def _restart(options: argparse.Namespace) -> int:
-    ring = LocalRing.open(options.folder, progress=_progress(time.monotonic()))
+    ring = LocalRing.open(options.folder, progress=progress_since(time.monotonic()))
     await ring.start(options.name)
     return 0

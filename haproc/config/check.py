@@ -14,7 +14,7 @@ from haproc.config.errors import Finding
 from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
 from haproc.config.model import LANES_MAX, Address, Config
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CLUSTERS_MAX = 64
 _WINDOW_INTERVALS_MAX = 1000
 """The window is looked at several times a second, interval by interval."""
@@ -40,7 +40,7 @@ def _names(config: Config) -> Iterator[Finding]:
     named += [(f"clusters[{i}].name", c.name) for i, c in enumerate(config.clusters)]
     named += [(f"users[{i}].name", u.name) for i, u in enumerate(config.users)]
     for path, name in named:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             yield path, f"{name!r} must be 1 to 63 letters, digits, '.', '_' or '-'"
     if not 1 <= len(config.clusters) <= _CLUSTERS_MAX:
         yield "clusters", f"a ring has 1 to {_CLUSTERS_MAX} clusters, not {len(config.clusters)}"

@@ -190,6 +190,20 @@ class Writes:
     """With fewer clusters in sync, writes of concern ``majority`` and ``all`` are refused."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """When records of the log that no cluster needs any more are deleted."""
+
+    enabled: bool = True
+    interval_s: float = 60.0
+    """How often the cursors are looked at."""
+    keep_records: int = 100_000
+    """The newest so many records stay; chosen, not measured."""
+    keep_s: float = 604_800.0
+    """So do those of the last seven days, as Kafka keeps its own by default: as long as the log
+    still begins at 0, a new cluster can be filled from it."""
+
+
 class Compression(StrEnum):
     """What a Kafka log's messages are compressed with."""
 
@@ -280,6 +294,7 @@ class Config:
     membership: Membership = Membership()
     reads: Reads = Reads()
     writes: Writes = Writes()
+    trim: Trim = Trim()
     kafka: Kafka = Kafka()
 
     def cluster(self, name: str) -> ClusterConfig:

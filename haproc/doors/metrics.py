@@ -8,6 +8,7 @@ documented interface.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -49,6 +50,10 @@ class Metrics:
         )
         self._cursor = self._gauge("haproc_cursor", "Every operation below is applied.")
         self._log_end = self._gauge("haproc_log_end", "The offset after the log's newest record.")
+        self._log_start = self._gauge("haproc_log_start", "The offset of the log's oldest record.")
+        self._held = self._gauge(
+            "haproc_trim_held_records", "Records that the cluster keeps from being trimmed.", "by"
+        )
         self._lag = self._gauge("haproc_lag_records", "Records between the cursor and the end.")
         self._state = self._gauge("haproc_state", "1 for the state this HAProc is in.", "state")
         self._undecided = self._gauge(
@@ -151,6 +156,19 @@ class Metrics:
     def waited(self, concern: str, met: bool, seconds: float) -> None:
         """Count a write that waited for other clusters, and whether its concern was met."""
         self._concern.labels(concern, "yes" if met else "no").observe(seconds)
+
+    def forget_peer(self, peer: str) -> None:
+        """Tell no more of a cluster that the ring does not have any more."""
+        for series in (self._peer, self._direct, self._in_sync, self._peer_lag):
+            with suppress(KeyError):
+                series.remove(peer)
+
+    def trim(self, log_start: int, held_by: str, held_records: int) -> None:
+        """Set where the log begins, and which cluster keeps how much of it from being trimmed."""
+        self._log_start.set(log_start)
+        self._held.clear()
+        if held_by:
+            self._held.labels(held_by).set(held_records)
 
     def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
         """Set the progress of recovery."""

@@ -71,6 +71,11 @@ _CHUNK_FIELDS: Final[Schema] = {
     "row_count": COUNT,
     "byte_count": described(COUNT, "Size of data_array's JSON text or of the Arrow stream."),
 }
+_MEMBERS: Final[Schema] = {
+    "since_offset": described(OFFSET, "Of the record that says so; null: the configuration does."),
+    "names": listed(TEXT),
+    "disagreement": described(TEXT, "What this HAProc's file says differently, if anything."),
+}
 _STATE = choice("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "CLOSED")
 _BOOLEAN: Final[Schema] = {"type": "boolean"}
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
@@ -272,7 +277,16 @@ SCHEMAS: Final[dict[str, Schema]] = {
             clusters=listed(_CLUSTER),
         ),
         "additionalProperties": True,
+        "description": "Once the log is open, with `members` and `trim`.",
     },
+    "Members": record("*", **_MEMBERS),
+    "MembersChanged": record("*", cluster=TEXT, **_MEMBERS),
+    "JoinRequest": record(
+        "*",
+        peer=described(TEXT, "host:port of its HAProc's operator door."),
+        client_url=described(TEXT, "URL of its client door."),
+    ),
+    "LeaveRequest": record("*"),
     "Heartbeat": record(
         "*",
         **_SENDER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dmq import Json
@@ -10,6 +10,7 @@ from haproc.config.model import Config
 from haproc.membership.insync import Place, end_of_log, places
 from haproc.membership.judgement import Standing
 from haproc.membership.members import Own
+from haproc.membership.roster import Neighbour
 from haproc.membership.view import Peer
 
 
@@ -48,13 +49,17 @@ def cluster_views(
     peers: Mapping[str, Peer],
     text_of: Callable[[float], str],
     now: str,
+    members: Sequence[Neighbour] = (),
 ) -> list[ClusterView]:
-    """Return all clusters in ring order; ``text_of`` writes a time of the view as text."""
+    """Return all clusters in ring order; ``text_of`` writes a time of the view as text.
+
+    ``members``: the ring's clusters, if they are not those of the configuration.
+    """
     log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max
     found = places(me, own.state, own.cursor, own.log_end, peers, (), limit)
     views = []
-    for cluster in config.clusters:
+    for cluster in members or config.clusters:
         name, url = cluster.name, cluster.client_url
         if name != me:
             views.append(_of_peer(name, url, peers[name], log_end, found[name], text_of))

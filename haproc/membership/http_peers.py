@@ -7,7 +7,7 @@ One pooled session for all peers. Whatever keeps a peer from answering properly 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -16,6 +16,7 @@ import aiohttp
 from dmq import Json
 from haproc.config.model import Config
 from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.roster import Neighbour
 
 _ANSWER_MARGIN_S: Final = 0.5
 """What an answer may take on its way beyond the time that the peer was given for its work."""
@@ -31,11 +32,16 @@ class HttpPeers:
         me: str,
         given_up: Callable[[str], bool] = lambda peer: False,
     ) -> None:
-        self._urls = {c.name: c.peer.url for c in config.clusters if c.name != me}
+        self._me = me
+        self.follow(config.clusters)
         self._given_up = given_up
         self._connect_s = config.timeouts.peer_s
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
+
+    def follow(self, members: Iterable[Neighbour]) -> None:
+        """Go by these peers from now on: a cluster was added or removed."""
+        self._urls = {each.name: each.peer.url for each in members if each.name != self._me}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,6 +82,8 @@ class HttpPeers:
         self, peer: str, method: str, path: str, timeout_s: float, body: object = None
     ) -> Mapping[str, Json]:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s)
+        if peer not in self._urls:
+            raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
         url = self._urls[peer] + path
         try:
             async with self._open().request(

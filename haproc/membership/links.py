@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
 from dmq import Json
 from haproc.config.model import Address, Config, Membership
+from haproc.membership.roster import Neighbour
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +48,23 @@ class Links:
     """The lines to all peers of one HAProc; close them with ``aclose``."""
 
     def __init__(self, config: Config, me: str) -> None:
-        self._links = {
-            c.name: _Link(c.name, c.peer, config.membership)
-            for c in config.clusters
-            if c.name != me
-        }
+        self._me = me
+        self._rules = config.membership
+        self._links: dict[str, _Link] = {}
         self._written: dict[str, tuple[Mapping[str, Json], list[bytes]]] = {}
+        self.follow(config.clusters)
         self._heads = {path: head(path, config.secret) for path in (HEARTBEAT_PATH, REPORT_PATH)}
+
+    def follow(self, members: Iterable[Neighbour]) -> None:
+        """Keep lines to these from now on."""
+        wanted = {each.name: each.peer for each in members if each.name != self._me}
+        for name, link in tuple(self._links.items()):
+            if wanted.get(name) != link.address:
+                self._links.pop(name).close()
+        for name, address in wanted.items():
+            if name not in self._links:
+                self._links[name] = _Link(name, address, self._rules)
+        self._written = {}
 
     def send(self, path: str, body: Mapping[str, Json]) -> None:
         """Send one message to every peer that is connected; connect to the others.
@@ -87,7 +98,7 @@ class Links:
 class _Link(asyncio.Protocol):
     def __init__(self, peer: str, address: Address, rules: Membership) -> None:
         self._peer = peer
-        self._address = address
+        self.address = address
         self._rules = rules
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -117,9 +128,16 @@ class _Link(asyncio.Protocol):
         return self._loop.time() - self._sign_at > self._rules.window_s
 
     async def aclose(self) -> None:
+        connecting = self._connecting
+        self.close()
+        if connecting is not None:
+            await asyncio.gather(connecting, return_exceptions=True)
+        if self._transport is not None:
+            self._transport.close()
+
+    def close(self) -> None:
         if self._connecting is not None:
             self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
         if self._transport is not None:
             self._transport.close()
 
@@ -133,7 +151,7 @@ class _Link(asyncio.Protocol):
         try:
             async with asyncio.timeout(self._rules.window_s):
                 await self._loop.create_connection(
-                    lambda: self, self._address.host, self._address.port
+                    lambda: self, self.address.host, self.address.port
                 )
         except ConnectionRefusedError:
             self._sign_at = self._loop.time()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -105,6 +105,14 @@ class Members:
         """Return whether nobody has heard of a peer for a whole window."""
         return self._view.given_up(peer, self._clock())
 
+    def ready(self) -> frozenset[str]:
+        """Return the peers that somebody hears and that are READY by their own word."""
+        return frozenset(
+            name
+            for name, peer in self.peers().items()
+            if peer.alive and peer.beat is not None and peer.beat.state is State.READY
+        )
+
     def age_s(self, at: float) -> float:
         """Return how long ago one of the view's times was."""
         return self._clock() - at
@@ -115,8 +123,14 @@ class Members:
         """Return whether the ring has such a peer."""
         return peer in self._view.peers
 
+    def follow(self, peers: Iterable[str]) -> None:
+        """Go by these peers from now on: a cluster was added or removed."""
+        self._view.follow([name for name in peers if name != self.cluster], self._clock())
+
     def heartbeat(self, beat: Beat) -> None:
-        """A peer lives."""
+        """A peer lives; one that the ring does not have any more is passed over."""
+        if not self.knows(beat.cluster):
+            return
         before = self._view.peers[beat.cluster].beat
         taken = self._view.heartbeat(beat, self._clock())
         if taken and (before is None or before.hears != beat.hears):
@@ -124,7 +138,8 @@ class Members:
 
     def report(self, report: Report) -> None:
         """A peer tells how far it is."""
-        self._view.report(report, self._clock())
+        if self.knows(report.cluster):
+            self._view.report(report, self._clock())
 
     # -- its life ----------------------------------------------------------------------------
 

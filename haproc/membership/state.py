@@ -17,6 +17,8 @@ class State(StrEnum):
     STOPPED = "STOPPED"
     FENCED = "FENCED"
     """Another incarnation has taken over this cluster."""
+    REMOVED = "REMOVED"
+    """The ring does not have this cluster any more."""
     TOO_FAR_BEHIND = "TOO_FAR_BEHIND"
     """The log no longer holds what this cluster missed."""
     DIVERGED = "DIVERGED"
@@ -40,7 +42,7 @@ class State(StrEnum):
 SERVING: Final = frozenset({State.READY, State.READ_ONLY})
 """States in which the client door is open."""
 
-HOPELESS: Final = frozenset({State.FENCED, State.TOO_FAR_BEHIND, State.DIVERGED})
+HOPELESS: Final = frozenset({State.FENCED, State.REMOVED, State.TOO_FAR_BEHIND, State.DIVERGED})
 """States that no waiting ends."""
 
 PROGRESSING: Final = frozenset({State.READY, State.READ_ONLY, State.RECOVERING, State.STARTING})
@@ -92,6 +94,8 @@ class Condition:
     draining: bool = False
     stopped: bool = False
     fenced_by: str | None = None
+    removed: str = ""
+    """Since when the ring does not have this cluster; empty if it has it."""
     stuck_at: int | None = None
     diverged: Divergence | None = None
     isolated: str = ""
@@ -112,6 +116,11 @@ def state_of(condition: Condition) -> tuple[State, str]:
     if c.fenced_by is not None:
         return State.FENCED, (
             f"another process has taken over this cluster ({c.fenced_by}); stop this one"
+        )
+    if c.removed:
+        return State.REMOVED, (
+            f"{c.removed}; nothing more is applied: stop this HAProc, or take the cluster back "
+            "with haproc cluster add"
         )
     if c.behind:
         return State.TOO_FAR_BEHIND, c.behind

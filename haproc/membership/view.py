@@ -43,6 +43,14 @@ class RingView:
         self._checked_at = now_s
         self.peers = {name: Peer(Detector(rules, now_s), changed_at=now_s) for name in peers}
 
+    def follow(self, names: Iterable[str], now_s: float) -> None:
+        """Go by these peers from now on; what is known of those that stay is kept."""
+        rules = self._rules
+        self.peers = {
+            name: self.peers.get(name) or Peer(Detector(rules, now_s), changed_at=now_s)
+            for name in names
+        }
+
     def heartbeat(self, beat: Beat, now_s: float) -> bool:
         """Take in a heartbeat; False if it does not count. True may mean that others changed."""
         peer = self.peers[beat.cluster]

@@ -17,6 +17,11 @@ class Claims:
     def __init__(self, newest: Iterable[tuple[str, int]] = ()) -> None:
         self._offsets: dict[str, list[int]] = {cluster: [offset] for cluster, offset in newest}
 
+    @property
+    def clusters(self) -> frozenset[str]:
+        """The clusters that were ever claimed, as far as is known."""
+        return frozenset(self._offsets)
+
     def see(self, offset: int, cluster: str) -> None:
         """Note a claim."""
         offsets = self._offsets.setdefault(cluster, [])

@@ -27,6 +27,7 @@ from haproc.config.model import Limits, Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
+from haproc.membership.roster import Enrolled, Member
 from haproc.membership.state import HOPELESS, Condition, Divergence, State, state_of
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
@@ -66,6 +67,8 @@ class Identity:
     cluster: str
     incarnation: str
     ring_order: tuple[str, ...]
+    founders: tuple[Member, ...] = ()
+    """The ring's members, unless the log says otherwise."""
 
     @property
     def peers(self) -> Sequence[str]:
@@ -142,6 +145,8 @@ class Core:
         self.verdicts = Verdicts()
         self.troubles = Troubles(timeouts.stuck_after_attempts)
         self.claims = Claims()
+        self.enrolled = Enrolled()
+        """What the log says so far of who the ring's members are."""
         self.application = identity.ring
         """What this ring's marks are known by on tables: the ring and its log. A log made anew
         begins at offset 0 again, and its marks must not be taken for the old one's."""
@@ -216,7 +221,7 @@ class Core:
         """Whether new statements may be started on the cluster."""
         c = self.condition
         differs = c.diverged is not None and not c.diverged.applies
-        blocked = c.stopped or c.fenced_by or c.behind or differs
+        blocked = c.stopped or c.fenced_by or c.removed or c.behind or differs
         return c.started and c.cluster_up and not blocked
 
     @property
@@ -287,7 +292,11 @@ class Core:
         position = max(self.epoch + 1, self.schedule.read_to, self._claims_read_to)
 
         async def read_on() -> list[Entry]:
-            return await self.log.read(position)
+            try:
+                return await self.log.read(position)
+            except TrimmedError:
+                await self.unless_replaced()
+                raise
 
         while position < end and (entries := await self.reaching(read_on)):
             for entry in entries:
@@ -305,6 +314,17 @@ class Core:
         mine = claim.incarnation == self.identity.incarnation
         if claim.cluster == self.me and not mine and offset > self.epoch:
             self.update(fenced_by=f"incarnation {claim.incarnation}")
+
+    async def unless_replaced(self) -> None:
+        """Never return if a later incarnation has stored a cursor.
+
+        Asked where the log does not have any more what this one wants to read: it was replaced so
+        long ago that its successor's claim, too, was trimmed away.
+        """
+        cursor = await self.reaching(lambda: self.log.load_cursor(self.me))
+        if cursor is not None and cursor.epoch > self.epoch:
+            self.update(fenced_by=f"the incarnation of offset {cursor.epoch}")
+            await asyncio.get_running_loop().create_future()
 
     # -- log -------------------------------------------------------------------------------
 
@@ -395,7 +415,8 @@ class Core:
     async def _commit_once(self) -> None:
         progress = self.schedule.progress
         claims = self.claims.before(progress.low)
-        cursor = to_cursor(dataclasses.replace(progress, claims=claims), self.epoch)
+        progress = dataclasses.replace(progress, claims=claims, roster=self.enrolled.offset)
+        cursor = to_cursor(progress, self.epoch)
         try:
             await self.log.commit_cursor(self.me, cursor)
         except FencedError as error:

@@ -9,6 +9,7 @@ meaning. *Control* records say what became of operations and who applies them:
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
 - ``skip``, ``verify``, ``checksums``: see `haproc.replicate.checks`.
+- ``join``, ``leave``, ``members``: see `haproc.replicate.roster`.
 
 **Versions.** A reader passes over headers that it does not know: so a new header is for what may
 be ignored. What changes how a record must be treated is a new version of its kind, ``kind.2``:
@@ -29,6 +30,7 @@ from typing import Any, Final, TypeAlias
 from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.replicate import roster
 from haproc.replicate.checks import (
     KINDS,
     Check,
@@ -38,6 +40,7 @@ from haproc.replicate.checks import (
     check_message,
     check_record,
 )
+from haproc.replicate.roster import Roster
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
 
@@ -162,7 +165,7 @@ class Filler:
     """A place in the log that means nothing, such as a part of a large record; never written."""
 
 
-Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check
+Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check | Roster
 
 
 def _failure_json(failure: Failure | None) -> Json:
@@ -267,6 +270,8 @@ def to_record(message: Message) -> Record:
             )
         case Skip() | Verify() | Checksums():
             return check_record(message)
+        case Roster():
+            return roster.roster_record(message)
 
 
 def from_record(record: Record) -> Message | Filler:
@@ -288,6 +293,8 @@ def from_record(record: Record) -> Message | Filler:
                 return Claim(h["cluster"], h["incarnation"])
             case kind if kind in KINDS:
                 return check_message(record)
+            case kind if kind in roster.KINDS:
+                return roster.roster_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
     raise LogCorruptError(

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from dmq import Entry, Json, LogError
+from dmq import Entry, Json, LogError, TrimmedError
 from haproc.engine.interface import RowsWrite
 from haproc.failure import FailureKind, RequestError, words_of
 from haproc.failure import Outcome as WriteOutcome
@@ -132,6 +132,8 @@ class Operators:
             async with asyncio.timeout(core.timeouts.append_s):
                 if offset < await core.log.end():
                     entries = await core.log.read(offset, records_max=1)
+        except TrimmedError as error:
+            _refuse(NOT_FOUND, str(error))
         except (LogError, TimeoutError) as error:
             raise _unavailable(f"the log cannot be read: {words_of(error)}") from error
         if not entries or entries[0].offset != offset:

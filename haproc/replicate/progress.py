@@ -51,6 +51,8 @@ class Progress:
     cluster before it (skips) concerns tables that were rebuilt since."""
     judging: tuple[int, ...] = ()
     """Operations whose outcomes are to be compared with the other clusters', the newest ones."""
+    roster: int = -1
+    """The newest record read of who the ring's members are; it may stand far below ``low``."""
 
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
@@ -78,6 +80,8 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         note["j"] = [*progress.judging]
     if progress.born:
         note["n"] = progress.born
+    if progress.roster >= 0:
+        note["r"] = progress.roster
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
 
@@ -112,6 +116,7 @@ def from_cursor(cursor: Cursor) -> Progress:
             claims=claims,
             born=note.get("n", 0),
             judging=tuple(note.get("j", ())),
+            roster=note.get("r", -1),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dmq import Entry
+from dmq import Entry, TrimmedError
 from haproc.replicate.checks import Check, Verify
 from haproc.replicate.core import Core
 from haproc.replicate.operation import (
@@ -23,12 +23,13 @@ from haproc.replicate.operation import (
     from_record,
 )
 from haproc.replicate.outcomes import DONE_BEFORE, EXPIRED, Outcome, Status
+from haproc.replicate.roster import Roster
 from haproc.replicate.schedule import MARKER
 from haproc.replicate.window import Sighting, Window
 
 logger = logging.getLogger(__name__)
 
-Control: TypeAlias = Decision | FailureReport | Claim | Check | Filler
+Control: TypeAlias = Decision | FailureReport | Claim | Check | Roster | Filler
 """What is no operation."""
 
 WAIT_S = 30.0
@@ -38,7 +39,8 @@ WAIT_S = 30.0
 class Reader:
     """See the module. ``on_failure`` hears of other clusters' application errors.
 
-    ``on_check`` hears of skips and verifications, with their offsets, at least once.
+    ``on_check`` hears of skips and verifications, with their offsets, at least once; ``on_roster``
+    of who the ring's members are.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class Reader:
         core: Core,
         on_failure: Callable[[FailureReport], None],
         on_check: Callable[[int, Check], None],
+        on_roster: Callable[[int, Roster], None],
     ) -> None:
         self._core = core
         self._on_failure = on_failure
         self._on_check = on_check
+        self._on_roster = on_roster
         self._window = Window(core.limits.window_records)
         self._ahead = 0
         self.unfinished: dict[int, Operation] = {}
@@ -64,8 +68,9 @@ class Reader:
                 if entry.offset < low:
                     self._remember(entry, begin)
             if not entries:
-                return
+                break
             start = entries[-1].offset + 1
+        self._window.known_from = begin
 
     def _remember(self, entry: Entry, begin: int) -> None:
         offset, message = entry.offset, from_record(entry.record)
@@ -98,10 +103,19 @@ class Reader:
             core.board.resolve(offset, EXPIRED)
         return sighting is Sighting.NEW
 
+    @property
+    def known_from(self) -> int:
+        """The offset from which on request ids are known."""
+        return self._window.known_from
+
     async def run(self) -> None:
         """Follow the log until cancelled; raises LogError where it cannot be followed."""
         while True:
-            await self._core.reaching(self._step)
+            try:
+                await self._core.reaching(self._step)
+            except TrimmedError:
+                await self._core.unless_replaced()
+                raise
 
     async def _step(self) -> None:
         core = self._core
@@ -189,6 +203,8 @@ class Reader:
                 self._on_failure(message)
             case Claim():
                 core.claimed(offset, message)
+            case Roster():
+                self._on_roster(offset, message)
             case Filler():
                 pass
             case _:

@@ -22,6 +22,7 @@ from haproc.failure import FailureKind, RequestError, words_of
 from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import SERVING, State
 from haproc.replicate import assurance
+from haproc.replicate.admission import Admission
 from haproc.replicate.applier import Applier
 from haproc.replicate.claims import Claims
 from haproc.replicate.comparison import Comparison
@@ -64,7 +65,10 @@ class Replica:
         self._synchronous = Synchronous(core)
         self._verifier = Verifier(core)
         self.operators = Operators(core, self._verifier)
-        self._reader = Reader(core, self._comparison.reported, self.operators.read)
+        self.admission = Admission(core)
+        self._reader = Reader(
+            core, self._comparison.reported, self.operators.read, self.admission.heard
+        )
         lanes = [core.engine.lane(i, core.still_mine) for i in range(core.limits.lanes)]
         self._applier = Applier(
             core, lanes, self._synchronous, self._comparison.ran, self._verifier.at
@@ -101,6 +105,7 @@ class Replica:
         core.past.observe(asyncio.get_running_loop().time(), doubtful_below)
         core.schedule = core.new_schedule(progress, doubtful_below)
         core.claims = Claims(progress.claims)
+        await self.admission.restore(progress.roster)
         await core.reaching(lambda: self._reader.rebuild(progress.low))
         core.update(diverged=progress.diverged)
         core.spawn(self._reader.run())
@@ -256,7 +261,8 @@ class Replica:
         since = self.since() if op.since is None else op.since
         op = replace(op, since=since, window=core.limits.window_records)
         known = core.board.find(op.id)
-        if known is None and since < core.schedule.read_to - op.window:
+        known_from = max(core.schedule.read_to - op.window, self._reader.known_from)
+        if known is None and since < known_from:
             raise _too_late(op.id)
         offset = known.offset if known is not None else None
         if known is None:

@@ -11,7 +11,8 @@ an earlier copy. Of two copies at most one is therefore applied: the second one 
 reach of the first, or expired, because its ``since`` lies at or below the first.
 
 ``window`` comes with the record, so all readers agree on it, whatever their own limits; one that
-remembers less than a record asks for cannot judge it, and stops there.
+remembers less than a record asks for cannot judge it, and stops there. So does one that could not
+read as far back as a record asks for, because the log begins later.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Window:
 
     def __init__(self, records: int) -> None:
         self._records = records
+        self.known_from = 0
+        """The ids of all records from here on are known, as far as the window reaches."""
         self._newest: dict[str, int] = {}
         self._order: deque[tuple[int, str]] = deque()
 
@@ -66,6 +69,12 @@ class Window:
             return Sighting.REPEATED
         if since is not None and since < offset - reach:
             return Sighting.EXPIRED
+        if since is not None and since < self.known_from:
+            raise WindowTooSmallError(
+                f"whether the record at offset {offset} repeats an earlier one cannot be known: "
+                f"request ids from offset {since} on are needed, and the log began at "
+                f"{self.known_from} when this HAProc was started"
+            )
         return Sighting.NEW
 
     def begins(self, offset: int) -> int:

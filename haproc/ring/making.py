@@ -153,6 +153,15 @@ def make_ring(
     temporary.replace(folder / "ring.yaml")
 
 
+def new_cluster(folder: Path, name: str) -> dict[str, Any]:
+    """Return one more cluster for a configuration, on free ports, with a secret of its own."""
+    secret = folder / "secrets" / name
+    if not secret.exists():
+        secret.touch(mode=0o600)
+        secret.write_text(secrets.token_urlsafe(24))
+    return _cluster(name, *_ports(3, None))
+
+
 def _cluster(name: str, clients: int, operators: int, spark: int) -> dict[str, Any]:
     return {
         "name": name,

@@ -8,7 +8,7 @@ runs it or refuses it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import aiohttp
@@ -17,6 +17,7 @@ from haproc.classify.model import OperationClass
 from haproc.config.model import Config
 from haproc.engine.interface import Chunk
 from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.roster import Neighbour
 from haproc.route import pieces
 from haproc.route.model import Answer, FailureKind, HaReport, Request, RequestError
 from haproc.route.pieces import BrokenPiecesError, Piece
@@ -31,13 +32,20 @@ class HttpForwarding:
     """Implements `haproc.route.reads.Forwarding`; close it with ``aclose``."""
 
     def __init__(self, config: Config, me: str) -> None:
-        self._urls = {c.name: c.peer.url for c in config.clusters if c.name != me}
+        self._me = me
+        self.follow(config.clusters)
         self._connect_s = config.timeouts.peer_s
         self._headers = {"Authorization": f"Bearer {config.secret}"}
         self._session: aiohttp.ClientSession | None = None
 
+    def follow(self, members: Iterable[Neighbour]) -> None:
+        """Go by these peers from now on: a cluster was added or removed."""
+        self._urls = {each.name: each.peer.url for each in members if each.name != self._me}
+
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """See Forwarding."""
+        if peer not in self._urls:
+            raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
         url = self._urls[peer] + PATH
         body = _body(request, needed, timeout_s)
         timeout = aiohttp.ClientTimeout(

@@ -20,6 +20,7 @@ from haproc.membership.state import State
 from haproc.replicate.operation import Decision, FailureReport, Message, Operation, from_record
 from haproc.replicate.operators import Operators
 from haproc.replicate.outcomes import Outcome
+from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Ring
@@ -70,6 +71,11 @@ class Stage:
     def node(self, name: str) -> Node:
         return self.ring.nodes[name]
 
+    def replica(self, name: str) -> Replica:
+        replica = self.node(name).replica
+        assert replica is not None, f"{name} is dead"
+        return replica
+
     def state(self, name: str) -> State:
         replica = self.node(name).replica
         assert replica is not None, f"{name} is dead"
@@ -113,7 +119,8 @@ class Stage:
     def messages(self) -> list[Message]:
         """Return all that the log holds."""
         return [
-            from_record(decode(data)) for _, data in self.ring.store.stored_from(0, 10**6, 10**9)
+            from_record(decode(data))
+            for _, data in self.ring.store.stored_from(self.ring.store.start, 10**6, 10**9)
         ]
 
     def report_of(self, name: str) -> FailureReport | None:
@@ -162,7 +169,7 @@ class Stage:
         assert {name: self.state(name) for name in names} == dict.fromkeys(names, State.READY)
         dumps = [self.node(name).spark.dump() for name in names]
         assert dumps == dumps[:1] * len(dumps)
-        assert self.ring.errors == []
+        assert [repr(error) for error in self.ring.errors] == []
 
 
 def story(

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dmq import Cursor, Entry, Json, LogUnavailableError, Record
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.classify.model import WriteConcern
-from haproc.config.model import Limits, Membership, Timeouts, Writes
+from haproc.config.model import Address, Limits, Membership, Timeouts, Trim, Writes
 from haproc.membership.insync import Place, places
 from haproc.membership.links import HEARTBEAT_PATH
 from haproc.membership.members import Members, Own
 from haproc.membership.messages import Beat, Report
 from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.roster import Member
 from haproc.membership.state import State
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
@@ -28,6 +29,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
+from haproc.replicate.trimmer import Trimmer
 from tests.simulation.spark import SimEngine, SimSpark
 
 T = TypeVar("T")
@@ -35,6 +37,8 @@ MEMBERSHIP = Membership(
     heartbeat_interval_s=0.5, window_s=5, check_interval_s=0.5, report_interval_s=2
 )
 LIMITS = Limits(lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000)
+TRIM = Trim(interval_s=1.0, keep_records=0, keep_s=0)
+"""Everything goes that may go."""
 TIMEOUTS = Timeouts(apply_s=60, probe_interval_s=0.5, takeover_s=2, peer_s=0.5, fanout_s=5)
 
 
@@ -53,6 +57,11 @@ class Weather:
 def unix_ms() -> int:
     """Return what every clock shows."""
     return int(asyncio.get_running_loop().time() * 1000) + 1_790_000_000_000
+
+
+def member_of(name: str) -> Member:
+    """Return a node as a member of the ring."""
+    return Member(name, Address(name, 1), f"http://{name}:8080")
 
 
 class Refused(Exception):
@@ -137,7 +146,7 @@ class Life:
         self._unread: list[tuple[str, Mapping[str, Any]]] = []
         ring = node.ring
         core = Core(
-            Identity("ring", node.name, f"{node.name}{incarnation}", ring.names),
+            ring.identity(node.name, f"{node.name}{incarnation}"),
             SimLog(ring, self),
             SimEngine(node.spark, self.check),  # type: ignore[arg-type]  # has no sessions
             SimPeers(ring, self),
@@ -149,19 +158,31 @@ class Life:
             unix_ms=unix_ms,
         )
         self.replica = Replica(core)
+        self._lines = SimLines(ring, self, core.identity.peers)
         self.members = Members(
             MEMBERSHIP,
             (node.name, core.identity.incarnation),
             tuple(core.identity.peers),
-            SimLines(ring, self),
+            self._lines,
             self._describe,
             on_isolated=core.isolate,
         )
         self.assurance = Assurance(core, ring.writes, MEMBERSHIP, self._places)
+        self.replica.admission.on_members = self._follow
+        self.trimmer = Trimmer(core, self.replica.admission, ring.trim, self.members.ready)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self.replica.run()), loop.create_task(self._beat())]
+        self._tasks = [
+            loop.create_task(self.replica.run()),
+            loop.create_task(self._beat()),
+            loop.create_task(self.trimmer.run()),
+        ]
         for task in self._tasks:
             task.add_done_callback(ring.ended)
+
+    def _follow(self, members: Sequence[Member]) -> None:
+        names = [member.name for member in members]
+        self.members.follow(names)
+        self._lines.follow(name for name in names if name != self.node.name)
 
     async def _beat(self) -> None:
         while True:
@@ -316,10 +337,11 @@ class SimLog:
         await self._reach(lambda: self._log.commit_cursor(reader, cursor))
 
     async def cursors(self) -> Mapping[str, Cursor]:
-        return await self._log.cursors()
+        return await self._reach(self._log.cursors)
 
     async def trim(self, before: int) -> None:
-        await self._log.trim(before)
+        await self._reach(lambda: self._log.trim(before))
+        self._ring.trimmed(self._life.node.name, before)
 
     async def identity(self) -> str:
         return await self._reach(self._log.identity)
@@ -344,8 +366,10 @@ class SimPeers:
         timeout_s: float,
         work: Callable[[Replica], Awaitable[Mapping[str, Json]]],
     ) -> Mapping[str, Json]:
-        ring, node = self._ring, self._ring.nodes[peer]
+        ring, node = self._ring, self._ring.nodes.get(peer)
         await self._life.check()
+        if node is None:
+            raise PeerUnavailableError(peer)
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
@@ -388,15 +412,19 @@ class SimPeers:
 class SimLines:
     """Heartbeats and reports between nodes: late, lost, or not on their way at all."""
 
-    def __init__(self, ring: Ring, life: Life) -> None:
+    def __init__(self, ring: Ring, life: Life, peers: Iterable[str]) -> None:
         self._ring = ring
         self._life = life
-        self._sign_at = {name: 0.0 for name in ring.names if name != life.node.name}
+        self._sign_at = dict.fromkeys(peers, 0.0)
+
+    def follow(self, peers: Iterable[str]) -> None:
+        """Go by these peers from now on."""
+        self._sign_at = {name: self._sign_at.get(name, 0.0) for name in peers}
 
     def send(self, path: str, body: Mapping[str, Json]) -> None:
         ring, loop = self._ring, asyncio.get_running_loop()
         for name in self._sign_at:
-            life = ring.nodes[name].life
+            life = ring.nodes[name].life if name in ring.nodes else None
             if not ring.joined(self._life.node.name, name):
                 continue
             if life is None or life.thawed.is_set():
@@ -424,6 +452,8 @@ class Ring:
         self.limits = limits
         self.writes = Writes()
         self.in_sync_lag_max = MEMBERSHIP.in_sync_lag_max
+        self.trim = TRIM
+        self.trims = 0
         self.weather = Weather()
         self.store = MemoryStore()
         self.names = tuple("abcdefg"[:size])
@@ -437,6 +467,22 @@ class Ring:
     def joined(self, one: str, other: str) -> bool:
         """Whether there is a way between two nodes."""
         return not {one, other} & self.cut
+
+    def identity(self, name: str, incarnation: str) -> Identity:
+        """Return who a process is; its configuration names itself and those of the beginning."""
+        names = tuple(sorted({*self.names, name}))
+        founders = tuple(member_of(each) for each in names)
+        return Identity("ring", name, incarnation, names, founders)
+
+    def add(self, name: str) -> Node:
+        """Put another cluster beside the others, empty; the ring has yet to take it."""
+        self.nodes[name] = Node(self, name)
+        return self.nodes[name]
+
+    def trimmed(self, name: str, before: int) -> None:
+        """Somebody trimmed the log."""
+        self.trims += 1
+        self.note(f"{name} trims to {before}")
 
     def note(self, what: str) -> None:
         """Remember what happened, for the report of a failed run."""

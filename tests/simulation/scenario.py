@@ -55,6 +55,7 @@ class Report:
     rejected: int = 0
     kills: int = 0
     too_late: int = 0
+    trimmed: int = 0
     steps: dict[str, int] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
 
@@ -112,8 +113,9 @@ class Scenario:
         """``window_records``: a window so short that retries fall out of it; some come late."""
         self.seed = seed
         self.late = window_records > 0
-        limits = replace(LIMITS, window_records=window_records) if self.late else LIMITS
-        self.ring = Ring(seed, limits=limits)
+        # Short enough that the log is trimmed again and again.
+        window = window_records or random.Random(f"{seed}/window").choice((48, 64, 5000))
+        self.ring = Ring(seed, limits=replace(LIMITS, window_records=window))
         self.rng = random.Random(f"{seed}/clients")
         self.nemesis_rng = random.Random(f"{seed}/nemesis")
         self.writes_per_client = writes_per_client
@@ -340,6 +342,7 @@ class Scenario:
         told = Counter(attempt.acknowledged for attempt in self.attempts)
         report.acknowledged, report.rejected, report.unknown = told[True], told[False], told[None]
         report.kills, report.too_late = self.kills, self.told_late
+        report.trimmed = self.ring.store.start
         report.steps = {step.value: count for step, count in self.ring.steps.items()}
         report.history = self.ring.history
 

@@ -21,6 +21,7 @@ from haproc.doors.forwarded import Forwarded
 from haproc.doors.gate import Gate
 from haproc.doors.heartbeats import HeartbeatDoor
 from haproc.doors.listener import Listener
+from haproc.doors.members import admit
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress, Settings
@@ -314,6 +315,30 @@ class CannedMembers:
         self.reports.append(report)
 
 
+class CannedAdmission:
+    """Takes whoever wants to join."""
+
+    def __init__(self) -> None:
+        self.names = ["a", "b"]
+        self.asked: list[tuple[str, ...]] = []
+        self.error: RequestError | None = None
+
+    def describe(self) -> Mapping[str, Json]:
+        return {"since_offset": None, "names": [*self.names], "disagreement": ""}
+
+    async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
+        self.asked.append(("join", name, peer.url, client_url))
+        if self.error is not None:
+            raise self.error
+        self.names.append(name)
+        return {"cluster": name, **self.describe()}
+
+    async def leave(self, name: str) -> Mapping[str, Json]:
+        self.asked.append(("leave", name))
+        self.names.remove(name)
+        return {"cluster": name, **self.describe()}
+
+
 def make_config(
     state_dir: Path,
     *,
@@ -357,6 +382,7 @@ class Rig:
     peers: CannedPeers
     operators: CannedOperators
     members: CannedMembers
+    admission: CannedAdmission
 
     @property
     def url(self) -> str:
@@ -389,11 +415,13 @@ async def door(
     service, status, peers = CannedService(), CannedStatus(), CannedPeers()
     operators = CannedOperators()
     members = CannedMembers()
+    admission = CannedAdmission()
     heartbeats = HeartbeatDoor(config, members)
     metrics = Metrics("demo", "a", ["READY", "DOWN"])
     if operator:
         forwarded = Forwarded(service, Gate(config.limits.statements_max, metrics))
         app = operator_app(config, "a", peers, operators, status, metrics, heartbeats, forwarded)
+        admit(app, config, admission)
     else:
         app = client_app(config, "a", service, status, metrics)
     front = heartbeats.quick if operator else None
@@ -402,7 +430,17 @@ async def door(
     try:
         async with aiohttp.ClientSession() as http:
             yield Rig(
-                service, status, metrics, app, listener, http, config, peers, operators, members
+                service,
+                status,
+                metrics,
+                app,
+                listener,
+                http,
+                config,
+                peers,
+                operators,
+                members,
+                admission,
             )
     finally:
         await listener.aclose()

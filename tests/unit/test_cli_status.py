@@ -28,3 +28,21 @@ def test_status_shows_who_hears_a_haproc(capsys: pytest.CaptureFixture[str]) -> 
     assert [line[at : at + 8].strip() for line in (a, b, c)] == ["b", "a", ""]
     assert "no answer" in c
     assert sync == "in sync, as a sees it: a b; high watermark 7"
+
+
+def test_status_shows_the_log_and_who_holds_trimming_back(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    look = {"enabled": True, "log_start": 1000, "log_end": 20_000, "held_by": "", "held_records": 0}
+    newer = {**look, "log_end": 20_500, "held_by": "c", "held_records": 12_000}
+    names = {"names": ["a", "b"], "since_offset": 7, "disagreement": "the file does not name d"}
+    print_status(
+        {
+            "a": {"state": "READY", "trim": look, "members": {**names, "disagreement": ""}},
+            "b": {"state": "READY", "trim": newer, "members": names},
+            "c": {"state": "-", "error": "no answer"},
+        }
+    )
+    said = capsys.readouterr().out
+    assert "log: offsets 1,000 to 20,500; trim held back by c, 12,000 records" in said
+    assert "b: the file does not name d" in said

@@ -21,6 +21,7 @@ from haproc.config.model import (
     Membership,
     OnClusterDown,
     Timeouts,
+    Trim,
     Writes,
 )
 
@@ -319,12 +320,18 @@ def test_conf_production_example_shows_every_kafka_key(tmp_path: Path) -> None:
     assert production(tmp_path, uncommented).kafka.ssl_key_password == "haproc-key-secret"
 
 
-@pytest.mark.parametrize("section", ["limits", "timeouts", "membership", "writes"])
+@pytest.mark.parametrize("section", ["limits", "timeouts", "membership", "writes", "trim"])
 def test_conf_production_example_shows_every_key_with_its_default(section: str) -> None:
     text = (CONF / "ring.production.yaml").read_text()
     uncommented = re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE)
     shown = yaml.safe_load(uncommented)[section]
-    kinds = {"limits": Limits, "timeouts": Timeouts, "membership": Membership, "writes": Writes}
+    kinds = {
+        "limits": Limits,
+        "timeouts": Timeouts,
+        "membership": Membership,
+        "writes": Writes,
+        "trim": Trim,
+    }
     assert shown == dataclasses.asdict(kinds[section]())
 
 

@@ -16,6 +16,7 @@ from haproc.membership.judgement import Standing
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, Links
 from haproc.membership.members import Members, Own
 from haproc.membership.messages import Beat
+from haproc.membership.roster import Member
 from haproc.membership.state import State
 from tests.unit.door_rig import door, make_config
 
@@ -174,3 +175,21 @@ async def test_members_state_change_is_reported_at_once(tmp_path: Path) -> None:
     own = Own(State.READY, "then")
     members.peers()
     assert why[1:] == [""]
+
+
+async def test_links_follow_a_peer_that_moved_and_leave_one_that_is_gone(tmp_path: Path) -> None:
+    async with (
+        door(tmp_path / "a", operator=True) as first,
+        door(tmp_path / "d", operator=True) as second,
+        sending(config_with(tmp_path, first.listener.port)) as links,
+    ):
+        await until(lambda: bool(first.members.beats), links)
+        a = Member("a", Address("127.0.0.1", second.listener.port), "http://a")
+        links.follow([a, Member("b", Address("127.0.0.1", 1), "http://b")])
+        await until(lambda: bool(second.members.beats), links)
+        count = len(first.members.beats)
+        links.follow([])
+        assert links.silent() == frozenset()
+        links.send(HEARTBEAT_PATH, BEAT.body())
+        await until(lambda: not first.listener._front.open)  # type: ignore[attr-defined]
+        assert len(first.members.beats) <= count + 1

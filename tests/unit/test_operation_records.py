@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from dmq import LogCorruptError, Record, decode, encode
 from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.config.model import Address
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.membership.roster import Member
 from haproc.replicate.checks import Checksums, Skip, Verify
 from haproc.replicate.operation import (
     SYNCHRONOUS,
@@ -31,6 +33,7 @@ from haproc.replicate.operation import (
     from_record,
     to_record,
 )
+from haproc.replicate.roster import Change, Roster
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ID = "2f1c6a5e9d3b4870a1b2c3d4e5f60718"
@@ -62,6 +65,9 @@ DDL = replace(
     tables_known=False,
     insert=None,
 )
+A = Member("a", Address("host-a", 8090), "http://host-a:8080")
+B = Member("b", Address("::1", 8091), "http://[::1]:8081")
+C = Member("c", Address("10.0.0.3", 65_535), "https://zürich.example.com")
 ROWS = pa.table({"n": pa.array([1, None], pa.int64()), "s": pa.array(["ü", "😀"])})
 MESSAGES: dict[str, Message] = {
     "operation_sql": INSERT,
@@ -76,6 +82,9 @@ MESSAGES: dict[str, Message] = {
     "checksums": Checksums(
         43, "c", 12, {"main.air.flüge": "3:00ff:12ab", "main.air.b": "", "v": "view:77"}, True
     ),
+    "join": Roster(Change.JOIN, "c", (A, B, C), 44, "a"),
+    "leave": Roster(Change.LEAVE, "b", (A, C), 45, "a"),
+    "members": Roster(Change.MEMBERS, "", (A,), -1, "a"),
     "checksums_error": Checksums(43, "a", 7, {}, error="die Tabellen lassen sich nicht auflisten"),
 }
 VERSIONS = {"operation_since": "v2"}
@@ -159,6 +168,18 @@ messages = st.one_of(
     ),
     st.builds(FailureReport, offsets, text, offsets, failures),
     st.builds(Claim, text, text),
+    st.builds(
+        Roster,
+        change=st.sampled_from(Change),
+        cluster=text,
+        members=st.lists(
+            st.builds(Member, text, st.builds(Address, text, st.integers(1, 65_535)), text),
+            max_size=4,
+            unique_by=lambda member: member.name,
+        ).map(tuple),
+        replaces=st.integers(-1, 2**63 - 1),
+        by=text,
+    ),
 )
 
 
@@ -214,6 +235,12 @@ def test_from_record_missing_header_is_corrupt(name: str) -> None:
         ("skip", "offset", "first"),
         ("verify", "by", 7),
         ("checksums", "marked", "yes"),
+        ("join", "replaces", None),
+        ("join", "replaces", True),
+        ("join", "members", [["a", "host", 1]]),
+        ("join", "members", [["a", "host", "1", "http://a"]]),
+        ("join", "members", [["a", "h", 1, "http://a"], ["a", "h", 1, "http://a"]]),
+        ("leave", "cluster", None),
         ("checksums", "marker", True),
     ],
 )

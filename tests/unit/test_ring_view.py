@@ -172,3 +172,13 @@ def test_cluster_views_state_without_sound_tables_is_not_in_sync() -> None:
         own = dataclasses.replace(OWN, state=state)
         assert not views(listener, own)["a"].in_sync
     assert views(listener, OWN)["a"].in_sync
+
+
+def test_view_follows_a_cluster_that_was_added_and_forgets_one_that_was_removed() -> None:
+    listener = Listener()
+    listener.go_on(0.6, beat("b"), beat("c"))
+    listener.view.follow("bd", listener.now)
+    assert sorted(listener.view.peers) == ["b", "d"]
+    assert listener.standing("b") is Standing.HEARD and listener.standing("d") is Standing.DOWN
+    assert listener.view.given_up("c", listener.now)
+    assert listener.go_on(0.6, beat("b"), beat("d")) == ["d"]

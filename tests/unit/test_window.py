@@ -131,3 +131,12 @@ def test_see_two_copies_of_a_request_are_never_both_new_on_any_reader_at_any_tim
     assert [(o, is_) for o, is_ in late if o >= low] == [
         (o, is_) for o, is_ in whole.items() if o >= low
     ]
+
+
+def test_see_record_that_asks_for_more_than_the_log_still_had_is_not_judged() -> None:
+    window = Window(RECORDS)
+    window.known_from = 5
+    assert window.see(6, "x", 5, RECORDS) is NEW
+    assert window.see(7, "x", 1, RECORDS) is Sighting.REPEATED  # known for sure
+    with pytest.raises(WindowTooSmallError, match="from offset 4 on are needed"):
+        window.see(8, "y", 4, RECORDS)

@@ -1,0 +1,188 @@
+"""``haproc cluster add|remove``: who the ring's members are.
+
+First what is to be written is checked, then the ring is told, through any HAProc that is READY, and
+then the file is written: a new one in place of the old, which is kept beside it with ``.bak``. Each
+of the steps may be done again, so a command that failed half-way is simply repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haproc.cli import output
+from haproc.cli.nodes import read_config
+from haproc.cli.queue import Asker, AskError
+from haproc.cli.rings import guarded, progress_since
+from haproc.config.edit import EditError, add_cluster, changed_as_meant, remove_cluster
+from haproc.config.errors import ConfigError
+from haproc.config.load import load_text
+from haproc.config.model import Config
+from haproc.ring.local import LocalRing
+from haproc.ring.making import new_cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A configuration before and after; ``text`` is None where it need not be changed."""
+
+    file: Path
+    before: Config
+    after: Config
+    text: str | None
+
+    def write(self) -> None:
+        """Put the new text in the file's place; the old file stays beside it."""
+        if self.text is None:
+            return
+        shutil.copy2(self.file, self.file.with_name(self.file.name + ".bak"))
+        temporary = self.file.with_name(self.file.name + ".new")
+        temporary.write_text(self.text, encoding="utf-8")
+        shutil.copymode(self.file, temporary)
+        temporary.replace(self.file)
+
+
+def add(options: argparse.Namespace) -> int:
+    """Make a cluster a member of the ring; start it too, if the ring is a local one."""
+    return guarded(_add(options))
+
+
+async def _add(options: argparse.Namespace) -> int:
+    local, name = options.folder is not None, options.name
+    file = options.folder / "ring.yaml" if local else options.config
+    config = read_config(file)
+    if config is None:
+        return output.USAGE
+    try:
+        made = None if name in _names(config) else _described(options, local)
+        rewritten = _with(file, config, name, made)
+    except (EditError, ConfigError) as error:
+        output.error(str(error))
+        return output.USAGE
+    cluster = rewritten.after.cluster(name)
+    peer = cluster.peer.url.removeprefix("http://")
+    body = {"peer": peer, "client_url": cluster.client_url}
+    try:
+        answer = await _tell(config, name, "join", body)
+    except AskError as error:
+        output.error(str(error))
+        return error.code
+    rewritten.write()
+    print(f"{name} is a member of the ring since offset {answer['since_offset']}")
+    if local:
+        await LocalRing.open(options.folder, progress_since(time.monotonic())).start(name)
+        return 0
+    print(
+        f"{file} names it now: bring the file to the other hosts, then run\n"
+        f"  haproc start --config {file} --cluster {name}\n"
+        "on its host. The HAProcs that run know it already."
+    )
+    return 0
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Have the ring do without a cluster for good; stop it, if the ring is a local one."""
+    return guarded(_remove(options))
+
+
+async def _remove(options: argparse.Namespace) -> int:
+    local, name = options.folder is not None, options.name
+    file = options.folder / "ring.yaml" if local else options.config
+    config = read_config(file)
+    if config is None:
+        return output.USAGE
+    try:
+        rewritten = _without(file, config, name)
+    except (EditError, ConfigError) as error:
+        output.error(str(error))
+        return output.USAGE
+    print(
+        f"The ring will go on without {name}: it gets no more writes, serves nobody, and its part "
+        "of the log may be deleted. Then it can only come back with tables copied from another one."
+    )
+    if not options.yes and not _confirmed():
+        return output.FAILED
+    try:
+        answer = await _tell(config, name, "leave", {})
+    except AskError as error:
+        output.error(str(error))
+        return error.code
+    if local and name in _names(config):
+        ring = LocalRing.open(options.folder)
+        await ring.stop_haproc(name)
+        await ring.sparks[name].stop()
+    rewritten.write()
+    print(f"the members are {', '.join(answer['names'])} since offset {answer['since_offset']}")
+    if not local:
+        print(f"{file} does not name {name} any more: bring the file to the other hosts.")
+    return 0
+
+
+def _names(config: Config) -> list[str]:
+    return [cluster.name for cluster in config.clusters]
+
+
+def _described(options: argparse.Namespace, local: bool) -> dict[str, Any]:
+    """Return the new cluster as the configuration file describes it."""
+    if local:
+        return new_cluster(options.folder, options.name)
+    missing = [name for name in ("listen", "peer", "spark") if getattr(options, name) is None]
+    if missing:
+        raise EditError("needed: " + ", ".join(f"--{name}" for name in missing))
+    spark: dict[str, Any] = {"url": options.spark}
+    if options.spark_token_env is not None:
+        spark["token"] = {"env": options.spark_token_env}
+    if options.spark_token_file is not None:
+        spark["token"] = {"file": options.spark_token_file}
+    made = {"name": options.name, "listen": options.listen, "peer": options.peer, "spark": spark}
+    return made if options.advertise is None else {**made, "advertise": options.advertise}
+
+
+def _with(file: Path, config: Config, name: str, made: Mapping[str, Any] | None) -> Rewritten:
+    if made is None:
+        return Rewritten(file, config, config, None)
+    text = add_cluster(file.read_text(encoding="utf-8"), made)
+    after = load_text(text, file.absolute(), os.environ)
+    if not changed_as_meant(config, after, added=name):
+        raise EditError(f"{file} cannot be changed without touching something else: do it by hand")
+    return Rewritten(file, config, after, text)
+
+
+def _without(file: Path, config: Config, name: str) -> Rewritten:
+    if name not in _names(config):
+        return Rewritten(file, config, config, None)
+    text = remove_cluster(file.read_text(encoding="utf-8"), _names(config).index(name))
+    after = load_text(text, file.absolute(), os.environ)
+    if not changed_as_meant(config, after, removed=name):
+        raise EditError(f"{file} cannot be changed without touching something else: do it by hand")
+    return Rewritten(file, config, after, text)
+
+
+async def _tell(config: Config, name: str, what: str, body: Mapping[str, str]) -> dict[str, Any]:
+    """Have the first HAProc that can put the change into the log; raises AskError."""
+    told: list[str] = []
+    code = output.FAILED
+    async with Asker(config) as asker:
+        for each in [*(c for c in _names(config) if c != name), *([name] * (what == "leave"))]:
+            if each not in _names(config):
+                continue
+            try:
+                return await asker.ask(each, "POST", f"/ha/v1/members/{name}/{what}", body)
+            except AskError as error:
+                told.append(str(error))
+                code = error.code
+    raise AskError("\n".join(told) or "there is no other cluster to tell", code)
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        output.error("say --yes, or run it in a terminal")
+        return False
+    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")
