@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 
 from haproc.config.model import Address, Config
-from haproc.membership.state import HOPELESS
+from haproc.membership.state import HOPELESS, State
 from haproc.ring.process import DetachedProcess
 
 _POLL_S = 0.05
@@ -82,7 +82,7 @@ async def wait_answering(config: Config, cluster: str, timeout_s: float, *, read
             state, reason = await _state(session, url)
             if state is None:
                 return
-            if state in HOPELESS:
+            if state in HOPELESS - {State.REMOVED}:  # it may not have read yet that it was added
                 raise StartError(f"the HAProc of {cluster} is {state}: {reason}")
             await asyncio.sleep(_POLL_S)
     what = "does not serve" if ready else "does not answer"
