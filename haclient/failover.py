@@ -25,6 +25,9 @@ from enum import StrEnum
 from haclient.breaker import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
+PATIENCE_PROBES_MAX = 20
+"""Probes by which a client's patience grows at most; chosen, not measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -46,14 +49,21 @@ class Policy:
     failback_probe_s: float = 1.0
     refresh_s: float = 10.0
     """How old what is known of the ring's servers may be before it is asked for again."""
-    silence_s: float = 0.5
-    """After this long without a byte of the answer the server's liveness is probed."""
-    probe_timeout_s: float = 0.4
+    silence_s: float = 0.25
+    """After this long without a byte of the answer the server's liveness is probed, and again
+    this long after each sign of life. However long an answer takes, it is waited for."""
+    probe_timeout_s: float = 0.25
     probes_missed: int = 2
-    """Unanswered probes in a row that make a server hung: with the above, after 1.3 s."""
-    probes_refused: int = 4
-    """Refused probes in a row that make it so, after 2.5 s: a draining server's door is closed
-    while it still finishes what it has under way."""
+    """Unanswered probes in a row that make a server hung: with the above, after 0.75 s, so that
+    the next server's answer is there within a second."""
+    probes_refused: int = 9
+    """Refused probes in a row that make it so, after 2.5 s: the door of a HAProc that went out of
+    service is closed while it still finishes what it has under way."""
+
+    @property
+    def hung_after_s(self) -> float:
+        """How long a frozen server goes unnoticed at most, by who waits for its answer."""
+        return self.silence_s + self.probes_missed * self.probe_timeout_s
 
 
 class AttemptEnd(StrEnum):
@@ -352,6 +362,12 @@ class Liveness:
             return Liveness(0, self.refused + 1)
         return Liveness(self.silent + 1, self.refused)
 
-    def hung(self, policy: Policy) -> bool:
-        """Whether to stop waiting for the answer."""
-        return self.silent >= policy.probes_missed or self.refused >= policy.probes_refused
+    def hung(self, policy: Policy, hung_before: int = 0) -> bool:
+        """Whether to stop waiting for the answer.
+
+        ``hung_before``: how many attempts in a row had ended so when this one began. Where one
+        server after another seems to be hung, it is the machine or the network that is slow: each
+        adds a probe, so that somebody's answer is waited for at last.
+        """
+        missed = policy.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
+        return self.silent >= missed or self.refused >= policy.probes_refused

@@ -30,10 +30,11 @@ from haproc.doors.status import Readiness
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Settings
 from haproc.faults import trace_from
+from haproc.maintenance import Maintenance
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.members import Own
 from haproc.membership.roster import Member, founders, with_own_addresses
-from haproc.membership.state import SERVING, State
+from haproc.membership.state import ANSWERING, SERVING, State
 from haproc.presence import Presence, time_text
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
@@ -194,11 +195,13 @@ class Node:
         clients = client_app(config, name, self._service, self, self._metrics)
         replica = self._replica
         heartbeats = self._presence.door
+        drains = Maintenance(config, replica.core, self._presence.views, clients[BOARD])
         operators = operator_app(
             config,
             name,
             replica,
             replica.operators,
+            drains,
             self,
             self._metrics,
             heartbeats,
@@ -239,11 +242,8 @@ class Node:
         """Keep the client door as the state wants it; returns when the process must end."""
         core = self._replica.core
         while True:
-            if core.state in SERVING and not door.is_open:
-                await door.open()
-                logger.info("%s serves clients on %s", self._name, self._cluster.listen.url)
-            elif core.state not in SERVING and door.is_open:
-                await door.close()
+            if not self._stop.is_set():  # else it is `_drain` that closes it
+                await self._set_door(door)
             if core.state is State.FENCED:
                 logger.error("%s: %s", self._name, core.reason)
                 return ExitCode.FENCED
@@ -253,6 +253,15 @@ class Node:
             await self._changed.wait()
             self._changed.clear()
 
+    async def _set_door(self, door: Listener) -> None:
+        state = self._replica.core.state
+        if state in ANSWERING and not door.is_open:
+            await door.open()
+            what = "serves" if state in SERVING else "answers"
+            logger.info("%s %s clients on %s", self._name, what, self._cluster.listen.url)
+        elif state not in ANSWERING and door.is_open:
+            await door.close()
+
     def _state_changed(self, state: State, reason: str) -> None:
         self._since = time_text(datetime.now(UTC))
         self._metrics.state(state.value)
@@ -260,11 +269,15 @@ class Node:
         self._changed.set()
 
     async def _drain(self, door: Listener, gate: Gate) -> None:
-        """Let what is under way come to its end, within the time given for it."""
+        """Let what is under way come to its end, within the time given for it.
+
+        The door stays open meanwhile: what is new is told to go elsewhere, and whoever waits finds
+        that this process lives.
+        """
         timeout_s = self._config.timeouts.drain_s
         self._replica.core.update(draining=True)
-        await door.close()
         await gate.wait_idle(timeout_s)
+        await door.close()
         await self._replica.drain(timeout_s)
 
     async def _measure(self) -> None:
@@ -285,7 +298,8 @@ class Node:
     def readiness(self) -> Readiness:
         """Return whether the cluster serves."""
         core = self._replica.core
-        return Readiness(core.state in SERVING, core.state.value, core.reason)
+        serving, drained = core.state in SERVING, core.condition.drained
+        return Readiness(serving, core.state.value, core.reason, drained)
 
     def cluster_status(self) -> Mapping[str, Json]:
         """Return the body of ``GET /clusterStatus``."""

@@ -63,7 +63,7 @@ class Presence:
 
     def clusters(self) -> list[Json]:
         """Return every cluster as it is seen from here; also keeps the metrics."""
-        views = self._views()
+        views = self.views()
         for view in views:
             if view.name != self._name:
                 self._metrics.peer(view.name, view.alive, view.direct, view.in_sync, view.lag)
@@ -94,7 +94,8 @@ class Presence:
         await asyncio.gather(self._task, return_exceptions=True)
         await self._links.aclose()
 
-    def _views(self) -> list[ClusterView]:
+    def views(self) -> list[ClusterView]:
+        """Return every cluster as it is seen from here."""
         members, now = self.members, datetime.now(UTC)
         return cluster_views(
             self._config,

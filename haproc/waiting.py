@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from dmq import Json
 from haproc.config.model import Config
 from haproc.doors.status import Readiness
+from haproc.maintenance import drained_file
 from haproc.membership.members import Own
 from haproc.membership.state import State
 from haproc.presence import Presence, time_text
@@ -24,12 +25,13 @@ class WaitingForLog:
         self._name = name
         self._presence = presence
         self._since = time_text(datetime.now(UTC))
+        self._drained = drained_file(config, name).exists()
         self.reason = reason
         presence.describe = lambda: Own(State.STARTING, self._since)
 
     def readiness(self) -> Readiness:
         """Return that the cluster does not serve."""
-        return Readiness(False, State.STARTING.value, self.reason)
+        return Readiness(False, State.STARTING.value, self.reason, self._drained)
 
     def cluster_status(self) -> Mapping[str, Json]:
         """Return the body of ``GET /clusterStatus``."""
@@ -38,6 +40,7 @@ class WaitingForLog:
             "cluster": self._name,
             "state": State.STARTING.value,
             "reason": self.reason,
+            "drained": self._drained,
             "incarnation": self._presence.incarnation,
             "since": self._since,
             "log_end": 0,

@@ -91,7 +91,10 @@ async def race(
 class _Watch:
     """Bounds one wait by the deadline and by the server's liveness."""
 
-    __slots__ = ("_deadline", "_hung", "_probing", "_scope", "_server", "_timer", "_transport")
+    __slots__ = (
+        *("_deadline", "_hung", "_hung_before", "_probing", "_scope", "_server"),
+        *("_timer", "_transport"),
+    )
 
     def __init__(self, transport: Transport, server: Server, deadline: float) -> None:
         self._transport = transport
@@ -99,6 +102,7 @@ class _Watch:
         self._deadline = deadline
         self._probing: asyncio.Task[None] | None = None
         self._hung = False
+        self._hung_before = transport.hung_in_a_row
 
     async def __aenter__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,9 +124,12 @@ class _Watch:
             await self._scope.__aexit__(kind, error, trace)
         except TimeoutError:
             if self._hung:
+                self._transport.hung_in_a_row += 1
                 message = f"{self._server} accepts connections but does not answer"
                 raise Hung(message) from None
             raise DeadlinePassed("the deadline passed") from None
+        if kind is None:
+            self._transport.hung_in_a_row = 0
 
     def _silence(self) -> None:
         self._probing = asyncio.get_running_loop().create_task(self._probe())
@@ -133,7 +140,7 @@ class _Watch:
         while True:
             pulse = await self._transport.pulse(self._server)
             liveness = liveness.after(pulse)
-            if liveness.hung(policy):
+            if liveness.hung(policy, self._hung_before):
                 self._hung = True
                 self._scope.reschedule(asyncio.get_running_loop().time())
                 return
@@ -192,6 +199,8 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
+        self.hung_in_a_row = 0
+        """Attempts at hung servers since anybody answered."""
         self._session: aiohttp.ClientSession | None = None
         self._probe_session: aiohttp.ClientSession | None = None
         self._closed = False

@@ -118,6 +118,7 @@ class _Watched:
     def __init__(self, sock: socket.socket, server: Server, transport: Transport) -> None:
         self.sock = sock
         self.deadline = _NEVER
+        self.hung_before = 0
         self._server = server
         self._transport = transport
         self._pieces: list[bytes] = []
@@ -144,7 +145,9 @@ class _Watched:
         liveness = Liveness()
         while True:
             try:
-                return self._wait(lambda: self.sock.recv_into(buffer))
+                size = self._wait(lambda: self.sock.recv_into(buffer))
+                self._transport.hung_in_a_row = 0
+                return size
             except TimeoutError:
                 liveness = self._check(liveness)
 
@@ -161,7 +164,8 @@ class _Watched:
         while now() < self.deadline:
             pulse = self._transport.pulse(self._server)
             liveness = liveness.after(pulse)
-            if liveness.hung(policy):
+            if liveness.hung(policy, self.hung_before):
+                self._transport.hung_in_a_row += 1
                 raise Hung(f"{self._server} accepts connections but does not answer")
             if pulse is not Pulse.SILENT:
                 break
@@ -297,6 +301,8 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self.policy: Policy = settings.policy
+        self.hung_in_a_row = 0
+        """Attempts at hung servers since anybody answered."""
         self._idle: dict[int, deque[_Connection]] = {}
         self._context: ssl.SSLContext | None = None
         self._closed = False
@@ -313,6 +319,7 @@ class Transport:
         """Send a request and return the answer's head. Raises WireError."""
         connection = self._checkout(server, deadline)
         connection.watched.deadline = deadline
+        connection.watched.hung_before = self.hung_in_a_row
         with _wire_errors(connection):
             client = connection.http
             client.putrequest(method, server.prefix + path, skip_accept_encoding=True)

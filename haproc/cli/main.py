@@ -23,6 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     _node_commands(commands)
     _queue_commands(commands)
     _cluster_commands(commands)
+    _drain_commands(commands)
     _tool_commands(commands)
     _ring_commands(commands)
     return parser
@@ -111,6 +112,28 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     remove.add_argument("--yes", action="store_true", help="do not ask")
 
 
+def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import drains, queue
+
+    drain = commands.add_parser(
+        "drain", help="keep clients away from a cluster; it stays a member of the ring"
+    )
+    undrain = commands.add_parser("undrain", help="let clients come to a drained cluster again")
+    for command, ask in ((drain, drains.drain), (undrain, drains.undrain)):
+        command.add_argument("cluster", metavar="NAME", help="the cluster's name")
+        where = command.add_mutually_exclusive_group(required=True)
+        where.add_argument("--config", type=Path, help="the ring's YAML file")
+        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        command.add_argument("--timeout-s", type=float, default=300.0, help="of --wait (300)")
+        command.set_defaults(run=queue.run, ask=ask)
+    drain.add_argument(
+        "--wait", action="store_true", help="until clients have nothing left there; else exit 3"
+    )
+    undrain.add_argument("--wait", action="store_true", help="until it serves; else exit 3")
+    drain.add_argument("--force", action="store_true", help="even if no other cluster serves")
+    drain.add_argument("--undo", action="store_true", help="as haproc undrain")
+
+
 def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from haproc.cli import tools
 
@@ -136,7 +159,7 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from haproc.cli import rings
+    from haproc.cli import rings, rolling
 
     ring = commands.add_parser("ring", help="a local ring: clusters and HAProcs on this machine")
     actions = ring.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -155,10 +178,16 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     status = actions.add_parser("status", help="show its processes and states")
     kill = actions.add_parser("kill", help="kill -9 a part of it")
     restart = actions.add_parser("restart", help="start what does not run of a cluster again")
+    roll = actions.add_parser(
+        "roll", help="restart it under load: one cluster after another, drained"
+    )
+    roll.add_argument("name", nargs="*", help="the clusters' names (all)")
+    roll.add_argument("--what", choices=("haproc", "spark", "both"), default="both", help="(both)")
+    roll.add_argument("--timeout-s", type=float, default=300.0, help="of each wait (300)")
     for command in (kill, restart):
         command.add_argument("name", help="the cluster's name, or a broker's (broker1)")
     kill.add_argument("--what", choices=("haproc", "spark", "both"), default="both", help="(both)")
-    for command in (up, down, status, kill, restart):
+    for command in (up, down, status, kill, restart, roll):
         command.add_argument(
             "--folder", type=Path, default=Path(".ring"), help="where the ring lives (.ring)"
         )
@@ -169,6 +198,7 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         (status, rings.status),
         (kill, rings.kill),
         (restart, rings.restart),
+        (roll, rolling.roll),
     ):
         command.set_defaults(run=run)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from dmq import Json
 from haproc.cli import output
 from haproc.cli.nodes import ask_all, read_config
 from haproc.config.model import Config
@@ -52,7 +53,7 @@ class Asker:
         await self._session.close()
 
     async def ask(
-        self, cluster: str, method: str, path: str, body: Mapping[str, str] | None = None
+        self, cluster: str, method: str, path: str, body: Mapping[str, Json] | None = None
     ) -> dict[str, Any]:
         """Return the answer; raises AskError."""
         url = self._config.cluster(cluster).peer.url + path

@@ -11,6 +11,7 @@ from haproc.config.model import Config
 from haproc.doors.answers import Answers
 from haproc.doors.board import Board
 from haproc.doors.context import CLUSTER, CONFIG, Credentials, error_response
+from haproc.doors.drain import DrainDoor, DrainService
 from haproc.doors.errors import as_request_error
 from haproc.doors.forwarded import Forwarded, ForwardedDoor
 from haproc.doors.gate import Gate
@@ -57,6 +58,7 @@ def operator_app(
     cluster: str,
     peers: PeerService,
     operators: OperatorService,
+    drains: DrainService,
     status: StatusSource,
     metrics: Metrics,
     heartbeats: HeartbeatDoor,
@@ -70,6 +72,7 @@ def operator_app(
     if forwarded is not None:
         bytes_max = config.limits.operation_bytes_max
         app.add_routes(ForwardedDoor(forwarded, secret, bytes_max).routes())
+    app.add_routes(DrainDoor(drains, secret).routes())
     return app
 
 

@@ -183,6 +183,11 @@ class Board:
         if execution.finished and not execution.undelivered and execution.id in self._finished:
             self._delivered[execution.id] = execution
 
+    def unfetched(self) -> int:
+        """Return how many kept results their clients have not fetched wholly."""
+        self.purge()
+        return sum(1 for execution in self._finished.values() if execution.undelivered)
+
     def purge(self) -> None:
         """Forget what has expired."""
         now = time.monotonic()

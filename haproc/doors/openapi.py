@@ -262,6 +262,31 @@ OPERATIONS: Final = (
         doors=_PEERS,
     ),
     Operation(
+        "get",
+        "/ha/v1/drain",
+        "Whether the cluster is drained, and what clients still have here",
+        "Drain",
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/ha/v1/drain",
+        "Take no more requests from clients, and stay a member of the ring",
+        "Drain",
+        (*_BODY_ERRORS, "409"),
+        "DrainRequest",
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/ha/v1/undrain",
+        "Serve clients again, once caught up",
+        "Drain",
+        (*_BODY_ERRORS, "409"),
+        "UndrainRequest",
+        doors=_PEERS,
+    ),
+    Operation(
         "get", "/ha/v1/status", "State, cursor and lag, asked by a peer", "PeerAnswer", doors=_PEERS
     ),
 )

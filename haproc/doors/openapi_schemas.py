@@ -252,7 +252,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Session": record("*", catalog=TEXT, schema=TEXT, time_zone=TEXT, cluster=TEXT),
     "Nothing": record(""),
     "Health": record("*", status={"const": "ok"}),
-    "Readiness": record("*", state=TEXT, reason=TEXT),
+    "Readiness": record(
+        "*",
+        state=TEXT,
+        reason=TEXT,
+        drained=described(_BOOLEAN, "An operator keeps clients away."),
+    ),
     "ClusterStatus": {
         **record(
             "*",
@@ -363,6 +368,21 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "type": "object",
             "additionalProperties": {"type": "object", "additionalProperties": _FINDING},
         },
+    ),
+    "DrainRequest": record(
+        "cluster",
+        cluster=described(TEXT, "Whose HAProc this is."),
+        force=described(_BOOLEAN, "Even if no other cluster serves."),
+    ),
+    "UndrainRequest": record("*", cluster=described(TEXT, "Whose HAProc this is.")),
+    "Drain": record(
+        "*",
+        cluster=TEXT,
+        state=TEXT,
+        reason=TEXT,
+        drained=_BOOLEAN,
+        under_way=described(COUNT, "Requests of clients."),
+        unfetched=described(COUNT, "Kept results that were not fetched wholly."),
     ),
     "PeerAnswer": {"type": "object", "description": "Between HAProcs of one version."},
 }

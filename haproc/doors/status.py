@@ -21,6 +21,8 @@ class Readiness:
     serving: bool
     state: str
     reason: str = ""
+    drained: bool = False
+    """An operator keeps clients away."""
 
 
 class StatusSource(Protocol):
@@ -59,7 +61,7 @@ class StatusDoor:
     async def readyz(self, request: web.Request) -> web.Response:
         """Answer whether clients may send statements here."""
         ready = self._status.readiness()
-        body = {"state": ready.state, "reason": ready.reason}
+        body = {"state": ready.state, "reason": ready.reason, "drained": ready.drained}
         return json_response(body, 200 if ready.serving else 503)
 
     async def cluster_status(self, request: web.Request) -> web.Response:

@@ -40,7 +40,11 @@ class State(StrEnum):
 
 
 SERVING: Final = frozenset({State.READY, State.READ_ONLY})
-"""States in which the client door is open."""
+"""States in which clients' requests are taken."""
+
+ANSWERING: Final = SERVING | {State.DRAINING}
+"""States in which the client door is open; while draining it gives what is there, and refuses what
+is new with a word that says so."""
 
 HOPELESS: Final = frozenset({State.FENCED, State.REMOVED, State.TOO_FAR_BEHIND, State.DIVERGED})
 """States that no waiting ends."""
@@ -92,6 +96,9 @@ class Condition:
     log_up: bool = True
     caught_up: bool = False
     draining: bool = False
+    """The process ends once what is under way has."""
+    drained: bool = False
+    """An operator keeps clients away from this cluster."""
     stopped: bool = False
     fenced_by: str | None = None
     removed: str = ""
@@ -130,6 +137,8 @@ def state_of(condition: Condition) -> tuple[State, str]:
         return State.STUCK, _stuck(c).removeprefix("; ")
     if c.draining:
         return State.DRAINING, "stopping"
+    if c.drained:
+        return State.DRAINING, _drained(c)
     if not c.started:
         return State.STARTING, c.cluster_error
     if not c.cluster_up:
@@ -146,6 +155,19 @@ def state_of(condition: Condition) -> tuple[State, str]:
             "right: run haproc verify"
         )
     return State.READY, ""
+
+
+def beneath(condition: Condition) -> State:
+    """Return the state that it would be if nothing were draining."""
+    return state_of(replace(condition, draining=False, drained=False))[0]
+
+
+def _drained(c: Condition) -> str:
+    state, why = state_of(replace(c, drained=False))
+    return (
+        "drained by an operator, until haproc undrain; without that it would be "
+        f"{state.value}" + (f": {why}" if why else "")
+    )
 
 
 def _differs(divergence: Divergence) -> str:

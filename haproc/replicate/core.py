@@ -28,7 +28,7 @@ from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.roster import Enrolled, Member
-from haproc.membership.state import HOPELESS, Condition, Divergence, State, state_of
+from haproc.membership.state import HOPELESS, Condition, Divergence, State, beneath, state_of
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.operation import (
@@ -203,13 +203,30 @@ class Core:
             self.allowed.clear()
         self.wake.set()
         self.moved.set()
+        if self._beneath() in _OUT_OF_SERVICE:
+            self.out_of_service.set()
+        else:
+            self.out_of_service.clear()
         if before[0] is not self._state[0]:
             logger.info("%s: %s -> %s %s", self.me, before[0], *self._state)
-            if self.state in _OUT_OF_SERVICE:
-                self.out_of_service.set()
-            else:
-                self.out_of_service.clear()
             self._on_state(*self._state)
+
+    def _beneath(self) -> State:
+        return beneath(self.condition) if self.state is State.DRAINING else self.state
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether a write that was let in may be appended: a drain does not stop it half-way."""
+        return self._beneath() is State.READY
+
+    def drain(self, *, drained: bool) -> None:
+        """An operator takes this cluster from its clients, or gives it back.
+
+        Given back, it first makes sure that it has applied what the others wrote.
+        """
+        if drained != self.condition.drained:
+            caught_up = self.condition.caught_up and drained
+            self.update(drained=drained, caught_up=caught_up)
 
     def _health_changed(self) -> None:
         up = self.health.up.is_set()

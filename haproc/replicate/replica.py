@@ -20,7 +20,7 @@ from haproc.config.model import LANES_MAX
 from haproc.engine.errors import EngineError
 from haproc.failure import FailureKind, RequestError, words_of
 from haproc.failure import Outcome as WriteOutcome
-from haproc.membership.state import SERVING, State
+from haproc.membership.state import SERVING
 from haproc.replicate import assurance
 from haproc.replicate.admission import Admission
 from haproc.replicate.applier import Applier
@@ -256,7 +256,7 @@ class Replica:
         now, for the first time. Raises RequestError.
         """
         core = self.core
-        if core.state is not State.READY:
+        if not core.takes_writes or self._applier.stopping:
             raise self.unavailable()
         since = self.since() if op.since is None else op.since
         op = replace(op, since=since, window=core.limits.window_records)
@@ -412,6 +412,7 @@ class Replica:
             "cluster": core.me,
             "state": core.state.value,
             "reason": core.reason,
+            "drained": core.condition.drained,
             "incarnation": core.identity.incarnation,
             "cursor": low,
             "log_end": self.log_end,

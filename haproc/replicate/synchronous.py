@@ -117,7 +117,8 @@ class Synchronous:
             status = await self._core.peers.status(peer, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return False
-        return status.get("state") in PROGRESSING
+        finishing = bool(status.get("drained") and status.get("applying"))
+        return status.get("state") in PROGRESSING or finishing
 
     async def watch(self) -> None:
         """Decide what a silent origin left undecided; runs until cancelled."""

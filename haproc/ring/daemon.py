@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -25,6 +26,10 @@ _PORT_FREE_S = 5.0
 
 class StartError(Exception):
     """A HAProc did not come up; the message ends with the last lines of its log."""
+
+
+class DrainedError(StartError):
+    """A HAProc runs, and serves nobody because an operator wants it so."""
 
 
 def process_of(config: Config, cluster: str) -> DetachedProcess:
@@ -71,7 +76,7 @@ def log_of(config: Config, cluster: str) -> Path:
 
 
 async def wait_answering(config: Config, cluster: str, timeout_s: float, *, ready: bool) -> None:
-    """Wait until a HAProc answers, or serves; raises StartError."""
+    """Wait until a HAProc answers, or serves; raises StartError, DrainedError at once."""
     process, log = process_of(config, cluster), log_of(config, cluster)
     end = time.monotonic() + timeout_s
     url = config.cluster(cluster).peer.url + ("/readyz" if ready else "/healthz")
@@ -79,26 +84,29 @@ async def wait_answering(config: Config, cluster: str, timeout_s: float, *, read
         while time.monotonic() < end:
             if process.identity() is None:
                 raise StartError(f"the HAProc of {cluster} ended, see {log}:\n{_tail(log)}")
-            state, reason = await _state(session, url)
-            if state is None:
+            told = await _told(session, url)
+            if told is None:
                 return
+            state, reason = str(told.get("state", "")), str(told.get("reason", ""))
             if state in HOPELESS - {State.REMOVED}:  # it may not have read yet that it was added
                 raise StartError(f"the HAProc of {cluster} is {state}: {reason}")
+            if told.get("drained"):
+                raise DrainedError(f"the HAProc of {cluster} runs, and is drained: haproc undrain")
             await asyncio.sleep(_POLL_S)
     what = "does not serve" if ready else "does not answer"
     raise StartError(f"the HAProc of {cluster} {what} after {timeout_s:g} s, see {log}")
 
 
-async def _state(session: aiohttp.ClientSession, url: str) -> tuple[str | None, str]:
-    """Return (None, "") if it is as wanted, else the state that it tells, if any, and why."""
+async def _told(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any] | None:
+    """Return None if it is as wanted, else what it tells of itself, if anything."""
     try:
         async with session.get(url) as response:
             if response.status == 200:
-                return None, ""
+                return None
             body = await response.json()
-            return str(body.get("state", "")), str(body.get("reason", ""))
+            return body if isinstance(body, dict) else {}
     except (aiohttp.ClientError, TimeoutError, ValueError):
-        return "", ""
+        return {}
 
 
 def _tail(log: Path) -> str:

@@ -21,7 +21,7 @@ from haproc.config.errors import ConfigError
 from haproc.config.load import load
 from haproc.config.model import Config
 from haproc.ring.broker import LocalBroker, LocalKafka
-from haproc.ring.daemon import launch, process_of, wait_answering
+from haproc.ring.daemon import DrainedError, launch, process_of, wait_answering
 from haproc.ring.making import KAFKA_FOLDER, LogChoice, RingError, make_ring
 from haproc.ring.spark import LocalSpark
 
@@ -145,9 +145,16 @@ class LocalRing:
     async def start_haproc(
         self, name: str, *, ready: bool = True, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start a cluster's HAProc and wait until it serves, or only answers."""
+        """Start a cluster's HAProc and wait until it serves, or only answers.
+
+        One that is drained is not waited for.
+        """
         launch(self.config, self.file, name, environment)
-        await wait_answering(self.config, name, READY_TIMEOUT_S, ready=ready)
+        try:
+            await wait_answering(self.config, name, READY_TIMEOUT_S, ready=ready)
+        except DrainedError:
+            self._progress(name, "HAProc is drained: haproc undrain")
+            return
         self._progress(name, "HAProc serves" if ready else "HAProc answers")
 
     def kill(self, name: str, what: str) -> bool:
@@ -172,6 +179,11 @@ class LocalRing:
             return {"broker": self.brokers[name].pid}
         identity = process_of(self.config, name).identity()
         return {"haproc": identity.pid if identity else None, "spark": self.sparks[name].pid}
+
+    async def stop_spark(self, name: str) -> None:
+        """Stop a cluster's Spark."""
+        self._check_cluster(name)
+        await self.sparks[name].stop()
 
     async def stop_haproc(self, name: str) -> None:
         """Stop a cluster's HAProc, letting it finish what it has."""

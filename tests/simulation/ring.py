@@ -79,6 +79,8 @@ class Node:
         self.name = name
         self.spark = SimSpark(name, ring.rng)
         self.incarnation = 0
+        self.drained = False
+        """An operator's word, which outlives processes."""
         self.life: Life | None = None
         self.replaced: list[Life] = []
 
@@ -101,6 +103,12 @@ class Node:
         if self.life is not None:
             self.life.kill()
             self.life = None
+
+    def drain(self, *, drained: bool) -> None:
+        """haproc drain, or undrain."""
+        self.drained = drained
+        if self.life is not None:
+            self.life.replica.core.drain(drained=drained)
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -157,6 +165,7 @@ class Life:
             tell=self._tell,
             unix_ms=unix_ms,
         )
+        core.drain(drained=node.drained)
         self.replica = Replica(core)
         self._lines = SimLines(ring, self, core.identity.peers)
         self.members = Members(
@@ -499,6 +508,8 @@ class Ring:
         """A client's request to one node; its age is what the client says."""
 
         async def work(replica: Replica) -> tuple[int, Outcome]:
+            if not replica.serving:
+                raise replica.unavailable()
             since = replica.since(age_s)
             op = replace(operation, since=since, created_ms=unix_ms())
             return await replica.submit(op, timeout_s)

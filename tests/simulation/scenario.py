@@ -20,7 +20,7 @@ from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import SqlWrite
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
-from haproc.route.model import FailureKind, RequestError
+from haproc.route.model import FailureKind, Outcome, RequestError
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Refused, Ring
 
@@ -54,6 +54,7 @@ class Report:
     unknown: int = 0
     rejected: int = 0
     kills: int = 0
+    drains: int = 0
     too_late: int = 0
     trimmed: int = 0
     steps: dict[str, int] = field(default_factory=dict)
@@ -118,10 +119,11 @@ class Scenario:
         self.ring = Ring(seed, limits=replace(LIMITS, window_records=window))
         self.rng = random.Random(f"{seed}/clients")
         self.nemesis_rng = random.Random(f"{seed}/nemesis")
+        self.drains_rng = random.Random(f"{seed}/drains")
         self.writes_per_client = writes_per_client
         self.clients = clients
         self.attempts: list[Attempted] = []
-        self.kills = 0
+        self.kills = self.drains = 0
         self.told_late = 0
         self.stragglers: list[asyncio.Future[None]] = []
         self.writing = True
@@ -140,6 +142,19 @@ class Scenario:
             attempt.ended_at = asyncio.get_running_loop().time()
             if self.late and self.rng.random() < 0.5:
                 self.stragglers.append(asyncio.ensure_future(self.straggle(attempt, value)))
+
+    async def operator(self) -> None:
+        """Drain clusters at random, whatever else goes on, and give them back."""
+        rng, ring = self.drains_rng, self.ring
+        while self.writing:
+            await asyncio.sleep(rng.expovariate(0.2))
+            node = ring.nodes[rng.choice(ring.names)]
+            ring.note(f"{node.name} is drained")
+            node.drain(drained=True)
+            self.drains += 1
+            await asyncio.sleep(rng.uniform(0.1, 6))
+            ring.note(f"{node.name} is given back")
+            node.drain(drained=False)
 
     async def straggle(self, attempt: Attempted, value: int) -> None:
         """Somebody sends a write once more that was answered or given up long ago."""
@@ -175,7 +190,7 @@ class Scenario:
                         self.told_late += 1
                         return None
                     assert error.kind is FailureKind.AVAILABILITY, error
-                    maybe = True
+                    maybe |= error.outcome is not Outcome.NOT_SENT
                 order.append(order.pop(0))
             await asyncio.sleep(self.rng.uniform(0.1, 1))
         return None if maybe else False
@@ -276,7 +291,7 @@ class Scenario:
             tables = {"writes": frozenset({"registers"})}
             op = operation(f"key{key}", Kind.INSERT, sql, "a", **tables)
             await self.ring.submit("a", op, timeout_s=60)
-        nemesis = asyncio.ensure_future(self.nemesis())
+        nemesis = asyncio.gather(self.nemesis(), self.operator())
         await asyncio.gather(*(self.client(n) for n in range(self.clients)))
         await asyncio.gather(*self.stragglers)
         self.writing = False
@@ -343,6 +358,7 @@ class Scenario:
         report.acknowledged, report.rejected, report.unknown = told[True], told[False], told[None]
         report.kills, report.too_late = self.kills, self.told_late
         report.trimmed = self.ring.store.start
+        report.drains = self.drains
         report.steps = {step.value: count for step, count in self.ring.steps.items()}
         report.history = self.ring.history
 

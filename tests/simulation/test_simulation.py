@@ -23,6 +23,7 @@ def test_ring_under_every_kind_of_fault_keeps_its_promises() -> None:
     assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
     # The runs were not idle: faults struck and writes got through.
     assert sum(report.kills for report in reports) > 5 * SEEDS
+    assert sum(report.drains for report in reports) > SEEDS
     assert sum(report.acknowledged for report in reports) > 20 * SEEDS
 
 

@@ -271,6 +271,30 @@ class CannedOperators:
             raise self.error
 
 
+class CannedDrains:
+    """A cluster that may be drained, with a request and a result left."""
+
+    def __init__(self) -> None:
+        self.drained = False
+        self.forced = False
+        self.error: RequestError | None = None
+
+    def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
+        if self.error is not None:
+            raise self.error
+        self.drained, self.forced = True, force
+        return self.standing()
+
+    def undrain(self, cluster: str) -> Mapping[str, Json]:
+        self.drained = False
+        return self.standing()
+
+    def standing(self) -> Mapping[str, Json]:
+        state = "DRAINING" if self.drained else "READY"
+        left: dict[str, Json] = {"under_way": 1, "unfetched": 2}
+        return {"cluster": "a", "state": state, "reason": "", "drained": self.drained, **left}
+
+
 class CannedPeers:
     """Answers peers."""
 
@@ -381,6 +405,7 @@ class Rig:
     config: Config
     peers: CannedPeers
     operators: CannedOperators
+    drains: CannedDrains
     members: CannedMembers
     admission: CannedAdmission
 
@@ -413,14 +438,16 @@ async def door(
     """Open a client (or operator) door on a free port."""
     config = make_config(tmp_path, limits=limits, users=users)
     service, status, peers = CannedService(), CannedStatus(), CannedPeers()
-    operators = CannedOperators()
+    operators, drains = CannedOperators(), CannedDrains()
     members = CannedMembers()
     admission = CannedAdmission()
     heartbeats = HeartbeatDoor(config, members)
     metrics = Metrics("demo", "a", ["READY", "DOWN"])
     if operator:
         forwarded = Forwarded(service, Gate(config.limits.statements_max, metrics))
-        app = operator_app(config, "a", peers, operators, status, metrics, heartbeats, forwarded)
+        app = operator_app(
+            config, "a", peers, operators, drains, status, metrics, heartbeats, forwarded
+        )
         admit(app, config, admission)
     else:
         app = client_app(config, "a", service, status, metrics)
@@ -439,6 +466,7 @@ async def door(
                 config,
                 peers,
                 operators,
+                drains,
                 members,
                 admission,
             )

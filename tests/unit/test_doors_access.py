@@ -105,9 +105,10 @@ async def test_operator_door_health_open_and_peers_need_the_secret(tmp_path: Pat
 
 async def test_readyz_follows_the_state(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
-        assert await rig.get("/readyz") == {"state": "READY", "reason": ""}
+        assert await rig.get("/readyz") == {"state": "READY", "reason": "", "drained": False}
         rig.status.ready = Readiness(False, "DOWN", "refused")
-        assert await rig.get("/readyz", 503) == {"state": "DOWN", "reason": "refused"}
+        told = {"state": "DOWN", "reason": "refused", "drained": False}
+        assert await rig.get("/readyz", 503) == told
 
 
 async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> None:

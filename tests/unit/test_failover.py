@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from haclient.breaker import CLOSED, Breaker
 from haclient.exceptions import Outcome
 from haclient.failover import (
+    PATIENCE_PROBES_MAX,
     AttemptEnd,
     Done,
     GiveUp,
@@ -245,8 +246,8 @@ def test_second_server_is_one_in_good_standing() -> None:
         ([Pulse.SILENT], False),
         ([Pulse.SILENT, Pulse.SILENT], True),
         ([Pulse.SILENT, Pulse.ALIVE, Pulse.SILENT], False),
-        ([Pulse.REFUSED] * 3, False),
-        ([Pulse.REFUSED] * 4, True),
+        ([Pulse.REFUSED] * 8, False),
+        ([Pulse.REFUSED] * 9, True),
         ([Pulse.SILENT, Pulse.REFUSED, Pulse.SILENT], False),
     ],
 )
@@ -255,6 +256,16 @@ def test_liveness_after_probes_is_judged_so(pulses: list[Pulse], hung: bool) -> 
     for pulse in pulses:
         liveness = liveness.after(pulse)
     assert liveness.hung(POLICY) is hung
+
+
+def test_frozen_server_is_noticed_soon_enough_to_answer_within_a_second() -> None:
+    assert POLICY.hung_after_s <= 0.8
+
+
+@given(st.integers(0, 100))
+def test_patience_grows_while_every_server_seems_hung_and_has_an_end(hung_before: int) -> None:
+    missed = next(n for n in range(1, 100) if Liveness(silent=n).hung(POLICY, hung_before))
+    assert missed == POLICY.probes_missed + min(hung_before, PATIENCE_PROBES_MAX)
 
 
 def test_final_outcome_after_a_doubtful_attempt_needs_a_log_offset() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from haproc.membership.state import (
     Condition,
     Divergence,
     State,
+    beneath,
     state_of,
 )
 
@@ -38,6 +41,12 @@ SKIPPED = Divergence(17, Cause.SKIPPED, applies=True)
         ({**WELL, "cluster_up": False, "isolated": "cut off"}, State.DOWN),
         ({**WELL, "cluster_up": False}, State.DOWN),
         ({**WELL, "draining": True}, State.DRAINING),
+        ({**WELL, "drained": True}, State.DRAINING),
+        # an operator who drains a cluster may stop it, and its HAProc may start without it
+        ({**WELL, "drained": True, "cluster_up": False}, State.DRAINING),
+        ({"drained": True}, State.DRAINING),
+        ({**WELL, "drained": True, "diverged": ODD}, State.DIVERGED),
+        ({**WELL, "drained": True, "stuck_at": 0}, State.STUCK),
         ({**WELL, "stuck_at": 0}, State.STUCK),
         # a cluster that is away is down, whatever kept failing there
         ({**WELL, "stuck_at": 0, "cluster_up": False}, State.DOWN),
@@ -72,6 +81,8 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
         ({**WELL, "stuck_at": 17, "cluster_error": "disk full"}, "17 keeps failing here (disk"),
         ({"started": True, "cluster_error": "refused"}, "refused"),
         ({**WELL, "log_up": False, "log_error": "the log is away"}, "the log is away"),
+        ({**WELL, "drained": True}, "until haproc undrain; without that it would be READY"),
+        ({"started": True, "cluster_error": "refused", "drained": True}, "would be DOWN: refused"),
         ({**WELL, "isolated": "the log cannot be reached"}, "reached: mend the network"),
     ],
 )
@@ -86,6 +97,7 @@ conditions = st.builds(
     log_up=st.booleans(),
     caught_up=st.booleans(),
     draining=st.booleans(),
+    drained=st.booleans(),
     stopped=st.booleans(),
     fenced_by=st.none() | st.just("a2"),
     stuck_at=st.none() | st.just(0),
@@ -102,7 +114,7 @@ def test_state_of_serving_needs_a_cluster_that_holds_what_it_should(c: Condition
     hurt = c.stopped or c.fenced_by or c.behind or c.diverged is not None
     if state in SERVING:
         assert c.started and c.cluster_up and c.caught_up and not c.draining and not hurt
-        assert not c.isolated
+        assert not c.isolated and not c.drained
     if hurt:
         assert state not in SERVING | PROGRESSING
 
@@ -110,6 +122,14 @@ def test_state_of_serving_needs_a_cluster_that_holds_what_it_should(c: Condition
 @given(conditions)
 def test_state_of_ready_needs_the_log(c: Condition) -> None:
     assert (state_of(c)[0] is State.READY) <= c.log_up
+
+
+@given(conditions)
+def test_state_beneath_a_drain_is_that_of_an_undrained_one(c: Condition) -> None:
+    assert beneath(c) is state_of(replace(c, draining=False, drained=False))[0]
+    assert beneath(c) is not State.DRAINING
+    if not (c.draining or c.drained):
+        assert beneath(c) is state_of(c)[0]
 
 
 def test_serving_is_progressing() -> None:

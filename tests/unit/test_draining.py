@@ -1,0 +1,220 @@
+"""Draining a cluster at an operator's word: who may be, how it is asked for, that it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dmq.memory import MemoryLog, MemoryStore
+from haproc.cli import queue
+from haproc.cli.main import _parser
+from haproc.config.model import Limits, Timeouts
+from haproc.doors.apps import BOARD
+from haproc.doors.errors import NOT_NOW, refused
+from haproc.maintenance import Maintenance, drained_file
+from haproc.membership.clusters import ClusterView
+from haproc.membership.draining import refusal
+from haproc.membership.state import State
+from haproc.replicate.core import Core, Identity
+from haproc.route.model import RequestError
+from tests.unit.door_rig import Rig, door, make_config
+from tests.unit.test_doors_openapi import check
+from tests.unit.test_doors_queue import config_of
+
+SECRET = {"Authorization": "Bearer ring-secret"}
+WELL = {"started": True, "cluster_up": True, "caught_up": True}
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "force", "why"),
+    [
+        (State.READY, {"b": "READY", "c": ""}, False, ""),
+        (State.READY, {"b": "READ_ONLY"}, False, ""),
+        (State.READY, {"b": "RECOVERING", "c": ""}, False, "(b is RECOVERING, c is down)"),
+        (State.READ_ONLY, {"b": "DRAINING"}, False, "(b is DRAINING)"),
+        (State.READY, {}, False, "the ring has no cluster but a"),
+        (State.READY, {"b": "DOWN"}, True, ""),
+        # who serves nobody takes nobody out
+        (State.DOWN, {"b": "DOWN"}, False, ""),
+    ],
+)
+def test_refusal_of_a_drain_is_for_the_last_that_serves(
+    own: State, others: dict[str, str], force: bool, why: str
+) -> None:
+    told = refusal("a", own, others, force=force)
+    assert (why in told) and bool(why) == bool(told)
+
+
+# -- the word that holds -----------------------------------------------------------------------
+
+
+class NoEngine:
+    """A cluster that is never asked."""
+
+    async def probe(self, *, timeout_s: float) -> None:
+        raise AssertionError
+
+
+def core_of(name: str = "a") -> Core:
+    identity = Identity("demo", name, "a1", ("a", "b"))
+    log = MemoryLog(MemoryStore())
+    return Core(identity, log, NoEngine(), NoEngine(), Limits(), Timeouts())  # type: ignore[arg-type]
+
+
+def view(name: str, state: str) -> ClusterView:
+    told: tuple[Any, ...] = ("i", 0, 0, 0, True, "-", "-")
+    return ClusterView(name, "http://x", bool(state), bool(state), state, *told)
+
+
+def seen(core: Core, b: str) -> list[ClusterView]:
+    return [view("a", core.state), view("b", b)]
+
+
+async def test_drain_holds_over_a_restart_until_it_is_taken_back(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    async with door(tmp_path) as rig:
+        board = rig.app[BOARD]
+        core = core_of()
+        core.update(**WELL)
+        drains = Maintenance(config, core, lambda: seen(core, "READY"), board)
+        assert drains.drain("a", force=False)["state"] == "DRAINING"
+        assert drains.drain("a", force=False)["drained"], "asked twice"
+        again = core_of()
+        restarted = Maintenance(config, again, lambda: seen(again, ""), board)
+        assert again.state is State.DRAINING
+        again.update(**WELL)
+        assert again.state is State.DRAINING
+        assert restarted.undrain("a")["state"] == "RECOVERING", "it makes sure first"
+        third = core_of()
+        Maintenance(config, third, list, board)
+        assert third.state is State.STARTING
+        assert not drained_file(config, "a").exists()
+
+
+async def test_drain_of_the_last_that_serves_needs_force(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        core = core_of()
+        core.update(**WELL)
+        drains = Maintenance(
+            make_config(tmp_path), core, lambda: seen(core, "DOWN"), rig.app[BOARD]
+        )
+        with pytest.raises(RequestError, match="no other cluster serves") as caught:
+            drains.drain("a", force=False)
+        assert caught.value.error_class == NOT_NOW
+        assert core.state is State.READY
+        with pytest.raises(RequestError, match="HAProc of a, not of b"):
+            drains.drain("b", force=True)
+        assert drains.drain("a", force=True)["drained"]
+
+
+async def test_drain_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        core = core_of()
+        core.update(**WELL)
+        config = make_config(tmp_path / "missing")
+        drains = Maintenance(config, core, lambda: seen(core, "READY"), rig.app[BOARD])
+        with pytest.raises(RequestError, match="it is not drained"):
+            drains.drain("a", force=False)
+        assert core.state is State.READY
+
+
+async def test_drained_core_takes_the_writes_that_were_let_in_while_it_can() -> None:
+    core = core_of()
+    core.update(**WELL)
+    core.drain(drained=True)
+    assert core.takes_writes and not core.out_of_service.is_set()
+    core.update(cluster_up=False)
+    assert not core.takes_writes
+    assert core.out_of_service.is_set(), "who waits for an outcome is told that it will not come"
+    core.update(cluster_up=True)
+    assert not core.out_of_service.is_set()
+
+
+# -- the doors, and the commands ---------------------------------------------------------------
+
+
+async def ask(
+    rig: Rig, method: str, path: str, body: Any = None, headers: dict[str, str] = SECRET
+) -> tuple[int, Any]:
+    async with rig.http.request(method, rig.url + path, json=body, headers=headers) as response:
+        status, answer = response.status, await response.json()
+    check(method, path, status, answer)
+    return status, answer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("get", "/ha/v1/drain", None),
+        ("post", "/ha/v1/drain", {"cluster": "a"}),
+        ("post", "/ha/v1/undrain", {"cluster": "a"}),
+    ],
+)
+async def test_drain_doors_answer_as_described_and_only_under_the_secret(
+    tmp_path: Path, method: str, path: str, body: Any
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        for headers in ({}, {"Authorization": "Bearer another-secret"}):
+            assert (await ask(rig, method, path, body, headers))[0] == 401
+        assert not rig.drains.drained
+        status, answer = await ask(rig, method, path, body)
+        assert (status, answer["cluster"]) == (200, "a")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/ha/v1/drain", {}),
+        ("/ha/v1/drain", {"cluster": "a", "force": "yes"}),
+        ("/ha/v1/drain", {"cluster": "a", "wait": True}),
+        ("/ha/v1/undrain", {"cluster": "a", "force": True}),
+    ],
+)
+async def test_drain_doors_refuse_what_they_cannot_read(
+    tmp_path: Path, path: str, body: Any
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        assert (await ask(rig, "post", path, body))[0] == 400
+        assert not rig.drains.drained
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[int]]:
+    """Run a command against a rig, in a thread: commands have a loop of their own."""
+
+    async def run(rig: Rig, *words: str) -> int:
+        monkeypatch.setattr(queue, "read_config", lambda path, cluster: config_of(rig))
+        options = _parser().parse_args([*words, "--config", "ring.yaml"])
+        return int(await asyncio.to_thread(options.run, options))
+
+    return run
+
+
+async def test_drain_command_tells_what_clients_still_have_there(
+    tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        assert await command(rig, "drain", "a", "--force") == 0
+        assert rig.drains.drained and rig.drains.forced
+        told = capsys.readouterr().out
+        assert "a is DRAINING; it has 1 requests under way and 2 results that" in told
+        assert await command(rig, "drain", "a", "--wait", "--timeout-s", "0") == 3
+        assert await command(rig, "undrain", "a", "--wait") == 0
+        assert not rig.drains.drained
+        assert capsys.readouterr().out.endswith("a is READY\n")
+        await command(rig, "drain", "a")
+        assert await command(rig, "drain", "a", "--undo") == 0
+        assert not rig.drains.drained
+
+
+async def test_drain_command_fails_where_the_drain_is_refused(
+    tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        rig.drains.error = refused(NOT_NOW, "a is not drained: no other cluster serves", "force")
+        assert await command(rig, "drain", "a") == 1
+        assert "no other cluster serves" in capsys.readouterr().err
