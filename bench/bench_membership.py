@@ -1,7 +1,8 @@
 """How soon a dead HAProc is noticed, on a real ring: ``python -m bench.bench_membership``.
 
 Kills one HAProc after another with -9 and asks another's /clusterStatus until it says so, as
-clients and operators would. The rest of the ring serves on and is asked a query meanwhile.
+clients and operators would. The rest of the ring serves on and is asked a query meanwhile. Then
+freezes one after another (SIGSTOP) and takes the time until its client has the next answer.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import statistics
 import tempfile
 import time
@@ -21,6 +23,7 @@ from haproc.ring.local import LocalRing
 
 KILLS = 10
 BAR_MS = 500.0
+FROZEN_BAR_MS = 1000.0
 POLL_S = 0.01
 
 
@@ -61,6 +64,27 @@ def _measure(ring: LocalRing) -> tuple[list[float], list[float]]:
     return noticed, waited
 
 
+def _measure_frozen(ring: LocalRing) -> list[float]:
+    """Return milliseconds from a query to a frozen HAProc to its answer by the next one."""
+    waited = []
+    names = ring.names
+    for number in range(KILLS):
+        name, other = names[number % len(names)], names[(number + 1) % len(names)]
+        servers = [ring.config.cluster(each).listen.url for each in (name, other)]
+        with haclient.connect(servers, discover=False) as connection:
+            assert connection.execute("SELECT 1").ha["cluster"] == name
+            ring.signal(name, "haproc", signal.SIGSTOP)
+            began = time.monotonic()
+            try:
+                assert connection.execute("SELECT 1").ha["cluster"] == other
+                waited.append((time.monotonic() - began) * 1000)
+            finally:
+                ring.signal(name, "haproc", signal.SIGCONT)
+        asyncio.run(ring.start_haproc(name))
+        _until(ring, other, name, True)
+    return waited
+
+
 def main() -> None:
     """Measure and report."""
     with tempfile.TemporaryDirectory() as folder:
@@ -68,6 +92,7 @@ def main() -> None:
         try:
             asyncio.run(ring.up())
             noticed, waited = _measure(ring)
+            frozen = _measure_frozen(ring)
         finally:
             asyncio.run(ring.down())
     report(
@@ -83,6 +108,14 @@ def main() -> None:
             Row("the same, worst", "ms", max(noticed), "bar", BAR_MS),
             Row("its client's next query, median", "ms", statistics.median(waited)),
             Row("the same, worst", "ms", max(waited)),
+            Row(
+                "its HAProc frozen: client's next query, median",
+                "ms",
+                statistics.median(frozen),
+                "bar",
+                FROZEN_BAR_MS,
+            ),
+            Row("the same, worst", "ms", max(frozen)),
         ],
     )
     print(f"\n  load average {os.getloadavg()[0]:.1f}")

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import haclient
+from haproc.cli import drains
+from haproc.cli.queue import Asker
 from haproc.faults import VARIABLE
 from haproc.ring.compare import contents, differences
 from haproc.ring.daemon import launch
@@ -51,6 +53,15 @@ class Rig:
         for name in self.ring.brokers:
             self.ring.signal(name, "broker", signal.SIGCONT)
         asyncio.run(self.ring.up())
+        for name in self.ring.names:
+            if self.status(name).get("drained"):
+                asyncio.run(self.undrain(name))
+
+    async def undrain(self, name: str) -> None:
+        """Give a cluster back to its clients, and wait until it serves."""
+        async with Asker(self.ring.config) as asker:
+            await drains.end(asker, name)
+            await drains.wait(asker, name, drains.serves, SETTLED_S)
 
     def down(self) -> None:
         asyncio.run(self.ring.down())

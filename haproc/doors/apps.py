@@ -120,12 +120,18 @@ def _boundary(
 def _farewell(
     status: StatusSource,
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal that tells clients, in the answers they still get, not to come back."""
+    """Return the signal that tells clients, in the answers they still get, not to come back.
+
+    Their connections end with these answers: when the door is closed, hardly anybody is just about
+    to send something on one.
+    """
 
     async def tell(request: web.Request, response: web.StreamResponse) -> None:
         ready = status.readiness()
         if not ready.serving:
             response.headers[STATE_HEADER] = ready.state
+            response.headers["Connection"] = "close"
+            response.force_close()
 
     return tell
 

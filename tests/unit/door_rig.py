@@ -105,12 +105,16 @@ class CannedService:
         self.cancelled: list[str] = []
         self.finished: list[str] = []
         self.started = asyncio.Event()
+        self.away: RequestError | None = None
+        """Why nothing new is taken, if so."""
         self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
 
     def canned(self, statement: str) -> Canned:
         return self.table.get(statement, ONE)
 
     async def execute(self, request: Request) -> Answer:
+        if self.away is not None:
+            raise self.away
         self.requests.append(request)
         self.started.set()
         canned = self.canned(request.statement)

@@ -74,6 +74,7 @@ async def test_answers_of_a_haproc_out_of_service_name_its_state(tmp_path: Path)
         hold.set()
         response = await running
         assert (response.status, response.headers["HAProc-State"]) == (200, "DRAINING")
+        assert response.headers["Connection"] == "close"
         await response.read()
 
 

@@ -1,6 +1,7 @@
 """haclient at the real client doors of three HAProcs (their clusters are canned) that restart.
 
-Each drains as a stopping HAProc does: its state changes, the door closes, what is under way ends.
+Each drains as a HAProc does: its state changes, what is new is refused, what is under way ends; and
+one that stops closes its door.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from haproc.doors.apps import client_app
 from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
+from haproc.failure import FailureKind, RequestError
 from haproc.ring.server import free_port
 from tests.unit.door_rig import CannedService, CannedStatus, make_config
 
 WAIT_S = 30.0
+AWAY = RequestError(FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING")
 
 
 class Told(CannedStatus):
@@ -58,11 +61,12 @@ class Door:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def set(self, state: str) -> None:
+    async def set(self, state: str, *, closed: bool = False) -> None:
         """Go out of service, or come back, as the state of a HAProc does."""
         assert self.listener is not None
         self.status.ready = Readiness(state == "READY", state)
-        await (self.listener.open() if state == "READY" else self.listener.close())
+        self.service.away = None if state == "READY" else AWAY
+        await (self.listener.close() if closed else self.listener.open())
 
 
 @asynccontextmanager
@@ -87,9 +91,10 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("stops", [False, True], ids=["drained", "stopped"])
 @pytest.mark.parametrize("order", ["ordered", "spread", "nearest"])
 async def test_doors_that_drain_one_after_another_under_load_fail_no_request(
-    tmp_path: Path, order: str
+    tmp_path: Path, order: str, stops: bool
 ) -> None:
     async with doors(tmp_path) as ring:
         stop, errors, answered = asyncio.Event(), [], Counter[int]()
@@ -120,6 +125,8 @@ async def test_doors_that_drain_one_after_another_under_load_fail_no_request(
         await all_go_on(10)
         for door in ring.values():
             await door.set("DRAINING")
+            await all_go_on(3)
+            await door.set("DRAINING", closed=stops)
             await all_go_on(10)
             requests = len(door.service.requests)
             await all_go_on(5)

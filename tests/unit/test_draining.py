@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from haproc.cli.main import _parser
 from haproc.config.model import Limits, Timeouts
 from haproc.doors.apps import BOARD
 from haproc.doors.errors import NOT_NOW, refused
+from haproc.doors.status import Readiness
 from haproc.maintenance import Maintenance, drained_file
 from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal
 from haproc.membership.state import State
 from haproc.replicate.core import Core, Identity
-from haproc.route.model import RequestError
-from tests.unit.door_rig import Rig, door, make_config
+from haproc.route.model import FailureKind, RequestError
+from tests.unit.door_rig import WRITE, Rig, door, make_config
 from tests.unit.test_doors_openapi import check
 from tests.unit.test_doors_queue import config_of
 
@@ -132,6 +134,55 @@ async def test_drained_core_takes_the_writes_that_were_let_in_while_it_can() -> 
     assert core.out_of_service.is_set(), "who waits for an outcome is told that it will not come"
     core.update(cluster_up=True)
     assert not core.out_of_service.is_set()
+
+
+# -- what clients still have there ---------------------------------------------------------------
+
+
+async def test_results_kept_by_a_drained_haproc_are_served_and_counted_until_fetched(
+    tmp_path: Path,
+) -> None:
+    async with door(tmp_path) as rig:
+        board = rig.app[BOARD]
+        said = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
+        await rig.post(statement="SELECT 1")
+        assert board.unfetched() == 1, "an inline result of one chunk was in the answer"
+        rig.status.ready = Readiness(False, "DRAINING")
+        rig.service.away = RequestError(
+            FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"
+        )
+        refused_ = await rig.post(503, statement="SELECT 1")
+        assert (refused_["error_class"], refused_["outcome"]) == ("HAPROC_DRAINING", "NOT_SENT")
+        (link,) = said["result"]["external_links"]
+        async with rig.http.get(link["external_link"]) as response:
+            assert (response.status, await response.json()) == (200, [["1"]])
+            assert response.headers["HAProc-State"] == "DRAINING"
+        assert board.unfetched() == 0
+        assert (await rig.get(f"/api/2.0/sql/statements/{said['statement_id']}"))["status"] == {
+            "state": "SUCCEEDED"
+        }
+
+
+async def test_request_under_way_when_drained_is_answered_and_its_repetition_joins_it(
+    tmp_path: Path,
+) -> None:
+    async with door(tmp_path) as rig:
+        hold = asyncio.Event()
+        rig.service.table["INSERT"] = dataclasses.replace(WRITE, hold=hold)
+        body = {"statement": "INSERT", "request_id": "once"}
+        first = asyncio.create_task(rig.post(**body))
+        await asyncio.wait_for(rig.service.started.wait(), 10)
+        rig.status.ready = Readiness(False, "DRAINING")
+        rig.service.away = RequestError(
+            FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"
+        )
+        assert rig.app[BOARD].gate.inside == 1
+        again = asyncio.create_task(rig.post(**body))
+        hold.set()
+        for each in (await first, await again):
+            assert each["status"] == {"state": "SUCCEEDED"}
+        assert [request.id for request in rig.service.requests] == ["once"]
+        assert rig.app[BOARD].gate.inside == 0
 
 
 # -- the doors, and the commands ---------------------------------------------------------------

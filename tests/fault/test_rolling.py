@@ -1,0 +1,175 @@
+"""Rolling maintenance under load, and a frozen HAProc: no request fails, nothing is doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import haclient
+import haclient.aio
+from haproc.cli.rolling import roll_ring
+from tests.rig import Rig
+
+pytestmark = pytest.mark.fault
+
+ROLL_S = 120.0
+FROZEN_S = 30.0
+"""A bound for a busy machine, not the aim, which is a second: `bench.bench_membership`."""
+
+
+class Load(threading.Thread):
+    """Reads and writes through one connection, in a session of its own, until it is stopped."""
+
+    def __init__(self, rig: Rig, table: str, number: int) -> None:
+        super().__init__(daemon=True)
+        self._urls = [rig.url(name) for name in "abc"]
+        self._table = table
+        self._first = number * 1_000_000
+        self._number = number
+        self._stopped = threading.Event()
+        self.answered: Counter[str] = Counter()
+        self.errors: list[haclient.Error] = []
+        self.written = 0
+        self.longest_s = 0.0
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _noted(self, cluster: str, began: float) -> None:
+        self.written += 1
+        self.answered[cluster] += 1
+        self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+    def _insert(self) -> str:
+        return f"INSERT INTO {self._table} VALUES ({self._first + self.written}, 'x')"
+
+    def run(self) -> None:
+        options = {"order": "spread", "client_number": self._number, "timeout_s": 120.0}
+        with haclient.connect(self._urls, **options) as connection:
+            connection.execute("CREATE TEMPORARY VIEW mine AS SELECT 7 AS n")
+            while not self._stopped.is_set():
+                began = time.monotonic()
+                try:
+                    cursor = connection.execute("SELECT n FROM mine")
+                    assert cursor.fetchall() == [(7,)]
+                    connection.execute(self._insert())
+                except haclient.Error as error:
+                    self.errors.append(error)
+                else:
+                    self._noted(cursor.ha["cluster"], began)
+
+
+class AioLoad(Load):
+    """The same with the asyncio client, without a session."""
+
+    def run(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        options = {"client_number": self._number, "timeout_s": 120.0, "hedge_after_s": 0.5}
+        async with haclient.aio.connect(self._urls, order="spread", **options) as connection:
+            while not self._stopped.is_set():
+                began = time.monotonic()
+                try:
+                    cursor = await connection.execute("SELECT 1")
+                    await connection.execute(self._insert())
+                except haclient.Error as error:
+                    self.errors.append(error)
+                else:
+                    self._noted(cursor.ha["cluster"], began)
+
+
+@contextmanager
+def load(rig: Rig, table: str) -> Iterator[list[Load]]:
+    """Let clients of each kind work; whatever they were told must be so."""
+    loads = [Load(rig, table, 0), Load(rig, table, 1), AioLoad(rig, table, 2)]
+    for each in loads:
+        each.start()
+    try:
+        goes_on(rig, loads)
+        yield loads
+        goes_on(rig, loads)
+    finally:
+        for each in loads:
+            each.stop()
+        for each in loads:
+            each.join(150)
+    assert [each.errors for each in loads] == [[], [], []]
+    written = sum(each.written for each in loads)
+    found = rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}")
+    assert found == [(written, written)]
+    print([(dict(each.answered), round(each.longest_s, 2)) for each in loads])
+
+
+def goes_on(rig: Rig, loads: list[Load]) -> None:
+    told = [each.written for each in loads]
+    rig.wait(lambda: all(x.written >= n + 3 for x, n in zip(loads, told, strict=True)), 120)
+
+
+class Watch(threading.Thread):
+    """Notes every state that a HAProc tells."""
+
+    def __init__(self, rig: Rig, name: str) -> None:
+        super().__init__(daemon=True)
+        self._rig = rig
+        self._name = name
+        self._stopped = threading.Event()
+        self.states: set[str] = set()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            self.states.add(self._rig.status(self._name)["state"])
+            self._stopped.wait(0.02)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(30)
+
+
+def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_request(
+    rig: Rig,
+) -> None:
+    table = rig.table()
+    with load(rig, table) as loads:
+        for name in rig.ring.names:
+            before = rig.ring.pids(name)["haproc"]
+            asyncio.run(roll_ring(rig.ring, [name], "haproc", ROLL_S))
+            assert rig.ring.pids(name)["haproc"] != before
+            assert rig.status(name)["state"] == "READY"
+            goes_on(rig, loads)
+        watch = Watch(rig, "b")
+        before = rig.ring.pids("b")["spark"]
+        watch.start()
+        try:
+            asyncio.run(roll_ring(rig.ring, ["b"], "spark", ROLL_S))
+        finally:
+            watch.stop()
+        assert rig.ring.pids("b")["spark"] != before
+        assert watch.states <= {"READY", "DRAINING", "RECOVERING"}, "no alarm"
+        assert "DRAINING" in watch.states
+    rig.check_equal(table)
+
+
+def test_client_of_a_frozen_haproc_has_its_next_answer_soon(rig: Rig) -> None:
+    table = rig.table()
+    with rig.cursor("ab", failback_after_s=0.0) as cursor:
+        rig.wait(lambda: cursor.execute("SELECT 1").ha["cluster"] == "a", 60)
+        for sql in ("SELECT 1", f"INSERT INTO {table} VALUES (1, 'x')"):
+            rig.wait(lambda: cursor.execute("SELECT 1").ha["cluster"] == "a", 60)
+            rig.ring.signal("a", "haproc", signal.SIGSTOP)
+            try:
+                began = time.monotonic()
+                cursor.execute(sql)
+                took_s = time.monotonic() - began
+            finally:
+                rig.ring.signal("a", "haproc", signal.SIGCONT)
+            print(f"{sql[:6]} answered by {cursor.ha['cluster']} after {took_s:.2f} s")
+            assert took_s < FROZEN_S
+    assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
