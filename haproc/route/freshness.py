@@ -124,7 +124,12 @@ def _why(wanted: Freshness, me: str, applied: int, log_end: int, peers: Iterable
 
 def _standing(name: str, applied: int, needed: int) -> str:
     missing = needed - applied
-    return f"{name} has what is needed" if missing <= 0 else f"{name} lacks {missing} records"
+    return f"{name} has what is needed" if missing <= 0 else f"{name} lacks {records(missing)}"
+
+
+def records(count: int) -> str:
+    """Return so many records, for people."""
+    return "1 record" if count == 1 else f"{count} records"
 
 
 def asked_for(wanted: Freshness) -> str:

@@ -28,6 +28,7 @@ from haproc.route.freshness import (
     asked_for,
     decide,
     need,
+    records,
 )
 from haproc.route.log_end import LogEnd
 from haproc.route.model import Answer, FailureKind, Freshness, Request, RequestError
@@ -138,8 +139,8 @@ class Reads:
         wanted = Freshness(Consistency.SESSION, after_offset=needed)
         ends_at = asyncio.get_running_loop().time() + self._wait_s(timeout_s)
         if self._core.schedule.low < needed and not await self._wait(wanted, needed, ends_at):
-            missing = needed - self._core.schedule.low
-            raise _not_fresh(f"{self._core.me} lacks {missing} records")
+            missing = records(needed - self._core.schedule.low)
+            raise _not_fresh(f"{self._core.me} lacks {missing}")
         self._check_serving()
 
     def _wait_s(self, timeout_s: float) -> float:

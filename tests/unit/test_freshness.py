@@ -57,7 +57,7 @@ def test_query_goes_only_where_it_is_fresh_enough(
             assert fit[name] == max(fit.values())
         case Refuse(why):
             assert missing > 0 and waited and not (fit and may_forward)
-            assert f"a lacks {missing} records" in why
+            assert f"a lacks {missing} record" in why
             assert all(peer.name in why for peer in peers)
     if missing > 0 and fit and may_forward and wanted.level is Consistency.BOUNDED:
         assert isinstance(decision, Forward)
