@@ -315,6 +315,7 @@ class Node:
                 "seconds_left": round(recovery.seconds_left, 1),
             },
             **self._presence.in_sync(),
+            "transport": self._presence.transport(),
             "clusters": self._presence.clusters(),
             "members": dict(self._replica.admission.describe()),
             "trim": dict(self._trimmer.describe()),

@@ -48,5 +48,6 @@ class WaitingForLog:
             "lag": 0,
             "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
             **self._presence.in_sync(),
+            "transport": self._presence.transport(),
             "clusters": self._presence.clusters(),
         }

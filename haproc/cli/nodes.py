@@ -133,7 +133,7 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
             answer.get("lag", ""),
             _heard_by(name, answers),
             _recovery(answer),
-            answer.get("error") or answer.get("reason", ""),
+            answer.get("error") or _reason(answer),
         )
         for name, answer in answers.items()
     ]
@@ -166,6 +166,15 @@ def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
 def _disagreements(answers: dict[str, dict[str, Any]]) -> list[str]:
     found = {n: (answer.get("members") or {}).get("disagreement") for n, answer in answers.items()}
     return [f"{name}: {what}" for name, what in found.items() if what]
+
+
+def _reason(answer: dict[str, Any]) -> str:
+    """Return why it is in its state, and why heartbeats don't go the way they should."""
+    transport = answer.get("transport") or {}
+    reasons = [str(answer.get("reason", ""))]
+    if transport.get("in_use") != transport.get("configured"):
+        reasons.append(f"heartbeats go over the mesh: {transport.get('reason')}")
+    return "; ".join(filter(None, reasons))
 
 
 def _heard_by(name: str, answers: dict[str, dict[str, Any]]) -> str:

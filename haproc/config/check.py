@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from haproc.config.check_kafka import check_kafka
+from haproc.config.check_redis import check_redis
 from haproc.config.errors import Finding
 from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
 from haproc.config.model import LANES_MAX, Address, Config
@@ -32,6 +33,7 @@ def check(config: Config) -> list[Finding]:
         *_timeouts(config),
         *_membership(config),
         *_writes(config),
+        *check_redis(config),
     ]
 
 

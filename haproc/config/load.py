@@ -71,14 +71,15 @@ def _absolute_log(log: str, walker: Walker) -> str:
 
 
 def _check_files(config: Config, walker: Walker) -> None:
-    """Certificates are read by the Kafka client, whose error would not name the key."""
-    for key in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file"):
-        file: Path | None = getattr(config.kafka, key)
-        try:
-            if file is not None:
-                file.read_bytes()
-        except OSError as error:
-            walker.problem(f"kafka.{key}", f"{file} cannot be read: {error.strerror}")
+    """Certificates are read by the clients of Kafka and Redis, whose errors don't name the key."""
+    for section in ("kafka", "redis"):
+        for key in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file"):
+            file: Path | None = getattr(getattr(config, section), key)
+            try:
+                if file is not None:
+                    file.read_bytes()
+            except OSError as error:
+                walker.problem(f"{section}.{key}", f"{file} cannot be read: {error.strerror}")
 
 
 def _check_rules(config: Config, walker: Walker) -> None:

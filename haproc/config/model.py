@@ -204,6 +204,38 @@ class Trim:
     still begins at 0, a new cluster can be filled from it."""
 
 
+class StateWay(StrEnum):
+    """How HAProcs tell each other that they live, and how far they are."""
+
+    MESH = "mesh"
+    """Each sends to each."""
+    REDIS = "redis"
+    """Through a Redis; over the mesh while that is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """The Redis of ``state: redis``. It holds nothing that must not be lost."""
+
+    url: str = ""
+    """``redis://host:port/db`` or ``redis+sentinel://host:port,…/NAME/db``; ``rediss`` for TLS."""
+    username: str | None = None
+    password: str = field(default="", repr=False)
+    sentinel_username: str | None = None
+    sentinel_password: str = field(default="", repr=False)
+    ssl_ca_file: Path | None = None
+    """Who may have signed the servers' certificates; else those whom the system trusts."""
+    ssl_certificate_file: Path | None = None
+    """The HAProc's own certificate, for servers that ask for one."""
+    ssl_key_file: Path | None = None
+    """Its key, if that is not in the same file."""
+    ssl_check_hostname: bool = True
+    allow_password_plaintext: bool = False
+    """Needed to show a password over a network without TLS."""
+    key_ttl_s: float = 10.0
+    """How long a HAProc's key outlives its last report; chosen, not measured."""
+
+
 class Compression(StrEnum):
     """What a Kafka log's messages are compressed with."""
 
@@ -295,6 +327,8 @@ class Config:
     reads: Reads = Reads()
     writes: Writes = Writes()
     trim: Trim = Trim()
+    state: StateWay = StateWay.MESH
+    redis: Redis = Redis()
     kafka: Kafka = Kafka()
 
     def cluster(self, name: str) -> ClusterConfig:

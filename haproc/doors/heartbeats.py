@@ -13,7 +13,7 @@ import asyncio
 import functools
 import hmac
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from aiohttp import web
@@ -79,13 +79,34 @@ class HeartbeatDoor:
         self._takers[request.path](await read_body(request, BODY_BYTES_MAX))
         return web.Response(status=204)
 
+    def deliver(self, path: str, body: Mapping[str, Any]) -> Callable[[], None]:
+        """Take in what came another way; return what takes it in again."""
+        if path == HEARTBEAT_PATH:
+            return self._took_beat(self._beat(body))
+        if path == REPORT_PATH:
+            return self._took_report(self.read_report(body))
+        raise refused(BAD_REQUEST, f"nothing comes on {path[:80]!r}")
+
     def quick(self, usual: Callable[[], asyncio.Protocol]) -> Front:
         """Return what makes the protocol of each connection; ``usual`` is aiohttp's."""
         heads = [(head(path, self._secret), taker) for path, taker in self._takers.items()]
         return Front(usual, heads, self._together)
 
     def _take_beat(self, data: bytes) -> _Taken:
-        body = fields.parse_object(data)
+        return self._took_beat(self._beat(fields.parse_object(data)))
+
+    def _took_beat(self, beat: Beat) -> _Taken:
+        self._members.heartbeat(beat)
+        return functools.partial(self._members.heartbeat, beat)
+
+    def _take_report(self, data: bytes) -> _Taken:
+        return self._took_report(self.read_report(fields.parse_object(data)))
+
+    def _took_report(self, report: Report) -> _Taken:
+        self._members.report(report)
+        return functools.partial(self._members.report, report)
+
+    def _beat(self, body: Mapping[str, Any]) -> Beat:
         fields.no_unknown(body, _BEAT_FIELDS)
         hears = body.get("hears")
         if not isinstance(hears, list) or not all(isinstance(name, str) for name in hears):
@@ -94,23 +115,19 @@ class HeartbeatDoor:
         if not isinstance(log_up, bool):
             raise refused(BAD_REQUEST, "log_up must be true or false")
         cluster, incarnation, epoch, state = self._sender(body)
-        beat = Beat(cluster, incarnation, epoch, tuple(hears), log_up, state)
-        self._members.heartbeat(beat)
-        return functools.partial(self._members.heartbeat, beat)
+        return Beat(cluster, incarnation, epoch, tuple(hears), log_up, state)
 
-    def _take_report(self, data: bytes) -> _Taken:
-        body = fields.parse_object(data)
+    def read_report(self, body: Mapping[str, Any]) -> Report:
+        """Return the report that a body holds; RequestError says why it is none."""
         fields.no_unknown(body, _REPORT_FIELDS)
         since = fields.identifier(body, "since")
         if since is None:
             raise refused(BAD_REQUEST, "since is needed")
         cluster, incarnation, epoch, state = self._sender(body)
         cursor, log_end = _offset(body, "cursor"), _offset(body, "log_end")
-        report = Report(cluster, incarnation, epoch, state, since, cursor, log_end)
-        self._members.report(report)
-        return functools.partial(self._members.report, report)
+        return Report(cluster, incarnation, epoch, state, since, cursor, log_end)
 
-    def _sender(self, body: dict[str, Any]) -> tuple[str, str, int, State]:
+    def _sender(self, body: Mapping[str, Any]) -> tuple[str, str, int, State]:
         cluster = fields.text(body, "cluster") or ""
         if not self._members.knows(cluster):
             raise refused(
@@ -125,7 +142,7 @@ class HeartbeatDoor:
         return cluster, incarnation, _offset(body, "epoch"), state
 
 
-def _offset(body: dict[str, Any], name: str) -> int:
+def _offset(body: Mapping[str, Any], name: str) -> int:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
         raise refused(BAD_REQUEST, f"{name} must be a whole number of at least 0")

@@ -7,7 +7,7 @@ documented interface.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -89,6 +89,16 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S,
             registry=self._registry,
         )
+        self._transport = self._gauge(
+            "haproc_transport", "1 for what carries heartbeats and reports.", "way"
+        )
+        self._published = self._counter("haproc_redis_published", "Messages sent to Redis.")
+        self._fallbacks = self._counter(
+            "haproc_redis_fallbacks", "Times that the mesh took over from Redis."
+        )
+        self._refused = self._counter(
+            "haproc_redis_refused", "Messages in Redis that did not count.", "reason"
+        )
         self._recovery = self._gauge("haproc_recovery_operations", "Progress of recovery.", "part")
         self._recovery_rate = self._gauge(
             "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
@@ -169,6 +179,18 @@ class Metrics:
         self._held.clear()
         if held_by:
             self._held.labels(held_by).set(held_records)
+
+    def transport(self, way: str, ways: Iterable[str]) -> None:
+        """Set what carries heartbeats and reports."""
+        for other in ways:
+            self._transport.labels(other).set(other == way)
+
+    def redis(self, published: int, fallbacks: int, refused: Mapping[str, int]) -> None:
+        """Count what went through Redis since the last call."""
+        self._published.inc(published)
+        self._fallbacks.inc(fallbacks)
+        for reason, messages in refused.items():
+            self._refused.labels(reason).inc(messages)
 
     def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
         """Set the progress of recovery."""

@@ -8,6 +8,7 @@ from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency
 from haproc.doors.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
+from haproc.membership.exchange import Way
 from haproc.membership.state import State
 from haproc.replicate.standing import Position
 from haproc.replicate.verification import Finding
@@ -95,6 +96,19 @@ _CLUSTER = record(
     last_update=described(nullable(_TIME), "When it told its state last."),
 )
 _CLUSTER["additionalProperties"] = True
+_WAY = choice(*Way)
+_TRANSPORT = record(
+    "*",
+    configured=described(_WAY, "What should carry heartbeats and reports."),
+    in_use=described(_WAY, "What does."),
+    reason=described(TEXT, "Why, if that differs."),
+    since=_TIME,
+    peers={
+        "type": "object",
+        "description": "What reaches each peer.",
+        "additionalProperties": _WAY,
+    },
+)
 _SENDER: Final[dict[str, Schema]] = {
     "cluster": described(TEXT, "Whose HAProc sends this."),
     "incarnation": IDENTIFIER,
@@ -279,6 +293,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             ),
             in_sync=described(listed(TEXT), "The clusters in sync, as this HAProc sees them."),
             high_watermark=described(COUNT, "Below it, all of them have applied everything."),
+            transport=_TRANSPORT,
             clusters=listed(_CLUSTER),
         ),
         "additionalProperties": True,

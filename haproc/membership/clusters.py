@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from haproc.membership.judgement import Standing
 from haproc.membership.members import Own
 from haproc.membership.roster import Neighbour
 from haproc.membership.view import Peer
+
+_NO_URLS: Mapping[str, str] = types.MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,19 @@ def cluster_views(
     text_of: Callable[[float], str],
     now: str,
     members: Sequence[Neighbour] = (),
+    urls: Mapping[str, str] = _NO_URLS,
 ) -> list[ClusterView]:
     """Return all clusters in ring order; ``text_of`` writes a time of the view as text.
 
-    ``members``: the ring's clusters, if they are not those of the configuration.
+    ``members``: the ring's clusters, if they are not those of the configuration. ``urls``: where
+    clients reach peers' clusters, as these told; else as is known of the members.
     """
     log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max
     found = places(me, own.state, own.cursor, own.log_end, peers, (), limit)
     views = []
     for cluster in members or config.clusters:
-        name, url = cluster.name, cluster.client_url
+        name, url = cluster.name, urls.get(cluster.name, cluster.client_url)
         if name != me:
             views.append(_of_peer(name, url, peers[name], log_end, found[name], text_of))
             continue

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, cast
 
 from dmq import Json
@@ -66,8 +66,8 @@ class Links:
                 self._links[name] = _Link(name, address, self._rules)
         self._written = {}
 
-    def send(self, path: str, body: Mapping[str, Json]) -> None:
-        """Send one message to every peer that is connected; connect to the others.
+    def send(self, path: str, body: Mapping[str, Json], to: Collection[str] | None = None) -> None:
+        """Send one message to every peer (of ``to``) that is connected; connect to the others.
 
         The very body that was sent last is not written anew.
         """
@@ -75,8 +75,9 @@ class Links:
         if body is not before:
             requests = self._write(path, body)
             self._written[path] = body, requests
-        for link, request in zip(self._links.values(), requests, strict=True):
-            link.send(request)
+        for (name, link), request in zip(self._links.items(), requests, strict=True):
+            if to is None or name in to:
+                link.send(request)
 
     def _write(self, path: str, body: Mapping[str, Json]) -> list[bytes]:
         data = json.dumps(body, separators=(",", ":")).encode()

@@ -209,6 +209,13 @@ class CannedStatus:
             "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
             "in_sync": ["a"],
             "high_watermark": 118,
+            "transport": {
+                "configured": "redis",
+                "in_use": "mesh",
+                "reason": "no answer",
+                "since": "2026-01-01T00:00:00Z",
+                "peers": {"b": "mesh"},
+            },
             "clusters": [CLUSTER],
         }
 

@@ -46,3 +46,19 @@ def test_status_shows_the_log_and_who_holds_trimming_back(
     said = capsys.readouterr().out
     assert "log: offsets 1,000 to 20,500; trim held back by c, 12,000 records" in said
     assert "b: the file does not name d" in said
+
+
+def test_status_shows_a_haproc_that_fell_back_to_the_mesh(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fine = {"configured": "redis", "in_use": "redis", "reason": ""}
+    fallen = {"configured": "redis", "in_use": "mesh", "reason": "Redis (r:6379): no answer"}
+    print_status(
+        {
+            "a": {"state": "READY", "reason": "", "transport": fine},
+            "b": {"state": "READY", "reason": "clusters differ", "transport": fallen},
+        }
+    )
+    _, a, b = capsys.readouterr().out.splitlines()
+    assert "mesh" not in a
+    assert "clusters differ; heartbeats go over the mesh: Redis (r:6379): no answer" in b

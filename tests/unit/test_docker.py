@@ -14,7 +14,8 @@ import yaml
 
 from haproc.config.hosts import is_loopback
 from haproc.config.load import load_text
-from haproc.config.model import Config
+from haproc.config.model import Config, StateWay
+from haproc.config.redis import parse_redis_url
 from haproc.ring.runtime import KAFKA_JARS
 from haproc.ring.spark_settings import MESSAGE_BYTES_MAX, server_settings
 
@@ -88,6 +89,12 @@ def test_brokers_are_those_of_the_log_and_of_each_other(ring: Config) -> None:
     for service in of_kind("kafka").values():
         assert service["environment"]["KAFKA_CONTROLLER_QUORUM_VOTERS"] == ",".join(voters)
     assert ring.kafka.replication_factor <= len(servers)
+
+
+def test_redis_is_the_one_that_heartbeats_go_through(ring: Config) -> None:
+    assert ring.state is StateWay.REDIS
+    assert parse_redis_url(ring.redis.url).servers == ((SERVICES["redis"]["hostname"], 6379),)
+    assert "[server,kafka,redis]" in DOCKERFILE
 
 
 def test_only_client_doors_are_published_and_on_loopback() -> None:

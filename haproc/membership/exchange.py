@@ -1,0 +1,178 @@
+"""Which way messages to each peer go, Redis or the mesh, and what of Redis counts. Time is given.
+
+Every message through Redis has a number, and says which message of each peer its sender received
+last. From this both ends know what they need to:
+
+- *The own message comes back* through the subscription: Redis works, for this HAProc.
+- *A peer names a message of the last two intervals*: Redis works for that peer, too, and in this
+  direction. Else what is told goes to it over the mesh as well. This is looked at half an interval
+  after each message, so a peer misses at most two in a row, whatever part of Redis fails: one less
+  than make it count as silent.
+- *A peer names a message of the last window*: what it says was said just now. Nothing else counts,
+  so whoever can write to the Redis cannot pass off what a HAProc said earlier as its heartbeat. Nor
+  can he say it twice: a peer's numbers only grow.
+
+An incarnation replaces one that is there only by naming a newer message than that one did. The way
+back to Redis is the same: the peer names a recent message, and needs no mesh any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from haproc.config.model import Membership
+from haproc.membership.envelope import Envelope
+
+PROVEN_INTERVALS_MAX = 2.0
+"""Peers send at moments of their own, so the message that one names half an interval after ours was
+sent up to one and a half intervals ago. Half an interval more is for timers that are late."""
+SETTLE_INTERVALS = 0.5
+"""When, after a message, it is looked at who received it."""
+
+
+class Way(StrEnum):
+    """What carries heartbeats and reports."""
+
+    MESH = "mesh"
+    REDIS = "redis"
+
+
+class Receipt(StrEnum):
+    """What became of a message that came through Redis."""
+
+    TAKEN = "taken"
+    UNPROVEN = "unproven"
+    """Nothing shows that it was said just now; usual when somebody starts."""
+    REPEATED = "repeated"
+    STRANGE = "strange"
+    """Nobody of this ring signed it."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What is known of a peer through Redis."""
+
+    incarnation: str = ""
+    number: int = 0
+    proven_at: float = float("-inf")
+    """When a message came that counts."""
+    received_at: float = float("-inf")
+    """When the newest message of ours was sent that it names."""
+    mesh_since: float = float("-inf")
+    """Since when, without a break, the mesh is used."""
+
+
+class Exchange:
+    """See the module. ``identity``: the own cluster and incarnation."""
+
+    def __init__(self, rules: Membership, identity: tuple[str, str], peers: Iterable[str]) -> None:
+        self._rules = rules
+        self._cluster, self._incarnation = identity
+        self._peers = {name: _Peer() for name in peers}
+        self._number = self._echoed = 0
+        self._sent: deque[tuple[int, float]] = deque(
+            maxlen=max(4, 2 * round(rules.window_s / rules.heartbeat_interval_s))
+        )
+        self._connected = False
+        self._good = self._bad = 0
+        self.way = Way.MESH
+        """What carries, for people: it does not follow single messages that are late."""
+        self.by_mesh = frozenset(self._peers)
+        """The peers to which the mesh is used."""
+
+    def follow(self, peers: Iterable[str]) -> None:
+        """Go by these peers from now on: the mesh tells new ones until Redis is seen to."""
+        known, self._peers = self._peers, {}
+        for name in peers:
+            self._peers[name] = known.get(name) or _Peer()
+        new = self._peers.keys() - known.keys()
+        self.by_mesh = frozenset(self.by_mesh & self._peers.keys()) | new
+
+    # -- the own messages ----------------------------------------------------------------------
+
+    def publish(self, now_s: float) -> tuple[int, dict[str, tuple[str, int]]]:
+        """A message is sent; return its number, and what it names of each peer."""
+        self._number += 1
+        self._sent.append((self._number, now_s))
+        peers = self._peers.items()
+        return self._number, {name: (p.incarnation, p.number) for name, p in peers if p.number}
+
+    def settle(self, now_s: float) -> frozenset[str]:
+        """Half an interval later, judge who received it; return whom the mesh must tell, too."""
+        echoed = self._connected and self._echoed == self._number
+        self._count(echoed)
+        limit_s = PROVEN_INTERVALS_MAX * self._rules.heartbeat_interval_s
+        for name, peer in self._peers.items():
+            if echoed and now_s - peer.received_at <= limit_s:
+                self.by_mesh -= {name}
+            else:
+                self._to_mesh(name, now_s)
+        return self.by_mesh
+
+    def connected(self) -> None:
+        """There is a subscription again."""
+        self._connected = True
+
+    def lost(self, now_s: float) -> None:
+        """There is none: the mesh carries everything."""
+        self._connected = False
+        self.way, self._good = Way.MESH, 0
+        for name in self._peers:
+            self._to_mesh(name, now_s)
+
+    def meshed_s(self, peer: str, now_s: float) -> float:
+        """Return for how long the mesh has been used to this peer; 0 if it is not."""
+        return now_s - self._peers[peer].mesh_since if peer in self.by_mesh else 0.0
+
+    def _to_mesh(self, name: str, now_s: float) -> None:
+        if name not in self.by_mesh:
+            self._peers[name].mesh_since = now_s
+            self.by_mesh |= {name}
+
+    def _count(self, echoed: bool) -> None:
+        self._good, self._bad = (self._good + 1, 0) if echoed else (0, self._bad + 1)
+        if self._good >= self._rules.received_in_a_row:
+            self.way = Way.REDIS
+        elif self._bad >= self._rules.missed_in_a_row:
+            self.way = Way.MESH
+
+    # -- what comes ----------------------------------------------------------------------------
+
+    def echo(self) -> None:
+        """The newest message of this HAProc's own came back."""
+        self._echoed = self._number
+
+    def receive(self, envelope: Envelope, now_s: float) -> Receipt:
+        """Take note of a message with a good signature; only what is TAKEN counts."""
+        if envelope.cluster == self._cluster:
+            return Receipt.REPEATED  # or an earlier process's
+        peer = self._peers.get(envelope.cluster)
+        if peer is None:
+            return Receipt.STRANGE
+        named_at = self._named_at(envelope.heard)
+        recent = now_s - named_at <= self._rules.window_s
+        if peer.incarnation == envelope.incarnation:
+            if envelope.number <= peer.number:
+                return Receipt.REPEATED
+        elif now_s - peer.proven_at <= self._rules.window_s and named_at <= peer.received_at:
+            return Receipt.UNPROVEN  # perhaps of an earlier process; the known one is there
+        else:
+            peer.received_at = float("-inf")
+        peer.incarnation, peer.number = envelope.incarnation, envelope.number
+        if not recent:
+            return Receipt.UNPROVEN
+        peer.proven_at = now_s
+        peer.received_at = max(peer.received_at, named_at)
+        return Receipt.TAKEN
+
+    def _named_at(self, heard: Mapping[str, tuple[str, int]]) -> float:
+        """Return when the message of ours was sent that a peer names."""
+        incarnation, number = heard.get(self._cluster, ("", 0))
+        if incarnation == self._incarnation and self._sent:
+            index = number - self._sent[0][0]
+            if 0 <= index < len(self._sent):
+                return self._sent[index][1]
+        return float("-inf")

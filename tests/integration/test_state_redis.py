@@ -1,0 +1,273 @@
+"""Heartbeats through a real Redis that is killed, frozen, emptied, forged into and failed over."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from haproc.config.model import Redis
+from haproc.membership.judgement import Standing
+from haproc.membership.redis_channel import channel_of, key_of
+from tests.presences import RULES, Here, Watch, presences, ring_config, until
+from tests.redis_servers import RedisServer, running
+
+TICKS_UNHEARD_MAX = RULES.missed_in_a_row
+"""What a peer may miss before it counts as silent."""
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path)
+    with running(server):
+        server.start()
+        yield server
+
+
+def settings(server: RedisServer, **more: str) -> Redis:
+    return dataclasses.replace(Redis(url=f"redis://127.0.0.1:{server.port}"), **more)
+
+
+def carried_by(way: str, ring: dict[str, Here]) -> bool:
+    return all(here.heard and here.ways == {way} for here in ring.values())
+
+
+def metric(here: Here, name: str) -> float:
+    here.presence.clusters()
+    for line in here.metrics.text().decode().splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[-1])
+    return 0.0
+
+
+def lose(server: RedisServer, how: str) -> None:
+    if how == "kill":
+        server.kill()
+    else:
+        server.signal(signal.SIGSTOP)
+
+
+def give_back(server: RedisServer, how: str) -> None:
+    if how == "kill":
+        server.start()
+    else:
+        server.signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+async def test_redis_lost_the_mesh_takes_over_unnoticed_and_gives_back(
+    redis: RedisServer, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ring_config(tmp_path, settings(redis))
+    async with presences(config) as ring:
+        await until(lambda: carried_by("redis", ring))
+        watch = Watch(ring)
+        with caplog.at_level(logging.WARNING):
+            await asyncio.to_thread(lose, redis, how)
+            took_s = await until(lambda: carried_by("mesh", ring))
+            assert took_s < (TICKS_UNHEARD_MAX + 3) * RULES.heartbeat_interval_s
+            await until(lambda: all(h.presence.transport()["reason"] for h in ring.values()))
+            assert "heartbeats go to each peer directly: Redis" in caplog.text
+        # for longer than anybody waits for an answer
+        await asyncio.sleep(1.5 * RULES.window_s)
+        assert carried_by("mesh", ring)
+        await asyncio.to_thread(give_back, redis, how)
+        await until(lambda: carried_by("redis", ring))
+        assert await watch.end() == []
+        assert metric(ring["a"], "haproc_redis_fallbacks_total") == 1
+        assert metric(ring["a"], 'haproc_transport{way="redis"}') == 1
+        print(f"{how}: over the mesh after {took_s * 1000:.0f} ms")
+
+
+async def test_redis_away_from_the_start_is_used_when_it_comes(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path)
+    with running(server):
+        async with presences(ring_config(tmp_path, settings(server))) as ring:
+            await until(lambda: carried_by("mesh", ring))
+            assert "onnect" in str(ring["a"].presence.transport()["reason"])
+            await asyncio.to_thread(server.start)
+            await until(lambda: carried_by("redis", ring))
+
+
+async def test_redis_cut_off_from_one_alone_disturbs_nobody(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    async with presences(ring_config(tmp_path, settings(redis))) as ring:
+        await until(lambda: carried_by("redis", ring))
+        watch = Watch(ring)
+        # its subscription ends, again and again
+        for _ in range(5):
+            listed = await asyncio.to_thread(redis.cli, "CLIENT", "LIST")
+            for line in listed.splitlines():
+                if "name=haproc-demo-b " in line:
+                    number = line.split()[0].removeprefix("id=")
+                    await asyncio.to_thread(redis.cli, "CLIENT", "KILL", "ID", number)
+            await until(lambda: "mesh" in ring["b"].ways)
+            await until(lambda: carried_by("redis", ring))
+        assert await watch.end() == []
+
+
+async def test_peer_that_dies_is_noticed_through_redis_and_its_last_report_is_kept(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    config = ring_config(tmp_path, settings(redis))
+    async with presences(config) as ring:
+        await until(lambda: carried_by("redis", ring))
+        await ring["c"].aclose()
+        peers = {name: ring[name].presence.members.peers for name in "ab"}
+        took_s = await until(
+            lambda: all(peers[name]()["c"].standing is Standing.DOWN for name in "ab")
+        )
+        # three missed, up to one before them, the next check, and the other's word
+        assert took_s < (TICKS_UNHEARD_MAX + 5) * RULES.heartbeat_interval_s
+        assert ring["a"].ways == {"redis", "mesh"}  # it may come back without Redis
+        # one that starts now knows how far it was
+        late = Here(config, "c", "c2")
+        await late.open()
+        dead = ring.pop("b")
+        await dead.aclose()
+        again = Here(config, "b", "b2")
+        try:
+            await late.aclose()
+            await until(lambda: again.presence.members.peers()["c"].report is not None)
+            report = again.presence.members.peers()["c"].report
+            assert report is not None and (report.cursor, report.log_end) == (40, 42)
+        finally:
+            await again.aclose()
+        print(f"down after {took_s * 1000:.0f} ms")
+
+
+async def test_key_shows_operators_a_clusters_state_for_a_while(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    config = ring_config(tmp_path, settings(redis))
+    config = dataclasses.replace(
+        config,
+        clusters=(
+            dataclasses.replace(config.clusters[0], advertise="http://zurich.example.com:8080"),
+            *config.clusters[1:],
+        ),
+    )
+    key = key_of("demo", "a")
+    async with presences(config) as ring:
+        await until(lambda: carried_by("redis", ring))
+        shown = json.loads(await asyncio.to_thread(redis.cli, "GET", key))
+        assert shown["url"] == "http://zurich.example.com:8080"
+        assert shown["messages"]["/reportlag"]["cursor"] == 40
+        ttl_ms = int(await asyncio.to_thread(redis.cli, "PTTL", key))
+        assert 0 < ttl_ms <= 10_000
+        # a HAProc whose own configuration has another address is told the right one
+        await ring["b"].aclose()
+        config = dataclasses.replace(
+            config, clusters=(dataclasses.replace(config.clusters[0], advertise=None),
+                              *config.clusters[1:])
+        )  # fmt: skip
+        other = Here(config, "b", "b2")
+        try:
+            await until(
+                lambda: other.presence.clusters()[0]["url"] == "http://zurich.example.com:8080"  # type: ignore[index, call-overload]
+            )
+        finally:
+            await other.aclose()
+
+
+async def test_redis_that_is_emptied_forgets_nothing_that_matters(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    async with presences(ring_config(tmp_path, settings(redis))) as ring:
+        await until(lambda: carried_by("redis", ring))
+        watch = Watch(ring)
+        await asyncio.to_thread(redis.cli, "FLUSHALL")
+        key = key_of("demo", "a")
+        await until(lambda: redis.cli("EXISTS", key) == "1")
+        assert await watch.end() == [] and carried_by("redis", ring)
+
+
+async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
+    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel, key = channel_of("demo"), key_of("demo", "c")
+    async with presences(ring_config(tmp_path, settings(redis))) as ring:
+        await until(lambda: carried_by("redis", ring))
+        recorded = await asyncio.to_thread(redis.cli, "GET", key)
+        await ring["c"].aclose()
+        forged = recorded.replace('"cursor":40', '"cursor":41')
+        members = ring["a"].presence.members
+
+        def down() -> bool:
+            redis.cli("PUBLISH", channel, recorded)
+            redis.cli("PUBLISH", channel, forged)
+            redis.cli("PUBLISH", channel, "hello")
+            redis.cli("SET", key, forged)
+            return members.peers()["c"].standing is Standing.DOWN
+
+        await until(down)
+        report = members.peers()["c"].report
+        assert report is not None and report.cursor == 40
+        assert metric(ring["a"], 'haproc_redis_refused_total{reason="strange"}') >= 2
+        assert metric(ring["a"], 'haproc_redis_refused_total{reason="repeated"}') >= 1
+        assert "what no HAProc of this ring signed" in caplog.text
+
+
+async def test_redis_password_is_shown_and_a_wrong_one_said_without_repeating_it(
+    redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis.kill()
+    redis.start(
+        "user default off",
+        "user haproc on >redis-password-1 +hello +client|setname +select +subscribe +publish "
+        "+mget +set ~haproc:demo:* &haproc:demo",
+    )
+    right = settings(redis, username="haproc", password="redis-password-1")
+    async with presences(ring_config(tmp_path, right)) as ring:
+        await until(lambda: carried_by("redis", ring))
+    wrong = settings(redis, username="haproc", password="wrong-password-1")
+    async with presences(ring_config(tmp_path, wrong)) as ring:
+        await until(lambda: carried_by("mesh", ring))
+        await until(
+            lambda: "invalid username-password" in str(ring["a"].presence.transport()["reason"])
+        )
+    assert "word-1" not in caplog.text
+
+
+async def test_redis_master_that_fails_is_followed_to_the_next_one(tmp_path: Path) -> None:
+    first, second = RedisServer(tmp_path, "first"), RedisServer(tmp_path, "second")
+    sentinels = [RedisServer(tmp_path, f"sentinel{n}", "redis-sentinel") for n in range(3)]
+    with running(first, second, *sentinels):
+        first.start()
+        second.start(f"replicaof 127.0.0.1 {first.port}", "repl-diskless-sync-delay 0")
+        for sentinel in sentinels:
+            sentinel.start(
+                f"sentinel monitor ring 127.0.0.1 {first.port} 2",
+                "sentinel down-after-milliseconds ring 1000",
+                "sentinel failover-timeout ring 5000",
+            )
+        await until(lambda: _ready(sentinels[0]))
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
+        redis = Redis(url=f"redis+sentinel://{hosts}/ring")
+        async with presences(ring_config(tmp_path, redis)) as ring:
+            await until(lambda: carried_by("redis", ring))
+            watch = Watch(ring)
+            sentinels[0].signal(signal.SIGSTOP)  # the others are asked
+            first.signal(signal.SIGSTOP)
+            await until(lambda: carried_by("mesh", ring))
+            took_s = await until(lambda: carried_by("redis", ring), within_s=60)
+            assert second.cli("EXISTS", key_of("demo", "a")) == "1"
+            sentinels[0].signal(signal.SIGCONT)
+            first.signal(signal.SIGCONT)
+            await asyncio.sleep(2 * RULES.check_interval_s)
+            assert await watch.end() == []
+            print(f"at the new master after {took_s:.1f} s")
+
+
+def _ready(sentinel: RedisServer) -> bool:
+    """Whether it knows the replica and the other sentinels, without which it does not act."""
+    words = sentinel.cli("SENTINEL", "MASTER", "ring").splitlines()
+    known = dict(zip(words[::2], words[1::2], strict=True))
+    return (known["num-slaves"], known["num-other-sentinels"]) == ("1", "2")

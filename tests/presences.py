@@ -1,0 +1,148 @@
+"""HAProcs that do nothing but tell each other that they live: presences behind real doors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from haproc.config.model import Address, ClusterConfig, Config, Membership, Redis, StateWay
+from haproc.doors.apps import waiting_app
+from haproc.doors.listener import Listener
+from haproc.doors.metrics import Metrics
+from haproc.engine.interface import EngineAddress
+from haproc.membership.judgement import Standing
+from haproc.membership.members import Own
+from haproc.membership.state import State
+from haproc.presence import Presence
+from haproc.waiting import WaitingForLog
+
+NAMES = "abc"
+RULES = Membership(heartbeat_interval_s=0.2, window_s=4.0, check_interval_s=0.2)
+"""Slower than the defaults: a busy machine is no finding."""
+WITHIN_S = 30.0
+
+
+def ring_config(folder: Path, redis: Redis | None, rules: Membership = RULES) -> Config:
+    """Return a ring of three on free ports."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in NAMES]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in sockets]
+    spark = EngineAddress("127.0.0.1", 1)
+    clusters = tuple(
+        ClusterConfig(name, Address("127.0.0.1", 1), Address("127.0.0.1", port), spark)
+        for name, port in zip(NAMES, ports, strict=True)
+    )
+    config = Config(
+        "demo", "memory:", clusters, "a-secret-of-usual-length", folder, membership=rules
+    )
+    if redis is None:
+        return config
+    return dataclasses.replace(config, state=StateWay.REDIS, redis=redis)
+
+
+class Here:
+    """One presence in this process."""
+
+    def __init__(self, config: Config, name: str, incarnation: str = "") -> None:
+        self.name = name
+        self.metrics = Metrics(config.ring, name, ["READY"])
+        self.presence = Presence(config, name, incarnation or f"{name}1", self.metrics)
+        status = WaitingForLog(config, name, self.presence, "")
+        self.own = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 40, 42, log_up=True)
+        self.presence.describe = lambda: self.own
+        door = self.presence.door
+        app = waiting_app(config, name, status, self.metrics, door)
+        self.listener = Listener(app, config.cluster(name).peer, front=door.quick)
+
+    async def open(self) -> None:
+        await self.listener.open()
+
+    async def aclose(self) -> None:
+        await self.listener.aclose()
+        await self.presence.aclose()
+
+    @property
+    def heard(self) -> bool:
+        """Whether this one hears all others."""
+        peers = self.presence.members.peers().values()
+        return all(peer.standing is Standing.HEARD for peer in peers)
+
+    @property
+    def ways(self) -> set[str]:
+        """What carries, to whomever."""
+        transport = self.presence.transport()
+        peers = transport["peers"]
+        assert isinstance(peers, dict)
+        return {str(transport["in_use"]), *map(str, peers.values())}
+
+
+@contextlib.asynccontextmanager
+async def presences(config: Config, names: str = NAMES) -> AsyncIterator[dict[str, Here]]:
+    """Run these in this process."""
+    made = {name: Here(config, name) for name in names}
+    try:
+        for each in made.values():
+            await each.open()
+        yield made
+    finally:
+        for each in made.values():
+            await each.aclose()
+
+
+async def until(condition: Callable[[], bool], within_s: float = WITHIN_S) -> float:
+    """Wait until something is true; return how long that took."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while not condition():
+        assert loop.time() - began < within_s, "waited in vain"
+        await asyncio.sleep(0.005)
+    return loop.time() - began
+
+
+class Watch:
+    """Notes whenever one of them does not hear all others, and the longest time between beats."""
+
+    def __init__(self, ring: dict[str, Here]) -> None:
+        self._ring = ring
+        self._task = asyncio.ensure_future(self._look())
+        self.missing: list[str] = []
+        self._beats: dict[tuple[str, str], float] = {}
+        self.gap_s = 0.0
+        for here in ring.values():
+            self._listen(here)
+
+    def _listen(self, here: Here) -> None:
+        members, clock = here.presence.members, asyncio.get_running_loop().time
+        taken = members.heartbeat
+
+        def heartbeat(beat: object) -> None:
+            pair, now = (here.name, beat.cluster), clock()  # type: ignore[attr-defined]
+            self.gap_s = max(self.gap_s, now - self._beats.get(pair, now))
+            self._beats[pair] = now
+            taken(beat)  # type: ignore[arg-type]
+
+        members.heartbeat = heartbeat  # type: ignore[assignment, method-assign]
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(RULES.heartbeat_interval_s / 8)
+            for here in self._ring.values():
+                for name, peer in here.presence.members.peers().items():
+                    if peer.standing is not Standing.HEARD:
+                        self.missing.append(f"{here.name}: {name} is {peer.standing}")
+
+    def forget(self) -> None:
+        """Begin anew with the longest time between beats."""
+        self.gap_s = 0.0
+
+    async def end(self) -> list[str]:
+        """Return whom somebody did not hear."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        return self.missing

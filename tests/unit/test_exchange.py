@@ -1,0 +1,266 @@
+"""Which way messages go, and what of Redis counts: three of them on a clock that tests move."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.config.model import Membership
+from haproc.membership.detector import Detector
+from haproc.membership.envelope import Envelope
+from haproc.membership.exchange import SETTLE_INTERVALS, Exchange, Receipt, Way
+
+RULES = Membership()
+INTERVAL_S = RULES.heartbeat_interval_s
+STEP_S = INTERVAL_S / 20
+LATENCY_S = INTERVAL_S / 10
+
+
+class End:
+    """One HAProc: publishes at its own moments, and hears what comes on either way."""
+
+    def __init__(self, name: str, phase: int, incarnation: str = "") -> None:
+        self.name, self.phase = name, phase
+        self.incarnation = incarnation or f"{name}1"
+        others = [other for other in "abc" if other != name]
+        self.exchange = Exchange(RULES, (name, self.incarnation), others)
+        self.exchange.connected()
+        self.heard_at: dict[str, list[float]] = {other: [] for other in others}
+        self.detectors = {other: Detector(RULES, 0.0) for other in others}
+        self.owed: frozenset[str] = frozenset()
+        self.by_mesh = 0
+        self.receipts: list[Receipt] = []
+        self.alive = True
+
+    def hear(self, other: str, now: float) -> None:
+        self.heard_at[other].append(now)
+        self.detectors[other].heard(now)
+
+
+@dataclass
+class Air:
+    """A Redis between three ends, parts of which may fail; the mesh always works."""
+
+    ends: dict[str, End]
+    now: float = 0.0
+    step: int = 0
+    frozen: bool = False
+    deaf: set[str] = field(default_factory=set)
+    """Whose subscription gets nothing."""
+    mute: set[str] = field(default_factory=set)
+    """Whose messages don't reach Redis."""
+    on_way: list[tuple[float, str, Envelope]] = field(default_factory=list)
+    said: list[Envelope] = field(default_factory=list)
+    down: list[str] = field(default_factory=list)
+
+    def run(self, intervals: float) -> None:
+        for _ in range(round(intervals * INTERVAL_S / STEP_S)):
+            self.step += 1
+            self.now = self.step * STEP_S
+            self._arrive()
+            for end in self.ends.values():
+                if end.alive:
+                    self._live(end)
+
+    def _live(self, end: End) -> None:
+        at = (self.step - end.phase) % 20
+        if at == 0:
+            self._tick(end)
+        elif at == round(20 * SETTLE_INTERVALS):
+            self._mesh(end, end.owed & end.exchange.settle(self.now))
+        if self.step % 40 == end.phase:
+            for name, detector in end.detectors.items():
+                if detector.up and not detector.check(self.now):
+                    self.down.append(f"{end.name}: {name}")
+                detector.check(self.now)
+
+    def _tick(self, end: End) -> None:
+        exchange = end.exchange
+        self._mesh(end, exchange.by_mesh)
+        end.owed = frozenset("abc") - {end.name} - exchange.by_mesh
+        number, heard = exchange.publish(self.now)
+        said = Envelope(end.name, end.incarnation, number, heard, "", {})
+        self.said.append(said)
+        if not self.frozen and end.name not in self.mute:
+            self.on_way += [(self.now + LATENCY_S, name, said) for name in self.ends]
+
+    def _arrive(self) -> None:
+        due = [each for each in self.on_way if each[0] <= self.now]
+        self.on_way = [each for each in self.on_way if each[0] > self.now]
+        for _, name, said in due:
+            if name not in self.deaf and not self.frozen:
+                self.give(self.ends[name], said)
+
+    def give(self, end: End, said: Envelope) -> Receipt | None:
+        """Redis tells an end something."""
+        if not end.alive:
+            return None
+        if (said.cluster, said.incarnation) == (end.name, end.incarnation):
+            end.exchange.echo()
+            return None
+        receipt = end.exchange.receive(said, self.now)
+        end.receipts.append(receipt)
+        if receipt is Receipt.TAKEN:
+            end.hear(said.cluster, self.now)
+        return receipt
+
+    def _mesh(self, end: End, to: frozenset[str]) -> None:
+        for name in to:
+            if self.ends[name].alive:
+                end.by_mesh += 1
+                self.ends[name].hear(end.name, self.now)
+
+
+def air(phases: tuple[int, int, int] = (0, 7, 13)) -> Air:
+    """Return a ring that has run for a while."""
+    made = Air({name: End(name, phase) for name, phase in zip("abc", phases, strict=True)})
+    made.run(10)
+    return made
+
+
+def gap_s(made: Air, since: float) -> float:
+    """Return the longest time for which anybody heard nothing from somebody who lives."""
+    longest = 0.0
+    for end in made.ends.values():
+        for other, times in end.heard_at.items():
+            if end.alive and made.ends[other].alive:
+                late = [at for at in times if at >= since - INTERVAL_S]
+                pairs = itertools.pairwise([*late, made.now])
+                longest = max([longest, *(after - before for before, after in pairs)])
+    return longest
+
+
+PHASES = st.tuples(*[st.integers(0, 19)] * 3)
+
+
+@given(PHASES)
+def test_exchange_while_redis_works_nothing_goes_over_the_mesh(
+    phases: tuple[int, int, int],
+) -> None:
+    made = air(phases)
+    before = [end.by_mesh for end in made.ends.values()]
+    made.run(30)
+    assert [end.by_mesh for end in made.ends.values()] == before
+    assert all(end.exchange.way is Way.REDIS for end in made.ends.values())
+    assert made.down == []
+
+
+@given(PHASES, st.integers(0, 19), st.sampled_from(["freeze", "lost", "deaf", "mute", "cut"]))
+def test_exchange_when_a_part_of_redis_fails_nobody_is_silent_for_long(
+    phases: tuple[int, int, int], moment: int, failure: str
+) -> None:
+    made = air(phases)
+    made.run(moment / 20)
+    began = made.now
+    if failure == "freeze":
+        made.frozen = True
+    elif failure == "lost":
+        made.frozen = True
+        for end in made.ends.values():
+            end.exchange.lost(made.now)
+    else:
+        made.deaf |= {"b"} if failure in ("deaf", "cut") else set()
+        made.mute |= {"b"} if failure in ("mute", "cut") else set()
+    made.run(30)
+    assert made.down == []
+    assert gap_s(made, began) <= 2.5 * INTERVAL_S + LATENCY_S + STEP_S
+    hurt = "abc" if failure in ("freeze", "lost") else "b"
+    assert {name for name, end in made.ends.items() if end.exchange.way is Way.MESH} == set(hurt)
+    assert made.ends["a"].exchange.by_mesh >= {"b"} and made.ends["b"].exchange.by_mesh == {*"ac"}
+    # and back again
+    made.frozen, made.deaf, made.mute = False, set(), set()
+    for end in made.ends.values():
+        end.exchange.connected()
+    began = made.now
+    made.run(10)
+    assert all(end.exchange.way is Way.REDIS for end in made.ends.values())
+    assert all(not end.exchange.by_mesh for end in made.ends.values())
+    made.run(10)
+    assert made.down == [] and gap_s(made, began) <= 2.5 * INTERVAL_S + LATENCY_S + STEP_S
+
+
+@given(PHASES, st.integers(0, 19))
+def test_exchange_peer_that_dies_is_not_heard_any_more(
+    phases: tuple[int, int, int], moment: int
+) -> None:
+    made = air(phases)
+    made.run(moment / 20)
+    made.ends["c"].alive = False
+    made.run(5.1)  # the bound of a ring without Redis: three missed, then the next check
+    assert {each for each in made.down if each.endswith(": c")} == {"a: c", "b: c"}
+    assert made.ends["a"].exchange.way is Way.REDIS
+    assert made.ends["a"].exchange.by_mesh == {"c"}
+
+
+def test_exchange_late_echo_goes_over_the_mesh_but_is_no_fallback() -> None:
+    made = air()
+    before = made.ends["a"].by_mesh
+    made.frozen = True
+    made.run(1)
+    made.frozen = False
+    made.run(4)
+    assert made.ends["a"].by_mesh > before
+    assert made.ends["a"].exchange.way is Way.REDIS
+
+
+# -- what counts -----------------------------------------------------------------------------------
+
+
+def test_exchange_recorded_message_counts_once() -> None:
+    made = air()
+    last = [said for said in made.said if said.cluster == "b"][-2]
+    assert made.give(made.ends["a"], last) is Receipt.REPEATED
+
+
+@pytest.mark.parametrize("pause", [5, 25])
+def test_exchange_recording_of_a_dead_peer_counts_for_nobody(pause: int) -> None:
+    made = air()
+    recorded = [said for said in made.said if said.cluster == "c"]
+    made.ends["c"].alive = False
+    made.run(pause)
+    # neither for those who heard it, nor for one that is new and has seen nothing
+    made.ends["b"] = End("b", 7, "b2")
+    made.run(5)
+    for name in "ab":
+        heard = len(made.ends[name].heard_at["c"])
+        for said in recorded:
+            assert made.give(made.ends[name], said) in (Receipt.REPEATED, Receipt.UNPROVEN)
+        assert len(made.ends[name].heard_at["c"]) == heard
+
+
+def test_exchange_recording_of_an_earlier_process_does_not_replace_the_one_there() -> None:
+    made = air()
+    recorded = [said for said in made.said if said.cluster == "c"]
+    made.ends["c"] = End("c", 3, "c2")
+    made.run(10)
+    assert not made.ends["a"].exchange.by_mesh
+    for said in recorded:
+        assert made.give(made.ends["a"], said) is Receipt.UNPROVEN
+    made.run(10)
+    assert not made.ends["a"].exchange.by_mesh and made.ends["a"].receipts[-1] is Receipt.TAKEN
+
+
+def test_exchange_peer_that_is_new_is_taken_soon() -> None:
+    made = air()
+    made.ends["c"] = End("c", 3, "c2")
+    made.run(3)
+    assert made.ends["a"].receipts[-1] is Receipt.TAKEN
+    assert made.ends["c"].receipts[-1] is Receipt.TAKEN
+
+
+def test_exchange_cluster_of_another_ring_is_strange() -> None:
+    made = air()
+    assert made.give(made.ends["a"], Envelope("x", "x1", 1, {}, "", {})) is Receipt.STRANGE
+    assert made.give(made.ends["a"], Envelope("a", "a0", 1, {}, "", {})) is Receipt.REPEATED
+
+
+def test_exchange_peer_is_meshed_only_while_the_mesh_is_used() -> None:
+    made = air()
+    exchange = made.ends["a"].exchange
+    assert exchange.meshed_s("b", made.now) == 0
+    exchange.lost(made.now)
+    assert exchange.meshed_s("b", made.now + 3) == pytest.approx(3)
