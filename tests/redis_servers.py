@@ -40,6 +40,11 @@ class RedisServer(LocalServer):
         self.port = free_port()
         self._kind = kind
         self.settings: list[str] = []
+        self._pem: Path | None = None
+
+    def tls(self, pem: Path) -> None:
+        """Take connections with TLS only; the file holds certificate and key."""
+        self._pem = pem
 
     def start(self, *settings: str) -> None:
         """Start it; ``settings`` are lines of redis.conf."""
@@ -51,6 +56,9 @@ class RedisServer(LocalServer):
         conf = self.folder / "redis.conf"
         if not (self._kind == "redis-sentinel" and conf.exists()):  # which keeps its state there
             own = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder}"]
+            if self._pem is not None:
+                own[0] = f"port 0\ntls-port {self.port}\ntls-auth-clients no"
+                own += [f"tls-cert-file {self._pem}", f"tls-key-file {self._pem}"]
             if self._kind == "redis-server":
                 own += ['save ""', "appendonly no"]
             conf.write_text("\n".join([*own, *self.settings]) + "\n")
@@ -71,6 +79,8 @@ class RedisServer(LocalServer):
             contextlib.suppress(OSError),
             socket.create_connection(address, timeout=1) as line,
         ):
+            if self._pem is not None:
+                return True
             line.sendall(b"PING\r\n")
             return line.recv(100).startswith((b"+PONG", b"-NOAUTH"))
         return False
