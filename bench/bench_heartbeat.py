@@ -2,7 +2,8 @@
 
 Three processes with an operator door each tell each other that they live, as HAProcs do, and their
 processor time is read from /proc. The yardstick is the same three processes with the doors open
-and nobody sending. Rounds of both alternate, so that a busy machine slows both.
+and nobody sending. Rounds alternate, so that a busy machine slows all. Where there is a
+redis-server, the same three tell each other through one, too, whose own time is not counted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import shutil
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +26,7 @@ from pathlib import Path
 import uvloop
 
 from bench.report import Row, report
-from haproc.config.model import Address, ClusterConfig, Config, Membership
+from haproc.config.model import Address, ClusterConfig, Config, Membership, Redis, StateWay
 from haproc.doors.apps import waiting_app
 from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
@@ -40,7 +43,7 @@ SETTLE_S = 2.0
 BAR_PERCENT = 1.0
 
 
-def _config(folder: Path, sending: bool) -> Config:
+def _config(folder: Path, sending: bool, redis: str = "") -> Config:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in NAMES]
         for each in sockets:
@@ -53,7 +56,14 @@ def _config(folder: Path, sending: bool) -> Config:
     )
     rules = Membership() if sending else Membership(heartbeat_interval_s=3600, window_s=7200)
     return Config(
-        "bench", "memory:", clusters, "a-secret-of-usual-length", folder, membership=rules
+        "bench",
+        "memory:",
+        clusters,
+        "a-secret-of-usual-length",
+        folder,
+        membership=rules,
+        state=StateWay.REDIS if redis else StateWay.MESH,
+        redis=Redis(redis),
     )
 
 
@@ -120,9 +130,33 @@ def _answers(address: Address) -> bool:
     return True
 
 
-def _percent(folder: Path, sending: bool) -> float:
+@contextlib.contextmanager
+def _redis() -> Iterator[str]:
+    """Start a server and return its URL; "" where there is no program for it."""
+    program = shutil.which("redis-server") or shutil.which("redis-check-rdb")
+    if program is None:
+        yield ""
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = Address("127.0.0.1", probe.getsockname()[1])
+    process = subprocess.Popen(
+        ["redis-server", "--bind", address.host, "--port", str(address.port), "--save", ""],
+        executable=program,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        while not _answers(address):
+            time.sleep(0.05)
+        yield f"redis://{address.host}:{address.port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _percent(folder: Path, sending: bool, redis: str = "") -> float:
     """Return percent of a core, of three processes together."""
-    with _ring(_config(folder, sending), len(NAMES) - 1 if sending else 0) as pids:
+    with _ring(_config(folder, sending, redis), len(NAMES) - 1 if sending else 0) as pids:
         before, began = sum(map(_cpu_s, pids)), time.monotonic()
         time.sleep(ROUND_S)
         return 100 * (sum(map(_cpu_s, pids)) - before) / (time.monotonic() - began)
@@ -130,11 +164,11 @@ def _percent(folder: Path, sending: bool) -> float:
 
 def main() -> None:
     """Measure and report."""
-    with tempfile.TemporaryDirectory() as folder:
-        rounds = [
-            [_percent(Path(folder), sending) for sending in (True, False)] for _ in range(ROUNDS)
-        ]
-    beating, idle = (statistics.median(side) for side in zip(*rounds, strict=True))
+    with tempfile.TemporaryDirectory() as name, _redis() as redis:
+        folder = Path(name)
+        kinds = [(True, ""), (False, ""), *([(True, redis)] if redis else [])]
+        rounds = [[_percent(folder, *kind) for kind in kinds] for _ in range(ROUNDS)]
+    beating, idle, *published = (statistics.median(side) for side in zip(*rounds, strict=True))
     rules = Membership()
     per_s = len(NAMES) * (len(NAMES) - 1)
     messages = per_s * (1 / rules.heartbeat_interval_s + 1 / rules.report_interval_s)
@@ -145,6 +179,7 @@ def main() -> None:
             Row("the same, beyond idle", "% of a core", beating - idle, "the bar", BAR_PERCENT),
             Row("messages", "1/s", messages),
             Row("one message, both sides", "us", (beating - idle) / messages * 1e4),
+            *(Row("through Redis", "% of a core", p, "the mesh", beating) for p in published),
         ],
     )
     print(f"\n  load average {os.getloadavg()[0]:.1f}")
