@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dmq import Json
@@ -92,6 +93,8 @@ class Maintenance:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
             raise refused(NOT_NOW, f"it is not drained: {error}", "see state_dir") from error
 
     def _check_name(self, cluster: str) -> None:

@@ -40,6 +40,8 @@ from haproc.route.model import Answer, Freshness, Outcome, Request, RequestError
 
 STATEMENTS_KEPT_MAX: Final = 10_000
 """Finished statements remembered, whatever their size; chosen, not measured."""
+FETCH_PAUSE_MAX_S: Final = 30.0
+"""Who has asked for nothing of a result for so long does not keep a drain; chosen, not measured."""
 _CANCEL_WAIT_S: Final = 5.0
 
 
@@ -163,6 +165,7 @@ class Board:
                 f"this HAProc has no statement {statement_id[:128]!r}",
                 "statements are kept by the HAProc that ran them, for a limited time",
             )
+        execution.asked_s = time.monotonic()
         return execution
 
     def find_link(self, secret: str, user: str) -> Execution:
@@ -175,6 +178,7 @@ class Board:
                 "this link is not valid, or no longer",
                 "ask for the statement's chunk again to get a new link",
             )
+        execution.asked_s = time.monotonic()
         return execution
 
     def delivered(self, execution: Execution, index: int) -> None:
@@ -184,9 +188,11 @@ class Board:
             self._delivered[execution.id] = execution
 
     def unfetched(self) -> int:
-        """Return how many kept results their clients have not fetched wholly."""
+        """Return how many kept results clients are still fetching, or may be about to."""
         self.purge()
-        return sum(1 for execution in self._finished.values() if execution.undelivered)
+        since_s = time.monotonic() - FETCH_PAUSE_MAX_S
+        kept = self._finished.values()
+        return sum(1 for execution in kept if execution.undelivered and execution.asked_s > since_s)
 
     def purge(self) -> None:
         """Forget what has expired."""
@@ -321,7 +327,7 @@ class Board:
         kept_s = self._limits.results_kept_s
         # The text may be 64 MiB long; from here on the fingerprint stands for it.
         execution.request = dataclasses.replace(execution.request, statement="")
-        execution.expires_s = now_s + kept_s
+        execution.asked_s, execution.expires_s = now_s, now_s + kept_s
         execution.expires_at = datetime.now(UTC) + timedelta(seconds=kept_s)
         execution.undelivered = set(range(len(execution.kept.chunks)))
         self.store.charge(execution.kept, OVERHEAD_BYTES)

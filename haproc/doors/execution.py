@@ -56,6 +56,8 @@ class Execution:
     undelivered: set[int] = field(default_factory=set)
     """Chunks that the client has not fetched yet."""
     link_secret: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    asked_s: float = 0.0
+    """When its client asked for it, or a part of its result, last."""
     expires_s: float = 0.0
     expires_at: datetime | None = None
     waiters: int = 0

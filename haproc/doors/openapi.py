@@ -325,7 +325,7 @@ def document() -> dict[str, Any]:
             "title": "HAProc",
             "version": __version__,
             "description": "The client door takes statements and is open only while the cluster "
-            "serves; the operator door is always open.",
+            "serves or drains; the operator door is always open.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "tags": [{"name": CLIENT}, {"name": OPERATOR}],

@@ -397,7 +397,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         reason=TEXT,
         drained=_BOOLEAN,
         under_way=described(COUNT, "Requests of clients."),
-        unfetched=described(COUNT, "Kept results that were not fetched wholly."),
+        unfetched=described(COUNT, "Kept results that clients are still fetching."),
     ),
     "PeerAnswer": {"type": "object", "description": "Between HAProcs of one version."},
 }

@@ -14,6 +14,7 @@ from dmq.memory import MemoryLog, MemoryStore
 from haproc.cli import queue
 from haproc.cli.main import _parser
 from haproc.config.model import Limits, Timeouts
+from haproc.doors import board as boards
 from haproc.doors.apps import BOARD
 from haproc.doors.errors import NOT_NOW, refused
 from haproc.doors.status import Readiness
@@ -161,6 +162,21 @@ async def test_results_kept_by_a_drained_haproc_are_served_and_counted_until_fet
         assert (await rig.get(f"/api/2.0/sql/statements/{said['statement_id']}"))["status"] == {
             "state": "SUCCEEDED"
         }
+
+
+async def test_result_that_nobody_asks_for_any_more_does_not_keep_a_drain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with door(tmp_path) as rig:
+        board = rig.app[BOARD]
+        said = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
+        monkeypatch.setattr(boards, "FETCH_PAUSE_MAX_S", 0.0)
+        assert board.unfetched() == 0
+        monkeypatch.setattr(boards, "FETCH_PAUSE_MAX_S", 3600.0)
+        assert board.unfetched() == 1
+        (link,) = said["result"]["external_links"]
+        async with rig.http.get(link["external_link"]) as response:
+            assert response.status == 200, "it is kept all the same"
 
 
 async def test_request_under_way_when_drained_is_answered_and_its_repetition_joins_it(

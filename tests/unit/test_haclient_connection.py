@@ -34,6 +34,9 @@ from haclient import Failover, FailureKind, Outcome
 BIG = pa.table({"n": pa.array(range(20_000), pa.int32())})
 UNAVAILABLE = failing(503, "availability", "HAPROC_NOT_READY")
 
+PATIENT_S = 10.0
+"""These servers share a busy machine's time with their clients; test_haclient_frozen has others."""
+
 
 async def settle(value: Any) -> Any:
     """Await what the asyncio form returns; the blocking one has done it already."""
@@ -71,6 +74,7 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
 
     def open_(servers: list[Server], **options: Any) -> Any:
         form = haclient if request.param == "sync" else haclient.aio
+        options = {"silence_s": PATIENT_S, **options}
         opened.append(form.connect([server.url for server in servers], **options))
         return opened[-1]
 
