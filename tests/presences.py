@@ -137,10 +137,6 @@ class Watch:
                     if peer.standing is not Standing.HEARD:
                         self.missing.append(f"{here.name}: {name} is {peer.standing}")
 
-    def forget(self) -> None:
-        """Begin anew with the longest time between beats."""
-        self.gap_s = 0.0
-
     async def end(self) -> list[str]:
         """Return whom somebody did not hear."""
         self._task.cancel()

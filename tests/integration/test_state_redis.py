@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from haproc.config.model import Redis
+from haproc.config.model import Redis, StateWay
 from haproc.membership.judgement import Standing
 from haproc.membership.redis_channel import channel_of, key_of
-from tests.presences import RULES, Here, Watch, presences, ring_config, until
+from tests.presence_process import wait_until
+from tests.presences import RULES, WITHIN_S, Here, Watch, presences, ring_config, until
 from tests.redis_servers import RedisServer, running
 
 TLS = Path(__file__).parent / "tls"
@@ -84,7 +85,10 @@ async def test_redis_lost_the_mesh_takes_over_unnoticed_and_gives_back(
         assert await watch.end() == []
         assert metric(ring["a"], "haproc_redis_fallbacks_total") == 1
         assert metric(ring["a"], 'haproc_transport{way="redis"}') == 1
-        print(f"{how}: over the mesh after {took_s * 1000:.0f} ms")
+        print(
+            f"{how}: over the mesh after {took_s * 1000:.0f} ms, never more than "
+            f"{watch.gap_s / RULES.heartbeat_interval_s:.1f} intervals without a heartbeat"
+        )
 
 
 async def test_redis_away_from_the_start_is_used_when_it_comes(tmp_path: Path) -> None:
@@ -95,6 +99,24 @@ async def test_redis_away_from_the_start_is_used_when_it_comes(tmp_path: Path) -
             assert "onnect" in str(ring["a"].presence.transport()["reason"])
             await asyncio.to_thread(server.start)
             await until(lambda: carried_by("redis", ring))
+
+
+async def test_haproc_without_redis_hears_and_is_heard_by_those_with_it(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """As while a ring changes from one to the other, HAProc by HAProc."""
+    config = ring_config(tmp_path, settings(redis))
+    plain = Here(dataclasses.replace(config, state=StateWay.MESH, redis=Redis()), "c")
+    await plain.open()
+    try:
+        async with presences(config, "ab") as ring:
+            await until(lambda: all(here.heard for here in (plain, *ring.values())))
+            wanted = {"b": "redis", "c": "mesh"}
+            await until(lambda: ring["a"].presence.transport()["peers"] == wanted)
+            assert plain.presence.transport()["peers"] == {"a": "mesh", "b": "mesh"}
+            assert all(here.heard for here in (plain, *ring.values()))
+    finally:
+        await plain.aclose()
 
 
 async def test_redis_cut_off_from_one_alone_disturbs_nobody(
@@ -186,8 +208,9 @@ async def test_redis_that_is_emptied_forgets_nothing_that_matters(
         watch = Watch(ring)
         await asyncio.to_thread(redis.cli, "FLUSHALL")
         key = key_of("demo", "a")
-        await until(lambda: redis.cli("EXISTS", key) == "1")
-        assert await watch.end() == [] and carried_by("redis", ring)
+        await asyncio.to_thread(wait_until, lambda: redis.cli("EXISTS", key) == "1")
+        assert await watch.end() == []
+        await until(lambda: carried_by("redis", ring))
 
 
 async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
@@ -201,14 +224,15 @@ async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
         forged = recorded.replace('"cursor":40', '"cursor":41')
         members = ring["a"].presence.members
 
-        def down() -> bool:
+        def forge() -> None:
             redis.cli("PUBLISH", channel, recorded)
             redis.cli("PUBLISH", channel, forged)
             redis.cli("PUBLISH", channel, "hello")
             redis.cli("SET", key, forged)
-            return members.peers()["c"].standing is Standing.DOWN
 
-        await until(down)
+        async with asyncio.timeout(WITHIN_S):
+            while members.peers()["c"].standing is not Standing.DOWN:
+                await asyncio.to_thread(forge)
         report = members.peers()["c"].report
         assert report is not None and report.cursor == 40
         assert metric(ring["a"], 'haproc_redis_refused_total{reason="strange"}') >= 2
@@ -265,7 +289,7 @@ async def test_redis_master_that_fails_is_followed_to_the_next_one(tmp_path: Pat
                 "sentinel down-after-milliseconds ring 1000",
                 "sentinel failover-timeout ring 5000",
             )
-        await until(lambda: _ready(sentinels[0]))
+        await asyncio.to_thread(wait_until, lambda: _ready(sentinels[0]))
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
         redis = Redis(url=f"redis+sentinel://{hosts}/ring")
         async with presences(ring_config(tmp_path, redis)) as ring:
@@ -275,7 +299,8 @@ async def test_redis_master_that_fails_is_followed_to_the_next_one(tmp_path: Pat
             first.signal(signal.SIGSTOP)
             await until(lambda: carried_by("mesh", ring))
             took_s = await until(lambda: carried_by("redis", ring), within_s=60)
-            assert second.cli("EXISTS", key_of("demo", "a")) == "1"
+            kept = await asyncio.to_thread(second.cli, "EXISTS", key_of("demo", "a"))
+            assert kept == "1"
             sentinels[0].signal(signal.SIGCONT)
             first.signal(signal.SIGCONT)
             await asyncio.sleep(2 * RULES.check_interval_s)
