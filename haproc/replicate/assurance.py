@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from dmq import Json
+from dmq import Json, LogUnavailableError
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Membership, Writes
 from haproc.failure import FailureKind, Outcome, RequestError
 from haproc.membership.insync import Place
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import HOPELESS
-from haproc.replicate.concern import Requirement
+from haproc.replicate.concern import Judgement, Requirement
 from haproc.replicate.core import Core
 
 _UNFINISHED_MAX: Final = 1000
@@ -161,18 +161,34 @@ class Assurance:
         while True:
             applied = self._applied(wait.offset)
             judged = requirement.judge(self._in_sync(), applied)
-            if judged.fulfilled:
+            if judged.fulfilled and await self._believable(requirement, applied, deadline_s):
                 return applied
             wait.waiting_for = judged.waiting_for
             now = self._clock()
             hopeful = now + self._patience_s
             patient_until = float("inf") if judged.possible else min(patient_until, hopeful)
             if now >= min(deadline_s, patient_until) or self._core.out_of_service.is_set():
-                raise self._not_met(wait, requirement, judged.possible)
+                raise self._not_met(wait, requirement, judged)
             for peer in judged.waiting_for - self._asking:
                 self._asking.add(peer)
                 self._core.spawn(self._ask(peer))
             await self._next(min(now + self._interval_s, deadline_s))
+
+    async def _believable(
+        self, requirement: Requirement, applied: frozenset[str], deadline_s: float
+    ) -> bool:
+        """Whether those who have not applied it may be taken for gone: is it not we who are?
+
+        Who is cut off hears nobody, but does not reach the log either; it answers now, or nobody
+        is done without.
+        """
+        if requirement.concern is not WriteConcern.ALL or len(applied) == requirement.clusters:
+            return True
+        with suppress(LogUnavailableError, TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                await self._core.once(self._core.log.end)
+                return True
+        return False
 
     async def _next(self, until_s: float) -> None:
         """Wait for news, but not for ever: peers come and go without any."""
@@ -222,11 +238,13 @@ class Assurance:
                 applied.add(name)
         return frozenset(applied)
 
-    def _not_met(self, wait: _Wait, requirement: Requirement, possible: bool) -> RequestError:
+    def _not_met(self, wait: _Wait, requirement: Requirement, judged: Judgement) -> RequestError:
         core, applied = self._core, self._applied(wait.offset)
         if core.out_of_service.is_set():
             why = f"this cluster is {core.state.value} meanwhile"
-        elif possible:
+        elif judged.fulfilled:
+            why = "the log does not answer, so the others may be there and only not be heard here"
+        elif judged.possible:
             why = f"{_names(wait.waiting_for)} did not apply it in time"
         else:
             in_sync = _names(self._in_sync()) or "none"

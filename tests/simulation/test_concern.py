@@ -219,6 +219,19 @@ def test_origin_that_leaves_service_while_it_waits_sends_the_client_on() -> None
     tell_on_table(tell)
 
 
+def test_origin_that_is_cut_off_does_not_take_the_others_for_gone() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.at("a", Step.APPLY_BEFORE, lambda node: stage.ring.cut.add("a"))
+        for name in "bc":
+            stage.node(name).spark.held.add("t")
+        with pytest.raises(RequestError) as told:
+            await write(stage, "a", "one", ALL)
+        assert told.value.outcome is Outcome.UNKNOWN
+        assert holds(stage.node("a"), "one") and not holds(stage.node("b"), "one")
+
+    tell_on_table(tell)
+
+
 def test_returning_cluster_catches_up_first_and_then_counts_again() -> None:
     async def tell(stage: Stage) -> None:
         stage.ring.in_sync_lag_max = 20
