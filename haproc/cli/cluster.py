@@ -21,6 +21,7 @@ from haproc.cli import output
 from haproc.cli.nodes import read_config
 from haproc.cli.queue import Asker, AskError
 from haproc.cli.rings import guarded, progress_since
+from haproc.config.check import NAME
 from haproc.config.edit import EditError, add_cluster, changed_as_meant, remove_cluster
 from haproc.config.errors import ConfigError
 from haproc.config.load import load_text
@@ -131,6 +132,8 @@ def _names(config: Config) -> list[str]:
 
 def _described(options: argparse.Namespace, local: bool) -> dict[str, Any]:
     """Return the new cluster as the configuration file describes it."""
+    if not NAME.fullmatch(options.name):
+        raise EditError(f"{options.name!r} must be 1 to 63 letters, digits, '.', '_' or '-'")
     if local:
         return new_cluster(options.folder, options.name)
     missing = [name for name in ("listen", "peer", "spark") if getattr(options, name) is None]

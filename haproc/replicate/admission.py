@@ -75,8 +75,10 @@ class Admission:
         core.identity = dataclasses.replace(core.identity, ring_order=order)
         logger.info("%s: the ring's members are %s", core.me, ", ".join(names))
         out = f"the ring has no cluster {core.me} since offset {enrolled.offset} of its log"
-        core.update(removed="" if core.me in names else out)
-        core.moved.set()
+        removed = "" if core.me in names else out
+        if removed != core.condition.removed:
+            # One that is taken back applies what it missed before it serves again.
+            core.update(removed=removed, caught_up=False)
         self.on_members(members)
 
     async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
@@ -164,7 +166,10 @@ class Admission:
         """Return who took part so far and is not named in the configuration."""
         core = self._core
         named = {each.name for each in self._members()}
-        return (frozenset(await core.log.cursors()) | core.claims.clusters) - named
+        try:
+            return (frozenset(await core.log.cursors()) | core.claims.clusters) - named
+        except LogError as error:
+            raise _unavailable(error) from error
 
     async def _no_strangers(self, joining: str) -> None:
         """The first record must not leave out a cluster that this HAProc's file does not name."""

@@ -236,16 +236,19 @@ def test_removed_cluster_stops_and_the_log_is_trimmed_without_it() -> None:
     story(tell, limits=SHORT)
 
 
-def test_removed_cluster_that_is_taken_back_in_time_goes_on_where_it_was() -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_removed_cluster_that_is_taken_back_in_time_goes_on_where_it_was(restarted: bool) -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
         await stage.ready(*"abc")
         await leave(stage, "c")
         await writes(stage, 10)
-        stage.node("c").kill()
-        stage.node("c").start()
+        if restarted:
+            stage.node("c").kill()
+            stage.node("c").start()
         await stage.until(lambda: stage.alive_state("c") is State.REMOVED)
         await join(stage, "c", "b")
+        await stage.until(lambda: stage.state("c") is State.RECOVERING)
         await stage.settle()
 
     story(tell, limits=SHORT)
