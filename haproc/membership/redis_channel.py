@@ -100,6 +100,9 @@ class RedisChannel:
                 await self._live()
             except (RedisError, OSError, TimeoutError) as error:
                 self._on_change(self._reason(error))
+            except Exception as error:  # a fault of ours: the mesh carries, and it is tried again
+                logger.exception("%s: the channel in Redis failed", self._key)
+                self._on_change(self._reason(error))
             if asyncio.get_running_loop().time() - began > 2 * self._patience_s:
                 pause_s = self._pause_s
             await asyncio.sleep(pause_s)
