@@ -1,0 +1,100 @@
+"""A real ring's log is trimmed; a dead cluster holds that back, until it is removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from dmq.opening import open_log
+from haproc.cli.main import main
+from haproc.config.kafka import kafka_options
+from haproc.replicate.operation import Failure, FailureReport, to_record
+from tests.rig import Rig
+
+pytestmark = [pytest.mark.spark, pytest.mark.logs("kafka")]
+
+WINDOW = 60
+WITHIN_S = 60.0
+SOON = {
+    "limits": {
+        "window_records": WINDOW,
+        "look_ahead_records_max": WINDOW,
+        "batch_operations_max": WINDOW,
+    },
+    "trim": {"interval_s": 0.3, "keep_records": 1, "keep_s": 0.001},
+}
+"""Nothing is kept beyond a window so short that a test can fill it."""
+
+
+async def fill(rig: Rig) -> None:
+    """Put more into the log than the window holds: what a replaced process says is passed over."""
+    config = rig.ring.config
+    log = await open_log(config.log, kafka=kafka_options(config))
+    try:
+        void = FailureReport(0, "a", -1, Failure("", "", ""))
+        await log.append([to_record(void)] * (2 * WINDOW))
+    finally:
+        await log.close()
+
+
+def start_anew(rig: Rig, text: str) -> None:
+    """Have all HAProcs read another configuration."""
+
+    async def restart() -> None:
+        await asyncio.gather(*(rig.ring.stop_haproc(name) for name in "abc"))
+        rig.ring.file.write_text(text)
+        await asyncio.gather(*(rig.ring.start_haproc(name) for name in "abc"))
+
+    asyncio.run(restart())
+
+
+@pytest.fixture
+def trimmed(rig: Rig) -> Iterator[Rig]:
+    """The ring, with its log trimmed as soon as it may be."""
+    before = rig.ring.file.read_text()
+    asyncio.run(fill(rig))
+    rig.settled()
+    start_anew(rig, yaml.safe_dump({**yaml.safe_load(before), **SOON}, sort_keys=False))
+    try:
+        yield rig
+    finally:
+        start_anew(rig, before)
+
+
+def trim(rig: Rig, name: str = "a") -> dict[str, Any]:
+    return dict(rig.status(name)["trim"])
+
+
+def test_log_is_trimmed_and_a_dead_cluster_holds_it_back_until_it_is_removed(trimmed: Rig) -> None:
+    rig, config = trimmed, ("--config", str(trimmed.ring.file))
+    table = rig.table()
+    rig.run(f"INSERT INTO {table} VALUES (1, 'x')")
+    end = rig.log_end()
+    rig.wait(lambda: trim(rig)["log_start"] == end - WINDOW, WITHIN_S)
+
+    cursor = rig.status("c")["cursor"]
+    rig.ring.kill("c", "haproc")
+    for n in range(4):
+        rig.run(f"INSERT INTO {table} VALUES ({n}, 'y')", "ab")
+    rig.wait(lambda: all(trim(rig, name)["held_by"] == "c" for name in "ab"), WITHIN_S)
+    assert trim(rig)["log_start"] <= cursor - WINDOW
+
+    assert main(["cluster", "remove", "c", *config, "--yes"]) == 0
+    rig.wait(lambda: trim(rig)["log_start"] > cursor - WINDOW, WITHIN_S)
+    for name in "ab":
+        assert [each["name"] for each in rig.status(name)["clusters"]] == ["a", "b"]
+
+    # It is taken back while the log still has what it missed, and goes on where it was.
+    c = rig.ring.config.cluster("c")
+    where = ["--listen", c.listen, "--peer", c.peer]
+    addresses = [each if isinstance(each, str) else f"{each.host}:{each.port}" for each in where]
+    spark = ["--spark", f"sc://127.0.0.1:{c.spark.port}", "--spark-token-file", "secrets/c"]
+    assert main(["cluster", "add", "c", *config, *addresses, *spark]) == 0
+    rig.start("c")
+    rig.settled()
+    assert [each["name"] for each in rig.status("a")["clusters"]] == ["a", "b", "c"]
+    rig.check_equal(table)
