@@ -26,6 +26,7 @@ from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.engine.interface import Applied, EngineAddress, Settings, TableState
 from haproc.membership.http_peers import HttpPeers
+from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
 from haproc.ring.server import free_port
@@ -36,6 +37,7 @@ from haproc.route.service import RingService
 from tests.unit.door_rig import (
     STATEMENTS,
     WAIT_S,
+    CannedDrains,
     CannedMembers,
     CannedOperators,
     CannedStatus,
@@ -112,6 +114,7 @@ class HAProc:
             self.replica,
             self.spark,  # type: ignore[arg-type]
             Rules.builtin(),
+            assurance=Assurance(self.replica.core, config.writes, config.membership, dict),
             defaults=Settings(),
             fanout_parallel=False,
             reads=Reading(
@@ -126,6 +129,7 @@ class HAProc:
             name,
             self.replica,
             CannedOperators(),
+            CannedDrains(),
             status,
             self.metrics,
             heartbeats,
