@@ -27,6 +27,7 @@ from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Settings
+from haproc.failure import log_away
 from haproc.faults import trace_from
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.state import SERVING, State
@@ -94,7 +95,7 @@ class Node:
         try:
             return await self._try_log()
         except LogUnavailableError as error:
-            waiting = WaitingForLog(config, self._name, self._incarnation, _log_away(error))
+            waiting = WaitingForLog(config, self._name, self._incarnation, log_away(error))
         logger.warning("%s waits for its log: %s", self._name, waiting.reason)
         self._metrics.state(State.STARTING.value)
         app = waiting_app(config, self._name, waiting, self._metrics)
@@ -108,7 +109,7 @@ class Node:
                 try:
                     return await self._try_log()
                 except LogUnavailableError as error:
-                    waiting.reason = _log_away(error)
+                    waiting.reason = log_away(error)
         finally:
             await door.aclose()
 
@@ -256,7 +257,3 @@ class Node:
             return self._replica.core.state.value
         view = self._watch.view.get(name, {})
         return view.get("state") or "" if view.get("alive") else ""
-
-
-def _log_away(error: LogUnavailableError) -> str:
-    return f"the log cannot be reached: {error}"
