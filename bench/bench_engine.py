@@ -20,7 +20,7 @@ from pyspark.sql.connect.session import SparkSession
 from bench.report import Row, report
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
-from haproc.ring.server import free_port
+from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 
 SELECTS = 60

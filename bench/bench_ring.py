@@ -210,7 +210,10 @@ def recovery(ring: LocalRing, queued: int) -> list[Row]:
     """
     rows: list[Row] = []
     last = ring.names[-1]
-    for table, killed in (("missed", ("haproc",)), ("missed_all", ("haproc", "spark"))):
+    for table, killed, since in (
+        ("missed", ("haproc",), "a killed HAProc, after its start"),
+        ("missed_all", ("haproc", "spark"), "HAProc and Spark, both killed, after Spark's answer"),
+    ):
         with haclient.connect(ring.urls) as connection:
             connection.execute(
                 f"CREATE TABLE {table} (id BIGINT, name STRING, price DOUBLE) USING delta"
@@ -221,17 +224,8 @@ def recovery(ring: LocalRing, queued: int) -> list[Row]:
         answered, applying = asyncio.run(_come_back(ring, last))
         wrong = differences(asyncio.run(contents(ring.config, [table])))
         assert not wrong, wrong
-        who = "a killed HAProc" if killed == ("haproc",) else "HAProc and Spark, both killed,"
-        since = "the HAProc's start" if killed == ("haproc",) else "the Spark's first answer"
-        rows.append(
-            Row(
-                f"{who} that missed {queued:,} operations: runs its first, after {since}",
-                "s",
-                applying - answered,
-                "bar",
-                RECOVERY_BAR_S,
-            )
-        )
+        what = f"the first of {queued:,} missed operations begins: {since}"
+        rows.append(Row(what, "s", applying - answered, "bar", RECOVERY_BAR_S))
     return rows
 
 

@@ -99,23 +99,34 @@ class _NoBytes(logging.Filter):
         return record.levelno > logging.DEBUG
 
 
-class _BootstrapFailure(logging.Filter):
-    """Notes why no broker could be reached, which kafka-python tells its log, not its caller."""
+class BootstrapFailure(logging.Filter):
+    """Notes why no broker could be reached, which kafka-python tells its log, not its caller.
+
+    Of several attempts the one that says most counts: a broker that refuses a password often
+    just hangs up, and the last attempt is cut short by the deadline.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.last: Exception | None = None
+        self.found: Exception | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Bootstrap connection") and isinstance(record.args, tuple):
-            self.last = next((each for each in record.args if isinstance(each, Exception)), None)
-        return logging.getLogger("kafka.net").isEnabledFor(record.levelno)
+            for error in record.args:
+                if isinstance(error, Exception) and _says(error) >= _says(self.found):
+                    self.found = error
+        return True
 
 
-_bootstrap_failure: Final = _BootstrapFailure()
+def _says(error: Exception | None) -> int:
+    """Return how much a failed attempt tells about what is wrong."""
+    if error is None or isinstance(error, kafka_errors.RequestTimedOutError):
+        return 0
+    return 2 if isinstance(error, _REFUSED) else 1
+
+
+_bootstrap_failure: Final = BootstrapFailure()
 logging.getLogger("kafka.net.manager").addFilter(_bootstrap_failure)
-# Else what is not shown would not be made either.
-logging.getLogger("kafka.net.manager").setLevel(logging.WARNING)
 logging.getLogger("kafka.net.connection").addFilter(_NoCredentials())
 logging.getLogger("kafka.protocol.parser").addFilter(_NoBytes())
 logging.getLogger("kafka.coordinator.consumer").addFilter(_NoPending())
@@ -268,15 +279,15 @@ class Clients:
 def _made_admin(settings: Mapping[str, object]) -> Any:
     """Return a new admin client; one that fails to begin leaves nothing behind."""
     admin = KafkaAdminClient.__new__(KafkaAdminClient)
-    _bootstrap_failure.last = None
+    _bootstrap_failure.found = None
     try:
         admin.__init__(**settings)
     except BaseException as error:
         # Its thread runs already, but ``close`` leaves alone what did not begin.
         admin._closed = False
         close_quietly(admin)
-        if isinstance(error, kafka_errors.KafkaTimeoutError) and _bootstrap_failure.last:
-            raise _bootstrap_failure.last from None
+        if isinstance(error, kafka_errors.KafkaTimeoutError) and _bootstrap_failure.found:
+            raise _bootstrap_failure.found from None
         raise
     return admin
 

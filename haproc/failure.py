@@ -51,6 +51,11 @@ class RequestError(Exception):
         self.offset = offset
 
 
-def words_of(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """Return what an error says; a deadline that has passed says nothing by itself."""
     return str(error) or "no answer in time"
+
+
+def log_away(error: Exception) -> str:
+    """Return what is told of a HAProc while its log is away."""
+    return f"the log cannot be reached: {message_of(error)}"

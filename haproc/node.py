@@ -29,6 +29,7 @@ from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Settings
+from haproc.failure import log_away
 from haproc.faults import trace_from
 from haproc.maintenance import Maintenance
 from haproc.membership.http_peers import HttpPeers
@@ -112,7 +113,7 @@ class Node:
         try:
             return await self._try_log()
         except LogUnavailableError as error:
-            waiting = WaitingForLog(config, self._name, self._presence, _log_away(error))
+            waiting = WaitingForLog(config, self._name, self._presence, log_away(error))
         logger.warning("%s waits for its log: %s", self._name, waiting.reason)
         self._metrics.state(State.STARTING.value)
         heartbeats = self._presence.door
@@ -127,7 +128,7 @@ class Node:
                 try:
                     return await self._try_log()
                 except LogUnavailableError as error:
-                    waiting.reason = _log_away(error)
+                    waiting.reason = log_away(error)
         finally:
             await door.aclose()
 
@@ -333,7 +334,3 @@ class Node:
             core.log_seen,
             core.log_lost,
         )
-
-
-def _log_away(error: LogUnavailableError) -> str:
-    return f"the log cannot be reached: {error}"

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from dmq import Json, LogError, TrimmedError
 from haproc.config.model import Address
-from haproc.failure import FailureKind, RequestError, words_of
+from haproc.failure import FailureKind, RequestError, message_of
 from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.roster import Enrolled, Member, disagreement
 from haproc.membership.state import State
@@ -222,7 +222,7 @@ def _refused(message: str, hint: str = "") -> RequestError:
 def _unavailable(error: Exception) -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
-        f"the log did not take or give the record in time: {words_of(error)}",
+        f"the log did not take or give the record in time: {message_of(error)}",
         error_class="HAPROC_LOG_UNAVAILABLE",
         outcome=WriteOutcome.UNKNOWN,
         hint="try again: what was done already stays done",

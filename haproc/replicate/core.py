@@ -25,6 +25,7 @@ from dmq import (
 )
 from haproc.config.model import Limits, Timeouts
 from haproc.engine.interface import Engine
+from haproc.failure import log_away
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.roster import Enrolled, Member
@@ -381,9 +382,9 @@ class Core:
         if not self.condition.log_up:
             self.update(log_up=True, log_error="")
 
-    def log_failed(self, why: str) -> None:
+    def log_failed(self, error: Exception) -> None:
         """The log is away."""
-        self.update(log_up=False, log_error=f"the log cannot be reached: {why}")
+        self.update(log_up=False, log_error=log_away(error))
 
     async def reaching(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call the log until it answers; other errors than its absence are raised.
@@ -403,7 +404,7 @@ class Core:
         try:
             result = await call()
         except LogUnavailableError as error:
-            self.log_failed(str(error))
+            self.log_failed(error)
             raise
         self.log_reached_at = asyncio.get_running_loop().time()
         return result

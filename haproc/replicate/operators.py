@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dmq import Entry, Json, LogError, TrimmedError
 from haproc.engine.interface import RowsWrite
-from haproc.failure import FailureKind, RequestError, words_of
+from haproc.failure import FailureKind, RequestError, message_of
 from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.checks import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
@@ -135,7 +135,7 @@ class Operators:
         except TrimmedError as error:
             _refuse(NOT_FOUND, str(error))
         except (LogError, TimeoutError) as error:
-            raise _unavailable(f"the log cannot be read: {words_of(error)}") from error
+            raise _unavailable(f"the log cannot be read: {message_of(error)}") from error
         if not entries or entries[0].offset != offset:
             _refuse(NOT_FOUND, f"the log has nothing at offset {offset}", "see haproc queue list")
         message = from_record(entries[0].record)
@@ -211,7 +211,7 @@ class Operators:
             async with asyncio.timeout(core.timeouts.append_s):
                 (offset,) = await core.log.append([to_record(message)])
         except (LogError, TimeoutError) as error:
-            raise _unavailable(f"the log did not take the record: {words_of(error)}") from error
+            raise _unavailable(f"the log did not take the record: {message_of(error)}") from error
         return offset
 
     # -- what the log says -----------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TypeVar
 from dmq import Json, LogError, LogUnavailableError, RecordTooLargeError
 from haproc.config.model import LANES_MAX
 from haproc.engine.errors import EngineError
-from haproc.failure import FailureKind, RequestError, words_of
+from haproc.failure import FailureKind, RequestError, message_of
 from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.replicate import assurance
@@ -306,11 +306,10 @@ class Replica:
                 hint="split it into several operations",
             ) from error
         except (LogError, TimeoutError) as error:
-            why = words_of(error)
-            core.log_failed(why)
+            core.log_failed(error)
             raise RequestError(
                 FailureKind.AVAILABILITY,
-                f"the log did not take the operation: {why}",
+                f"the log did not take the operation: {message_of(error)}",
                 error_class="HAPROC_LOG_UNAVAILABLE",
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask again with the same request_id",

@@ -23,7 +23,8 @@ import yaml
 
 from haproc.ring import runtime
 from haproc.ring.broker_settings import LOG_SETTINGS, Ports, java_options, server_settings
-from haproc.ring.server import LocalServer, free_port, is_taken
+from haproc.ring.ports import free_ports, wait_free
+from haproc.ring.server import LocalServer
 
 START_TIMEOUT_S = 60.0
 """Chosen: one node was up in 1.8 s, three at once on two cores in 4.7 s."""
@@ -103,7 +104,7 @@ class LocalBroker(LocalServer):
     def _launch(self) -> None:
         # Its own listener answers before it finds out that it cannot have the clients'.
         for port in (self.ports.client, self.ports.broker, self.ports.controller):
-            if is_taken(port):
+            if not wait_free("127.0.0.1", port):
                 raise BrokerStartError(
                     f"Kafka {self.name} can't listen on 127.0.0.1:{port}: another process does; "
                     "end that one, or give the brokers other ports"
@@ -206,7 +207,7 @@ def _create(
 ) -> None:
     if not 1 <= brokers <= BROKERS_MAX:
         raise ValueError(f"a local Kafka has 1 to {BROKERS_MAX} brokers, not {brokers}")
-    ports = ports or _free_ports(3 * brokers)
+    ports = ports or free_ports(3 * brokers)
     if len(ports) != 3 * brokers or len(advertised) not in (0, brokers):
         raise ValueError(f"{brokers} brokers need {3 * brokers} ports, and one advertised each")
     nodes = [
@@ -221,13 +222,6 @@ def _create(
     described = {"cluster_id": _cluster_id(), "memory": memory, "nodes": nodes}
     temporary.write_text(yaml.safe_dump(described, sort_keys=False))
     temporary.replace(folder / "kafka.yaml")
-
-
-def _free_ports(count: int) -> list[int]:
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(free_port())
-    return sorted(found)
 
 
 def _cluster_id() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -15,13 +14,12 @@ import aiohttp
 
 from haproc.config.model import Address, Config
 from haproc.membership.state import HOPELESS, State
+from haproc.ring.ports import wait_free
 from haproc.ring.process import DetachedProcess
 
 _POLL_S = 0.05
 _ANSWER_S = 2.0
 _LOG_LINES_SHOWN = 15
-_PORT_FREE_S = 5.0
-"""A killed process can hold its ports a moment longer than it is seen."""
 
 
 class StartError(Exception):
@@ -57,17 +55,11 @@ def launch(
 
 def _check_free(address: Address, cluster: str) -> None:
     """Another process's answers there would pass for those of the new one."""
-    end = time.monotonic() + _PORT_FREE_S
-    while time.monotonic() < end:
-        try:
-            socket.create_connection((address.host, address.port), timeout=_ANSWER_S).close()
-        except OSError:
-            return
-        time.sleep(_POLL_S)
-    raise StartError(
-        f"another process already listens on {address.url}: a HAProc of {cluster} that was "
-        "started otherwise, or a port that is taken"
-    )
+    if not wait_free(address.host, address.port):
+        raise StartError(
+            f"another process already listens on {address.url}: a HAProc of {cluster} that was "
+            "started otherwise, or a port that is taken"
+        )
 
 
 def log_of(config: Config, cluster: str) -> Path:

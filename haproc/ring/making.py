@@ -18,7 +18,7 @@ from dmq.kafka_topic import parse_url
 from haproc.config.model import Config
 from haproc.ring.broker import BROKERS_MAX, LocalKafka
 from haproc.ring.broker_settings import copies_of, in_sync_of
-from haproc.ring.server import free_port
+from haproc.ring.ports import free_ports
 
 KAFKA_FOLDER = "kafka"
 """In the ring's folder, where the brokers are its own."""
@@ -174,7 +174,4 @@ def _cluster(name: str, clients: int, operators: int, spark: int) -> dict[str, A
 def _ports(count: int, base_port: int | None) -> list[int]:
     if base_port is not None:
         return list(range(base_port, base_port + count))
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return sorted(ports)
+    return free_ports(count)

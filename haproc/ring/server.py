@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 from haproc.ring.process import DetachedProcess
 
 _LOG_LINES_SHOWN = 20
-
-
-def free_port() -> int:
-    """Return a TCP port that nothing on this machine listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def is_taken(port: int) -> bool:
-    """Whether something on this machine listens on this TCP port of the loopback address."""
-    with socket.socket() as probe:
-        # As the servers do: the remains of ended connections are no hindrance.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
 
 
 class LocalServer:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from haproc.engine.errors import EngineError
-from haproc.failure import words_of
+from haproc.failure import message_of
 from haproc.ring import runtime, warmup
 from haproc.ring.process import ProcessId
 from haproc.ring.server import LocalServer
@@ -125,7 +125,7 @@ class LocalSpark(LocalServer):
             await asyncio.sleep(0)
             self._check_alive()
             raise SparkStartError(
-                f"Spark {self.name} answers but can't run statements: {words_of(error)}; "
+                f"Spark {self.name} answers but can't run statements: {message_of(error)}; "
                 f"the end of {self.log}:\n{self.log_tail()}"
             ) from error
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from dmq import LogError
 from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
-from haproc.failure import words_of
+from haproc.failure import message_of
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import SERVING
 from haproc.membership.view import Peer as MemberPeer
@@ -153,7 +153,7 @@ class Reads:
         except (LogError, TimeoutError) as error:
             raise RequestError(
                 FailureKind.AVAILABILITY,
-                f"the log did not tell its end, which {asked_for(wanted)} needs: {words_of(error)}",
+                f"the log did not tell its end, which {asked_for(wanted)} needs: {message_of(error)}",
                 error_class="HAPROC_LOG_UNAVAILABLE",
                 hint="ask the next HAProc with the same request_id, or with consistency session",
             ) from error

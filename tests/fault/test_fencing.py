@@ -22,7 +22,7 @@ from haproc.config.model import Config
 from haproc.node import ExitCode
 from haproc.ring import process
 from haproc.ring.daemon import launch, process_of, wait_answering
-from haproc.ring.server import free_port
+from haproc.ring.ports import free_port
 from tests.rig import SETTLED_S, Rig
 
 pytestmark = [pytest.mark.fault, pytest.mark.logs("kafka")]

@@ -11,7 +11,7 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress
-from haproc.ring.server import free_port
+from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 
 

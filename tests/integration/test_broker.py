@@ -15,7 +15,7 @@ from kafka.admin import KafkaAdminClient
 
 from haproc.ring.broker import BrokerStartError, LocalBroker, LocalKafka
 from haproc.ring.broker_settings import Ports
-from haproc.ring.server import free_port
+from haproc.ring.ports import free_port
 
 pytestmark = pytest.mark.kafka
 

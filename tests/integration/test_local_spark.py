@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from haproc.ring import runtime
+from haproc.ring.ports import free_port
 from haproc.ring.process import DetachedProcess, start_time
-from haproc.ring.server import free_port
 from haproc.ring.spark import LocalSpark, SparkStartError
 
 pytestmark = pytest.mark.spark

@@ -18,6 +18,8 @@ def one(seed: int, **options: int) -> Report:
         return simulate(seed, **options)
     except Exception as error:
         return Report(seed, problems=[repr(error)])
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def many(seeds: Iterable[int], **options: int) -> Iterator[Report]:

@@ -25,7 +25,7 @@ from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
 from haproc.failure import FailureKind, RequestError
-from haproc.ring.server import free_port
+from haproc.ring.ports import free_port
 from tests.unit.door_rig import CannedService, CannedStatus, make_config
 
 WAIT_S = 30.0

@@ -29,7 +29,7 @@ from haproc.membership.http_peers import HttpPeers
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
-from haproc.ring.server import free_port
+from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Peer
 from haproc.route.reads import Reads as Reading

@@ -1,0 +1,47 @@
+"""Why no broker could be reached is read off what kafka-python logs."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from kafka import errors
+
+from dmq.kafka_clients import BootstrapFailure
+
+
+def logged(failures: BootstrapFailure, error: Exception) -> None:
+    """Log a failed attempt as ``kafka.net.manager`` does."""
+    text = "Bootstrap connection to %s failed: %s (backoff %.2f secs)"
+    record = logging.LogRecord(
+        "kafka.net.manager", logging.WARNING, "", 0, text, ("bootstrap-0", error, 0.5), None
+    )
+    assert failures.filter(record)
+
+
+REFUSED = errors.SaslAuthenticationFailedError()
+GONE = errors.KafkaConnectionError("socket disconnected")
+SLOW = errors.RequestTimedOutError()
+
+
+@pytest.mark.parametrize(
+    ("attempts", "told"),
+    [
+        ([SLOW], SLOW),
+        ([GONE, SLOW], GONE),
+        ([SLOW, GONE], GONE),
+        ([GONE, REFUSED, GONE, SLOW], REFUSED),
+    ],
+)
+def test_attempt_that_says_most_is_told(attempts: list[Exception], told: Exception) -> None:
+    failures = BootstrapFailure()
+    for attempt in attempts:
+        logged(failures, attempt)
+    assert failures.found is told
+
+
+def test_other_messages_are_no_failures() -> None:
+    failures = BootstrapFailure()
+    record = logging.LogRecord("kafka.net.manager", logging.INFO, "", 0, "Shutting", None, None)
+    assert failures.filter(record)
+    assert failures.found is None
