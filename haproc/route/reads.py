@@ -153,7 +153,8 @@ class Reads:
         except (LogError, TimeoutError) as error:
             raise RequestError(
                 FailureKind.AVAILABILITY,
-                f"the log did not tell its end, which {asked_for(wanted)} needs: {message_of(error)}",
+                f"the log did not tell its end, which {asked_for(wanted)} needs: "
+                f"{message_of(error)}",
                 error_class="HAPROC_LOG_UNAVAILABLE",
                 hint="ask the next HAProc with the same request_id, or with consistency session",
             ) from error

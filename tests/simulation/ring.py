@@ -447,6 +447,19 @@ class SimLines:
         return frozenset(n for n, at in self._sign_at.items() if now - at > MEMBERSHIP.window_s)
 
 
+class KeepingStore(MemoryStore):
+    """Remembers what was trimmed, too, for checkers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.everything: list[bytes] = []
+        """By offset."""
+
+    def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
+        self.everything.extend(encoded)
+        return super().append_stored(encoded)
+
+
 class Ring:
     """The nodes, their log, and the weather."""
 
@@ -464,7 +477,7 @@ class Ring:
         self.trim = TRIM
         self.trims = 0
         self.weather = Weather()
-        self.store = MemoryStore()
+        self.store = KeepingStore()
         self.names = tuple("abcdefg"[:size])
         self.nodes = {name: Node(self, name) for name in self.names}
         self.steps: dict[Step, int] = {}

@@ -29,6 +29,7 @@ from haproc.route.model import Request
 from haproc.route.service import RingService
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage, ddl, parallel, story
+from tests.simulation.reads import Doors
 from tests.simulation.ring import MEMBERSHIP, Life, Node, Refused, Ring
 from tests.simulation.scenario import insert
 
@@ -290,6 +291,7 @@ def service(stage: Stage, name: str = "a", rules: str = "[]") -> RingService:
         assurance=life.assurance,
         defaults=Settings(),
         fanout_parallel=False,
+        reads=Doors(stage.ring, random.Random(1)).reads(life),
     )
 
 

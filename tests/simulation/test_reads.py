@@ -110,7 +110,9 @@ async def out_of_order(stage: Stage) -> None:
     stage.node("a").spark.poison_word = "first"
     for name in "bc":
         stage.node(name).spark.statement_s = 2
+    ends = stage.ring.store.end
     first = asyncio.ensure_future(stage.submit("a", insert("first", "ids", "a")))
+    await stage.until(lambda: stage.ring.store.end > ends)
     await stage.submit("a", insert("second", "copies", "a"))
     shown, report = await doors.ask("a", query(Consistency.ANY))
     assert shown == {"second"}
