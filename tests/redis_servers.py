@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from haproc.ring.server import LocalServer, free_port
+from haproc.ring.ports import free_port
+from haproc.ring.server import LocalServer
 
 ANSWERS_WITHIN_S = 20.0
 _MISSING = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
@@ -20,15 +18,15 @@ def rows_on(rig: Rig, name: str, table: str) -> list[int]:
     return [row[0] for row in rig.run(f"SELECT id FROM {table} ORDER BY id", order=name)]
 
 
-def wait_in_sync(rig: Rig, by: str, names: str) -> dict[str, Any]:
+def wait_in_sync(rig: Rig, by: str, names: str) -> None:
     rig.wait(lambda: "".join(rig.status(by).get("in_sync", [])) == names, NOTICED_S)
-    return rig.status(by)
 
 
 def test_write_of_concern_all_is_on_every_cluster_when_it_returns(rig: Rig) -> None:
     table = rig.table("id INT")
     rig.settled()
-    assert wait_in_sync(rig, "a", "abc")["high_watermark"] == rig.log_end()
+    wait_in_sync(rig, "a", "abc")
+    rig.wait(lambda: rig.status("a")["high_watermark"] == rig.log_end(), NOTICED_S)
     with rig.connect("abc") as connection, connection.cursor() as cursor:
         for number in range(3):
             cursor.execute(f"INSERT INTO {table} VALUES ({number})", write_concern="all")
