@@ -83,11 +83,11 @@ class Exchange:
         self.by_mesh = frozenset(self._peers)
         """The peers to which the mesh is used."""
 
-    def follow(self, peers: Iterable[str]) -> None:
+    def follow(self, peers: Iterable[str], now_s: float) -> None:
         """Go by these peers from now on: the mesh tells new ones until Redis is seen to."""
         known, self._peers = self._peers, {}
         for name in peers:
-            self._peers[name] = known.get(name) or _Peer()
+            self._peers[name] = known.get(name) or _Peer(mesh_since=now_s)
         new = self._peers.keys() - known.keys()
         self.by_mesh = frozenset(self.by_mesh & self._peers.keys()) | new
 

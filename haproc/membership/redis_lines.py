@@ -85,10 +85,10 @@ class RedisLines:
         self._mesh.follow(members)
         self._peers = frozenset(each.name for each in members) - {self._cluster}
         self._owed &= self._peers
-        self._exchange.follow(self._peers)
+        self._exchange.follow(self._peers, self._loop.time())
         self._channel.follow(self._peers)
-        for gone in self.urls.keys() - self._peers:
-            del self.urls[gone]
+        self.urls = {name: url for name, url in self.urls.items() if name in self._peers}
+        self._known = {key: known for key, known in self._known.items() if key[0] in self._peers}
 
     # -- what is asked -----------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class RedisLines:
         now = self._loop.time()
         if receipt is Receipt.STRANGE and now - self._warned_at > 60:
             self._warned_at = now
-            logger.warning("%s: in Redis is what no HAProc of this ring signed", self._cluster)
+            logger.warning("%s: in Redis are messages of no HAProc that this ring knows", self._cluster)
 
     # -- the connection ----------------------------------------------------------------------
 

@@ -119,6 +119,28 @@ async def test_haproc_without_redis_hears_and_is_heard_by_those_with_it(
         await plain.aclose()
 
 
+async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_between(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    config = ring_config(tmp_path, settings(redis))
+    a, b, _ = config.clusters
+    async with presences(config, "ab") as two:
+        for here in two.values():
+            here.presence.follow([a, b])
+        await until(lambda: carried_by("redis", two))
+        async with presences(config, "c") as new:
+            # It says that it is there before anybody knows that it belongs to the ring.
+            await until(lambda: metric(two["a"], 'haproc_redis_refused_total{reason="strange"}') > 0)
+            assert two["a"].presence.members.peers().keys() == {"b"}
+            for here in two.values():
+                here.presence.follow(config.clusters)
+            await until(lambda: carried_by("redis", two | new))
+        for here in two.values():
+            here.presence.follow([a, b])
+        assert carried_by("redis", two)
+        assert two["a"].presence.members.peers().keys() == {"b"}
+
+
 async def test_redis_cut_off_from_one_alone_disturbs_nobody(
     redis: RedisServer, tmp_path: Path
 ) -> None:

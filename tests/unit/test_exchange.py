@@ -264,3 +264,24 @@ def test_exchange_peer_is_meshed_only_while_the_mesh_is_used() -> None:
     assert exchange.meshed_s("b", made.now) == 0
     exchange.lost(made.now)
     assert exchange.meshed_s("b", made.now + 3) == pytest.approx(3)
+
+
+def test_exchange_cluster_that_is_added_is_told_by_mesh_until_redis_is_seen_to() -> None:
+    made = air()
+    exchange = made.ends["a"].exchange
+    exchange.follow(["b"], made.now)
+    assert made.give(made.ends["a"], Envelope("c", "c1", 10**6, {}, "", {})) is Receipt.STRANGE
+    exchange.follow(["b", "c"], made.now)
+    assert exchange.by_mesh == {"c"}
+    assert exchange.meshed_s("c", made.now + 1) == pytest.approx(1)
+    made.run(5)
+    assert not exchange.by_mesh and made.ends["a"].receipts[-1] is Receipt.TAKEN
+    assert not made.down
+
+
+def test_exchange_cluster_that_is_removed_is_forgotten() -> None:
+    made = air()
+    exchange = made.ends["a"].exchange
+    exchange.follow(["b"], made.now)
+    _, named = exchange.publish(made.now)
+    assert named.keys() == {"b"} and not exchange.by_mesh

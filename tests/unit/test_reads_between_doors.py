@@ -108,7 +108,7 @@ class HAProc:
             config.timeouts,
         )
         self.replica = Replica(self.core)
-        self._forwarding = HttpForwarding(config, name)
+        self.forwarding = HttpForwarding(config, name)
         self.metrics = Metrics("demo", name, ["READY"])
         self.service = RingService(
             self.replica,
@@ -118,7 +118,7 @@ class HAProc:
             defaults=Settings(),
             fanout_parallel=False,
             reads=Reading(
-                self.replica, config.reads, self.positions, self._forwarding, self.metrics
+                self.replica, config.reads, self.positions, self.forwarding, self.metrics
             ),
         )
         cluster = config.cluster(name)
@@ -159,7 +159,7 @@ class HAProc:
                 await each.aclose()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await self._forwarding.aclose()
+            await self.forwarding.aclose()
             await self._peers.aclose()
 
 
@@ -274,3 +274,17 @@ async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
                 assert (response.status, told["error_class"]) == (status, error_class), told
         assert a.spark.queries == [] and b.spark.queries == []
         b.spark.go.set()
+
+
+async def test_query_is_not_forwarded_to_a_cluster_that_the_ring_has_no_more(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path, Reads(wait_s=0.1)) as ring:
+        a, b = ring.a, ring.b
+        b.spark.go.clear()
+        await ring.ask(a, "INSERT INTO t VALUES (1)")
+        b.forwarding.follow([b.config.cluster("b")])
+        told = await ring.ask(b, QUERY, consistency="linearizable")
+        assert told["error_class"] == "HAPROC_NOT_FRESH"
+        b.forwarding.follow(b.config.clusters)
+        assert await ring.name_from(b, consistency="linearizable") == "a"
