@@ -211,7 +211,7 @@ class RedisLines:
         now = self._loop.time()
         if receipt is Receipt.STRANGE and now - self._warned_at > 60:
             self._warned_at = now
-            logger.warning("%s: in Redis are messages of no HAProc that this ring knows", self._cluster)
+            logger.warning("%s: in Redis are messages of no HAProc of this ring", self._cluster)
 
     # -- the connection ----------------------------------------------------------------------
 

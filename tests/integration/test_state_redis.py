@@ -130,7 +130,8 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
         await until(lambda: carried_by("redis", two))
         async with presences(config, "c") as new:
             # It says that it is there before anybody knows that it belongs to the ring.
-            await until(lambda: metric(two["a"], 'haproc_redis_refused_total{reason="strange"}') > 0)
+            refused = 'haproc_redis_refused_total{reason="strange"}'
+            await until(lambda: metric(two["a"], refused) > 0)
             assert two["a"].presence.members.peers().keys() == {"b"}
             for here in two.values():
                 here.presence.follow(config.clusters)
@@ -259,7 +260,7 @@ async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
         assert report is not None and report.cursor == 40
         assert metric(ring["a"], 'haproc_redis_refused_total{reason="strange"}') >= 2
         assert metric(ring["a"], 'haproc_redis_refused_total{reason="repeated"}') >= 1
-        assert "what no HAProc of this ring signed" in caplog.text
+        assert "messages of no HAProc of this ring" in caplog.text
 
 
 async def test_redis_password_is_shown_and_a_wrong_one_said_without_repeating_it(
