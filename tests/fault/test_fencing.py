@@ -111,12 +111,8 @@ def woken(rig: Rig, first: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize(
     ("step", "restarted"),
-    [
-        ("apply.before", False),
-        ("apply.after", False),
-        ("apply.after", True),
-    ],
-    ids=["apply.before", "apply.after", "apply.after-spark-restarted"],
+    [("apply.before", False), ("apply.after", True)],
+    ids=["apply.before", "apply.after-spark-restarted"],
 )
 def test_haproc_replaced_while_it_applies_an_insert_doubles_nothing(
     rig: Rig, seconds: list[Second], tmp_path: Path, step: str, restarted: bool
@@ -139,28 +135,20 @@ def test_haproc_replaced_while_it_applies_an_insert_doubles_nothing(
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "y"), (3, "z")]
 
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
-        ("b", "apply.before"),
-        ("a", "fanout.after"),
-    ],
-)
 def test_haproc_replaced_while_it_runs_ddl_does_not_bring_it_back(
-    rig: Rig, seconds: list[Second], tmp_path: Path, name: str, step: str
+    rig: Rig, seconds: list[Second], tmp_path: Path
 ) -> None:
     """The table is dropped before the first process wakes up with its CREATE."""
     table = f"d{uuid.uuid4().hex[:8]}"
     before = rig.everywhere("SHOW TABLES")
-    first = frozen_at(rig, name, step)
+    first = frozen_at(rig, "a", "fanout.after")
     rig.run(f"CREATE TABLE {table} (id INT) USING delta", order="abc")
     rig.wait(lambda: is_stopped(first), 60)
-    second = replace(rig, seconds, tmp_path, name)
+    second = replace(rig, seconds, tmp_path, "a")
     write(second, f"DROP TABLE {table}")
     woken(rig, first)
     rig.up()
     assert rig.everywhere("SHOW TABLES") == before
-    rig.check_equal()
 
 
 def test_two_haprocs_started_at_once_for_a_cluster_leave_one(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 import uuid
 
@@ -42,7 +41,6 @@ def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str)
     assert rig.everywhere(f"SELECT * FROM {name}") == [(1,)]
 
 
-@pytest.mark.logs("sqlite", "kafka")
 def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> None:
     table = rig.table()
     rig.ring.kill("b", "haproc")
@@ -58,29 +56,6 @@ def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> No
     rig.start("b")
     assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(24, 13)]
     rig.check_equal(table)
-
-
-def test_spark_killed_mid_statement_is_replaced_and_recovers(rig: Rig) -> None:
-    table = rig.table("id BIGINT")
-    errors: list[Exception] = []
-
-    def write() -> None:
-        try:
-            rig.run(f"INSERT INTO {table} SELECT id FROM range(3000000)", timeout_s=200)
-        except haclient.Error as error:
-            errors.append(error)
-
-    writer = threading.Thread(target=write)
-    end = rig.log_end()
-    writer.start()
-    rig.wait(lambda: rig.status("b")["log_end"] > end, 30)
-    rig.ring.kill("a", "spark")
-    writer.join(240)
-    assert errors == []
-    rig.up()
-    assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [
-        (3_000_000, 3_000_000)
-    ]
 
 
 def test_haproc_frozen_makes_the_client_fail_over(rig: Rig) -> None:
@@ -137,14 +112,10 @@ def test_writers_through_kills_of_everything_lose_nothing(rig: Rig) -> None:
     writers[0].wait_for(2)
     rig.ring.kill("b", "spark")
     writers[1].wait_for(2)
-    rig.up()
-    rig.ring.kill("c", "haproc")
-    rig.ring.kill("c", "spark")
-    writers[0].wait_for(2)
     for writer in writers:
         writer.stop()
     rig.up()
     acknowledged = sorted(number for writer in writers for number in writer.acknowledged)
     found = [row[0] for row in rig.everywhere(f"SELECT id FROM {table} ORDER BY id")]
     assert found == acknowledged
-    rig.check_equal()
+    rig.check_equal(table)

@@ -17,9 +17,11 @@ import haclient.aio
 from haproc.cli.rolling import roll_ring
 from tests.rig import Rig
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite")]
 
 ROLL_S = 120.0
+PAUSE_S = 0.3
+"""Between a client's writes: two cores that only write cannot catch up as well."""
 FROZEN_S = 30.0
 """A bound for a busy machine, not the aim, which is a second: `bench.bench_membership`."""
 
@@ -64,6 +66,7 @@ class Load(threading.Thread):
                     self.errors.append(error)
                 else:
                     self._noted(cursor.ha["cluster"], began)
+                self._stopped.wait(PAUSE_S)
 
 
 class AioLoad(Load):
@@ -84,6 +87,7 @@ class AioLoad(Load):
                     self.errors.append(error)
                 else:
                     self._noted(cursor.ha["cluster"], began)
+                await asyncio.sleep(PAUSE_S)
 
 
 @contextmanager
@@ -110,7 +114,7 @@ def load(rig: Rig, table: str) -> Iterator[list[Load]]:
 
 def goes_on(rig: Rig, loads: list[Load]) -> None:
     told = [each.written for each in loads]
-    rig.wait(lambda: all(x.written >= n + 3 for x, n in zip(loads, told, strict=True)), 120)
+    rig.wait(lambda: all(x.written > n for x, n in zip(loads, told, strict=True)), 120)
 
 
 class Watch(threading.Thread):
@@ -138,22 +142,20 @@ def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_requ
 ) -> None:
     table = rig.table()
     with load(rig, table) as loads:
-        for name in rig.ring.names:
-            before = rig.ring.pids(name)["haproc"]
-            asyncio.run(roll_ring(rig.ring, [name], "haproc", ROLL_S))
-            assert rig.ring.pids(name)["haproc"] != before
+        for name, what in (("a", "haproc"), ("b", "both"), ("c", "haproc")):
+            before = rig.ring.pids(name)
+            watch = Watch(rig, name)
+            watch.start()
+            try:
+                asyncio.run(roll_ring(rig.ring, [name], what, ROLL_S))
+            finally:
+                watch.stop()
+            now = rig.ring.pids(name)
+            assert now["haproc"] != before["haproc"]
+            assert (now["spark"] != before["spark"]) == (what == "both")
             assert rig.status(name)["state"] == "READY"
+            assert "DRAINING" in watch.states
             goes_on(rig, loads)
-        watch = Watch(rig, "b")
-        before = rig.ring.pids("b")["spark"]
-        watch.start()
-        try:
-            asyncio.run(roll_ring(rig.ring, ["b"], "spark", ROLL_S))
-        finally:
-            watch.stop()
-        assert rig.ring.pids("b")["spark"] != before
-        assert watch.states <= {"READY", "DRAINING", "RECOVERING"}, "no alarm"
-        assert "DRAINING" in watch.states
     rig.check_equal(table)
 
 

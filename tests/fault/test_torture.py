@@ -12,14 +12,14 @@ from tests.rig import Rig
 
 pytestmark = pytest.mark.fault
 
-SEED = 222
+SEED = 2722
 KILLS = 15
 MINUTES_MAX = 4.0
 """Never needed where two cores are free: the plan has its kills within 60 s."""
 
 
 def test_ring_under_seeded_kills_keeps_every_promise(rig: Rig, tmp_path: Path) -> None:
-    options = Options(SEED, tmp_path / "torture", minutes=MINUTES_MAX, kills=KILLS, pace_s=4.0)
+    options = Options(SEED, tmp_path / "torture", minutes=MINUTES_MAX, kills=KILLS, pace_s=3.5)
     print(f"make torture SEED={SEED}: the same plan, in another pace")
     verdict = torture(options, rig.ring)
     assert verdict.violations == (), str(verdict)

@@ -50,10 +50,11 @@ def test_scripts_start_stop_and_show_a_haproc_and_repeating_them_is_harmless(rig
     assert rig.ring.pids("c")["haproc"] == pid
     shown = run("haproc-status", "--config", file)
     assert shown.returncode == 0
-    assert [line.split()[:2] for line in shown.stdout.splitlines()] == [
+    assert [line.split()[:2] for line in shown.stdout.splitlines()[:4]] == [
         ["CLUSTER", "STATE"],
         *(["abc"[n], "READY"] for n in range(3)),
     ]
+    assert shown.stdout.splitlines()[4].startswith("in sync, as a sees it: ")
     for _ in range(2):
         stopped = run("haproc-stop", *one)
         assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "")

@@ -97,11 +97,26 @@ def _metric(text: str, name: str) -> float:
     return float(found[1])
 
 
-def test_cluster_down_closes_the_client_door_and_comes_back_by_itself(rig: Rig) -> None:
-    table = rig.table()
+def test_spark_killed_mid_statement_closes_the_client_door_and_comes_back_by_itself(
+    rig: Rig,
+) -> None:
+    table, large = rig.table(), rig.table("id BIGINT")
+    errors: list[haclient.Error] = []
+
+    def write() -> None:
+        insert = f"INSERT INTO {large} SELECT id FROM range(3000000)"
+        try:
+            rig.run(insert, order="bca", timeout_s=200)
+        except haclient.Error as error:
+            errors.append(error)
+
+    writer = threading.Thread(target=write, daemon=True)
     with rig.cursor("bca") as cursor:
         cursor.execute(f"INSERT INTO {table} VALUES (1, 'x')")
         assert cursor.ha["cluster"] == "b"
+        end = rig.log_end()
+        writer.start()
+        rig.wait(lambda: rig.status("a")["log_end"] > end, 30)
         rig.ring.kill("b", "spark")
         rig.wait(lambda: refuses(rig, "b"), 20)
         status, body = operator(rig, "b", "/readyz")
@@ -115,9 +130,13 @@ def test_cluster_down_closes_the_client_door_and_comes_back_by_itself(rig: Rig) 
         cursor.execute(f"ALTER TABLE {table} ADD COLUMNS (z INT)")
         assert (cursor.ha["outcomes"]["a"], cursor.ha["outcomes"]["c"]) == ("applied", "applied")
         assert cursor.ha["outcomes"]["b"] != "applied"
+    writer.join(240)
+    assert errors == []
     rig.up()
     assert operator(rig, "b", "/readyz")[0] == 200
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x", None), (2, "y", None)]
+    count = f"SELECT count(*), count(DISTINCT id) FROM {large}"
+    assert rig.everywhere(count) == [(3_000_000, 3_000_000)]
 
 
 def test_log_out_of_reach_leaves_queries_and_fails_writes_for_availability(rig: Rig) -> None:
