@@ -192,9 +192,10 @@ def test_haproc_told_to_exit_when_its_cluster_is_down_ends_with_code_4(
         url = f"http://127.0.0.1:{local.listen.port}"
         with haclient.connect(url, outage_s=60, discover=False) as connection:
             assert connection.execute("SELECT 1").fetchall() == [(1,)]
-        rig.ring.kill("c", "spark")
+        rig.ring.signal("c", "spark", signal.SIGSTOP)
         assert process.wait(60) == 4
     finally:
+        rig.ring.signal("c", "spark", signal.SIGCONT)
         process.kill()
         process.wait()
     assert "is down" in (tmp_path / "log").read_text()
