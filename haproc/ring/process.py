@@ -44,6 +44,13 @@ def start_time(pid: int) -> str | None:
     return None if fields[0] in "ZX" and not _has_threads(pid) else fields[19]
 
 
+def _reap() -> None:
+    """Let those go that ended while nobody looked, and whose pid file names another by now."""
+    for pid, child in list(_children.items()):
+        if child.poll() is not None:
+            _children.pop(pid, None)
+
+
 def _has_threads(pid: int) -> bool:
     """Whether others of a process's threads outlive its first one; they hold its ports."""
     try:
@@ -71,6 +78,7 @@ class DetachedProcess:
     ) -> ProcessId:
         """Start the command in its own session; what it prints is appended to the log."""
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
+        _reap()
         with log.open("ab") as output:
             child = subprocess.Popen(
                 command,

@@ -1,0 +1,42 @@
+"""Processes that are known by their pid files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from haproc.ring.process import DetachedProcess
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+WITHIN_S = 20.0
+
+
+def started(folder: Path) -> tuple[DetachedProcess, int]:
+    process = DetachedProcess(folder / "pid")
+    identity = process.start(SLEEP, folder=folder, log=folder / "log", environment=os.environ)
+    return process, identity.pid
+
+
+def ended(pid: int) -> bool:
+    """Whether it runs no more; it may be left for its parent to see."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_process_that_ended_unseen_is_reaped_when_another_takes_its_place(tmp_path: Path) -> None:
+    _, first = started(tmp_path)
+    os.kill(first, signal.SIGKILL)
+    end = time.monotonic() + WITHIN_S
+    while not ended(first):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process, second = started(tmp_path)
+    try:
+        assert not Path(f"/proc/{first}").exists()
+        identity = process.identity()
+        assert identity is not None and identity.pid == second
+    finally:
+        assert process.signal(signal.SIGKILL)
+    assert process.identity() is None
