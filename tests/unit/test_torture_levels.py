@@ -64,8 +64,8 @@ def linear(content: Content, at_s: float = 20.0, table: str = "reg") -> Read:
     return read(content, at_s, Level.LINEARIZABLE, table)
 
 
-def session(content: Content, at_s: float = 20.0, process: str = "r") -> Read:
-    return read(content, at_s, Level.SESSION, process=process)
+def session(content: Content, at_s: float = 20.0, process: str = "r", table: str = "reg") -> Read:
+    return read(content, at_s, Level.SESSION, table, process=process)
 
 
 def run(reads: Sequence[Read], ops: Sequence[Op] = OPS) -> Run:
@@ -93,6 +93,8 @@ def violations(*reads: Read, ops: Sequence[Op] = OPS) -> list[Violation]:
         # Only what one's own client saw counts, and reads at any level promise nothing.
         [session({"k": (3,), "l": (2,)}), session({"k": (1,)}, 21, "other")],
         [session({"k": (3,), "l": (2,)}), read({"k": (1,)}, 21.0)],
+        # On one cluster, what was done to another table may be there first.
+        [session({"k": (6, 7)}, 20.0, table="list"), session({"k": (1,)}, 20.5)],
         # The empty key comes twice: before the first write, and after the DELETE.
         [session({"k": (3,), "l": (5,)}), session({"k": (3,)}, 21)],
     ],
@@ -139,6 +141,11 @@ def test_levels_fresh_enough_reads_pass(reads: list[Read]) -> None:
             [read({"k": (3,), "l": (2,)}), session({"k": (1,), "l": (2,)}, 21)],
             {Wrong.LEVEL},
             "had written or seen 4 (token 0): r's read at 20.1 s",
+        ),
+        (
+            [session({"k": (6, 7)}, 20.0, table="list"), session({"k": (1,)}, 21)],
+            {Wrong.LEVEL},
+            "had written or seen 8 (token 0): r's session read at 20.1 s",
         ),
         (
             [session({"k": (1,)}, 10.6, "w")],

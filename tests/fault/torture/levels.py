@@ -136,18 +136,17 @@ def judged_reads(run: Run) -> Iterator[Judged]:
         table: TableLog(ops, first) for table, ops in _by_table(run.ops).items() if has_keys(ops)
     }
     known = [(read, _shown(logs[read.table], read)) for read in run.reads if read.table in logs]
-    ring, own = _Known(), defaultdict[str, _Known](_Known)
+    ring, own = _Known(), _OfClients()
     for op in run.ops:
         if op.outcome is Outcome.ACK and op.offset is not None:
-            for one in (ring, own[op.process]):
+            for one in (ring, own.of(op)):
                 one.add(op.completed_s, op.offset + 1, str(op))
     for read, (oldest, newest) in known:
         if newest >= 0:
-            for one in (ring, own[read.process]):
+            for one in (ring, own.of(read)):
                 one.add(read.completed_s, oldest, str(read))
     for read, (oldest, newest) in known:
-        log_end, own_end = ring.before(read.invoked_s), own[read.process].before(read.invoked_s)
-        yield Judged(read, oldest, newest, *log_end, *own_end)
+        yield Judged(read, oldest, newest, *ring.before(read.invoked_s), *own.before(read))
 
 
 def _shown(log: TableLog, read: Read) -> tuple[int, float]:
@@ -181,6 +180,32 @@ class _Known:
             greatest = max(greatest, (records, by), key=lambda known: known[0])
             self._times.append(at_s)
             self._greatest.append(greatest)
+
+
+class _OfClients:
+    """What each client wrote and saw: of which table, on which cluster.
+
+    A cluster has shown of a table what it has shown, but may run what is done to others at the same
+    time in another order than the log's. So what a client knows from one cluster counts there for
+    the same table only, and on all other clusters for every table.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[tuple[str, str], _Known]] = defaultdict(dict)
+
+    def of(self, source: Op | Read) -> _Known:
+        """Return what becomes known by this."""
+        known = self._known[source.process]
+        return known.setdefault((source.cluster, source.table), _Known())
+
+    def before(self, read: Read) -> tuple[int, str]:
+        """Return the greatest number that a read must show, and by what its client knew it."""
+        counted = [
+            known.before(read.invoked_s)
+            for (cluster, table), known in self._known[read.process].items()
+            if cluster != read.cluster or table == read.table
+        ]
+        return max(counted, key=lambda known: known[0], default=(0, ""))
 
 
 def _by_table(found: Iterable[_T]) -> Mapping[str, Sequence[_T]]:
