@@ -23,7 +23,7 @@ from bench.report import Row, report
 from haproc.ring.local import LocalRing, LogChoice
 
 READS = 150
-READS_UNDER_LOAD = 40
+READS_UNDER_LOAD = 5
 WARM_UP = 10
 BARS_MS = {"sqlite": 10.0, "kafka": 20.0}
 """What a level may add to the median."""
