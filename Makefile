@@ -44,9 +44,9 @@ bench: $(READY) ## All benchmarks, with results in bench/results
 simulate: $(READY) ## A ring on a virtual clock: make simulate SEEDS=n FIRST=seed
 	@$(PY) -m tests.simulation $(SEEDS) $(FIRST)
 
-torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sqlite|kafka SEED=n READERS=level
+torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sqlite|kafka SEED=n OPTIONS=...
 	@$(PY) -m tests.fault.torture --minutes $(MINUTES) --kills $(KILLS) --log $(LOG) \
-		$(if $(SEED),--seed $(SEED)) $(if $(READERS),--readers $(READERS))
+		$(if $(SEED),--seed $(SEED)) $(OPTIONS)
 
 lock: $(READY) ## Resolve pyproject.toml anew into requirements.lock
 	@env -u PIP_FIND_LINKS $(PY) -m piptools compile --upgrade --quiet --generate-hashes \

@@ -34,6 +34,7 @@ from haproc.engine.interface import EngineAddress
 from haproc.membership.members import Own
 from haproc.membership.state import State
 from haproc.presence import Presence
+from haproc.ring.ports import free_port, free_ports
 from haproc.waiting import WaitingForLog
 
 NAMES = "abc"
@@ -44,11 +45,7 @@ BAR_PERCENT = 1.0
 
 
 def _config(folder: Path, sending: bool, redis: str = "") -> Config:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in NAMES]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
+    ports = free_ports(len(NAMES))
     nowhere, spark = Address("127.0.0.1", 1), EngineAddress("127.0.0.1", 1)
     clusters = tuple(
         ClusterConfig(name, nowhere, Address("127.0.0.1", port), spark)
@@ -137,9 +134,7 @@ def _redis() -> Iterator[str]:
     if program is None:
         yield ""
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = Address("127.0.0.1", probe.getsockname()[1])
+    address = Address("127.0.0.1", free_port())
     process = subprocess.Popen(
         ["redis-server", "--bind", address.host, "--port", str(address.port), "--save", ""],
         executable=program,

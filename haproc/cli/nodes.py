@@ -19,6 +19,7 @@ from haproc.cli import logs, output
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
 from haproc.config.model import ClusterConfig, Config
+from haproc.failure import message_of
 from haproc.membership.state import SERVING
 from haproc.node import ExitCode, Node
 from haproc.ring.daemon import StartError, launch, process_of, wait_answering
@@ -120,7 +121,13 @@ async def _ask(session: aiohttp.ClientSession, cluster: ClusterConfig) -> dict[s
             body: dict[str, Any] = json.loads(await response.text())
             return body
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        return {"state": "-", "error": f"no answer from {cluster.peer.url}: {error}"}
+        return {"state": "-", "error": f"no answer from {cluster.peer.url}: {_why(error)}"}
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and (error.errno or 0) > 0:
+        return os.strerror(error.errno or 0)  # it says more about its own arguments
+    return message_of(error)
 
 
 def print_status(answers: dict[str, dict[str, Any]]) -> None:
@@ -155,7 +162,9 @@ def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
     if not looks:
         return []
     look = max(looks, key=lambda each: (each["log_end"], each["log_start"]))
-    line = f"log: offsets {look['log_start']:,} to {look['log_end']:,}"
+    # The look may be a minute old, the log's end is that of this moment.
+    end = max(answer.get("log_end") or 0 for answer in (*answers.values(), look))
+    line = f"log: {end - look['log_start']:,} records, from offset {look['log_start']:,} on"
     if not look["enabled"]:
         line += "; trimming is disabled"
     if look["held_by"]:

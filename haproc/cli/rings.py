@@ -12,24 +12,15 @@ from typing import Any
 from haproc.cli import output
 from haproc.cli.nodes import ask_all, print_status
 from haproc.membership.state import SERVING
-from haproc.ring.broker import BrokerStartError
-from haproc.ring.daemon import StartError
-from haproc.ring.local import LocalRing, LogChoice, RingError
-from haproc.ring.runtime import RuntimeMissingError
-from haproc.ring.spark import SparkStartError
+from haproc.ring.errors import RingError
+from haproc.ring.local import LocalRing, LogChoice
 
 
 def guarded(work: Coroutine[Any, Any, int]) -> int:
     """Run a command on a local ring; say what went wrong."""
     try:
         return asyncio.run(work)
-    except (
-        RingError,
-        StartError,
-        SparkStartError,
-        BrokerStartError,
-        RuntimeMissingError,
-    ) as error:
+    except RingError as error:
         output.error(str(error))
         return output.FAILED
 

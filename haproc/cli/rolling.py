@@ -17,7 +17,8 @@ from haproc.cli import drains, output
 from haproc.cli.nodes import ask_all
 from haproc.cli.queue import Asker, AskError
 from haproc.membership.state import SERVING
-from haproc.ring.local import LocalRing, RingError
+from haproc.ring.errors import RingError
+from haproc.ring.local import LocalRing
 
 _POLL_S = 0.1
 

@@ -129,33 +129,42 @@ def _access(config: Config) -> Iterator[Finding]:
             yield path, f"is the same as {first}"
 
 
+def _in_order(section: str, values: object, *pairs: tuple[str, str]) -> Iterator[Finding]:
+    """Find settings that are more than the other of their pair."""
+    for smaller, larger in pairs:
+        low, high = getattr(values, smaller), getattr(values, larger)
+        if low > high:
+            yield (
+                f"{section}.{smaller}",
+                f"{low:.15g} is more than {section}.{larger} ({high:.15g})",
+            )
+
+
 def _limits(config: Config) -> Iterator[Finding]:
     limits = config.limits
     if limits.lanes > LANES_MAX:
         yield "limits.lanes", f"must be at most {LANES_MAX}, not {limits.lanes}"
-    for smaller, larger in (
+    yield from _in_order(
+        "limits",
+        limits,
         ("batch_bytes_max", "operation_bytes_max"),
         ("materialise_bytes_max", "operation_bytes_max"),
         ("batch_bytes_max", "look_ahead_bytes_max"),
         ("batch_operations_max", "look_ahead_records_max"),
         ("look_ahead_records_max", "window_records"),
         ("inline_bytes_max", "results_kept_bytes_max"),
-    ):
-        low, high = getattr(limits, smaller), getattr(limits, larger)
-        if low > high:
-            yield f"limits.{smaller}", f"{low} is more than limits.{larger} ({high})"
+    )
 
 
 def _timeouts(config: Config) -> Iterator[Finding]:
     timeouts = config.timeouts
-    for smaller, larger in (
+    yield from _in_order(
+        "timeouts",
+        timeouts,
         ("retry_first_s", "retry_max_s"),
         ("peer_s", "fanout_s"),
         ("append_s", "statement_s"),
-    ):
-        low, high = getattr(timeouts, smaller), getattr(timeouts, larger)
-        if low > high:
-            yield f"timeouts.{smaller}", f"{low:g} is more than timeouts.{larger} ({high:g})"
+    )
     wait_s, whole_s = config.reads.wait_s, timeouts.statement_s
     if wait_s > whole_s:
         yield "reads.wait_s", f"{wait_s:g} is more than timeouts.statement_s ({whole_s:g})"
@@ -163,14 +172,13 @@ def _timeouts(config: Config) -> Iterator[Finding]:
 
 def _membership(config: Config) -> Iterator[Finding]:
     rules = config.membership
-    for smaller, larger in (
+    yield from _in_order(
+        "membership",
+        rules,
         ("heartbeat_interval_s", "window_s"),
         ("heartbeat_interval_s", "report_interval_s"),
         ("check_interval_s", "window_s"),
-    ):
-        low, high = getattr(rules, smaller), getattr(rules, larger)
-        if low > high:
-            yield f"membership.{smaller}", f"{low:g} is more than membership.{larger} ({high:g})"
+    )
     intervals = rules.window_s / rules.heartbeat_interval_s
     if intervals > _WINDOW_INTERVALS_MAX:
         yield (

@@ -67,7 +67,8 @@ class Listener:
             max_line_size=_HEADER_BYTES_MAX,
             max_field_size=_HEADER_BYTES_MAX,
         )
-        self._address = address
+        self.address = address
+        """As configured."""
         self._make_front = front
         self._front: Front | None = None
         self._server: asyncio.Server | None = None
@@ -83,7 +84,7 @@ class Listener:
     def port(self) -> int:
         """The port; where the configured one is 0, the one that was given while open."""
         if self._server is None:
-            return self._address.port
+            return self.address.port
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start(self) -> None:
@@ -104,8 +105,8 @@ class Listener:
                 self._front = self._make_front(protocols)
             self._server = await asyncio.get_running_loop().create_server(
                 self._front or protocols,
-                self._address.host,
-                self._address.port,
+                self.address.host,
+                self.address.port,
                 backlog=_BACKLOG,
                 reuse_address=True,
             )

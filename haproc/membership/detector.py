@@ -6,6 +6,10 @@ its oldest interval to its newest: ``missed_in_a_row`` empty ones at its end mea
 not heard; ``received_in_a_row`` full ones with no such silence after them mean that it is;
 otherwise it is as it was at the last check.
 
+HAProcs tick together, so a heartbeat is mostly a moment short of whole intervals old when it is
+judged. Therefore the newest interval ends a little after now (`_EARLY_INTERVALS`): three intervals
+after the last heartbeat the check finds three that are empty, not two.
+
 Nobody is judged for a time in which nobody listened: when checks stop for a while (this process
 was frozen, or its event loop was busy), the intervals before the next one count as not watched.
 Time is an argument; it never goes back.
@@ -17,6 +21,9 @@ from collections import deque
 from collections.abc import Iterable
 
 from haproc.config.model import Membership
+
+_EARLY_INTERVALS = 0.2
+"""Chosen: of the usual 100 ms, more than a heartbeat takes to arrive on a busy machine."""
 
 
 class Detector:
@@ -43,13 +50,20 @@ class Detector:
         """Walk the window; return whether the peer is heard."""
         if self.hears(now_s):
             return True  # the walk could say nothing else, and is dearer
-        self.up = judged(self.up, self._heard_at, self._watched_since, now_s, self._rules)
+        ahead_s = now_s + _EARLY_INTERVALS * self._rules.heartbeat_interval_s
+        was_up = self.up
+        self.up = judged(was_up, self._heard_at, self._watched_since, ahead_s, self._rules)
+        if was_up and not self.up:
+            # What came before the silence is no sign that it is over; the last tells its length.
+            last = self._heard_at[-1]
+            self._heard_at.clear()
+            self._heard_at.append(last)
         return self.up
 
     def hears(self, now_s: float) -> bool:
         """Return whether the peer is heard this very moment: fresher than the last check."""
         rules = self._rules
-        limit_s = rules.missed_in_a_row * rules.heartbeat_interval_s
+        limit_s = (rules.missed_in_a_row - _EARLY_INTERVALS) * rules.heartbeat_interval_s
         return self.up and self.silent_s(now_s) < limit_s
 
     def silent_s(self, now_s: float) -> float:

@@ -1,22 +1,21 @@
 """Asking the other HAProcs over HTTP, under the ring's secret.
 
-One pooled session for all peers. Whatever keeps a peer from answering properly in time is a
-`PeerUnavailableError`: the caller goes on without it, and finds out from the log.
+Whatever keeps a peer from answering properly in time is a `PeerUnavailableError`: the caller goes
+on without it, and finds out from the log.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import aiohttp
 
 from dmq import Json
-from haproc.config.model import Config
+from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.roster import Neighbour
 
 _ANSWER_MARGIN_S: Final = 0.5
 """What an answer may take on its way beyond the time that the peer was given for its work."""
@@ -24,29 +23,18 @@ _ANSWER_BYTES_MAX: Final = 16 << 20
 
 
 class HttpPeers:
-    """The peers of one HAProc; close it with ``aclose``."""
+    """The peers of one HAProc. ``given_up``: whom the view of the ring has given up."""
 
     def __init__(
-        self,
-        config: Config,
-        me: str,
-        given_up: Callable[[str], bool] = lambda peer: False,
+        self, doors: PeerDoors, given_up: Callable[[str], bool] = lambda peer: False
     ) -> None:
-        self._me = me
-        self.follow(config.clusters)
+        self._doors = doors
         self._given_up = given_up
-        self._connect_s = config.timeouts.peer_s
-        self._headers = {"Authorization": f"Bearer {config.secret}"}
-        self._session: aiohttp.ClientSession | None = None
-
-    def follow(self, members: Iterable[Neighbour]) -> None:
-        """Go by these peers from now on: a cluster was added or removed."""
-        self._urls = {each.name: each.peer.url for each in members if each.name != self._me}
 
     @property
     def names(self) -> tuple[str, ...]:
         """The peers in ring order."""
-        return tuple(self._urls)
+        return self._doors.names
 
     def given_up(self, peer: str) -> bool:
         """Return whether the view of the ring has given a peer up."""
@@ -72,36 +60,19 @@ class HttpPeers:
         """Ask a peer for its state, cursor and lag."""
         return await self._ask(peer, "GET", "/ha/v1/status", timeout_s)
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
     async def _ask(
         self, peer: str, method: str, path: str, timeout_s: float, body: object = None
     ) -> Mapping[str, Json]:
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._connect_s)
-        if peer not in self._urls:
-            raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
-        url = self._urls[peer] + path
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self._doors.connect_s)
+        url = self._doors.url(peer, path)
         try:
-            async with self._open().request(
+            async with self._doors.session.request(
                 method, url, json=body, timeout=timeout, allow_redirects=False
             ) as response:
                 return _object(peer, response.status, await _limited(response))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             what = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             raise PeerUnavailableError(f"peer {peer} at {url}: {what}") from error
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers=self._headers,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
 
 
 async def _limited(response: aiohttp.ClientResponse) -> bytes:

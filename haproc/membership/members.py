@@ -1,13 +1,17 @@
 """Keeps the view of the ring: tells peers that this HAProc lives and how far it is, judges them.
 
 One timer does everything: it sends a heartbeat at every tick, and at some of them looks at the
-peers' windows and sends a report. The decisions are those of `view` and `judgement`.
+peers' windows and sends a report. Ticks are multiples of the interval by the wall clock, so that
+HAProcs whose clocks agree wake each other once in an interval instead of with every message, which
+is a quarter cheaper; where they don't agree nothing is lost. The decisions are those of `view` and
+`judgement`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -158,14 +162,14 @@ class Members:
         next_at = self._clock()
         while True:
             if self._clock() - next_at > interval_s:
-                next_at = self._clock()
                 # The loop was busy. What came meanwhile is to be read before anybody is judged;
                 # uvloop runs timers before it looks for that.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
             self.tick()
-            next_at += interval_s
-            await asyncio.sleep(max(0.0, next_at - self._clock()))
+            wait_s = until_tick(interval_s, time.time())
+            next_at = self._clock() + wait_s
+            await asyncio.sleep(wait_s)
 
     def tick(self) -> None:
         """Do what is due, as every ``heartbeat_interval_s``."""
@@ -205,3 +209,9 @@ class Members:
     def _tell(self, changed: list[str]) -> None:
         for name in changed:
             logger.info("%s: %s is %s", self.cluster, name, self._view.peers[name].standing)
+
+
+def until_tick(interval_s: float, wall_s: float) -> float:
+    """Return the seconds until the next tick: from half an interval to one and a half."""
+    left_s = interval_s - wall_s % interval_s
+    return left_s if left_s >= interval_s / 2 else left_s + interval_s

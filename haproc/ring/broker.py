@@ -23,6 +23,7 @@ import yaml
 
 from haproc.ring import runtime
 from haproc.ring.broker_settings import LOG_SETTINGS, Ports, java_options, server_settings
+from haproc.ring.errors import RingError
 from haproc.ring.ports import free_ports, wait_free
 from haproc.ring.server import LocalServer
 
@@ -37,7 +38,7 @@ _ANSWER_S = 2.0
 _FRAME_BYTES_MAX = 1 << 16
 
 
-class BrokerStartError(Exception):
+class BrokerStartError(RingError):
     """A local Kafka did not come up; the message ends with the last lines of a node's log."""
 
 

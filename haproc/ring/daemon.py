@@ -14,6 +14,7 @@ import aiohttp
 
 from haproc.config.model import Address, Config
 from haproc.membership.state import HOPELESS, State
+from haproc.ring.errors import RingError
 from haproc.ring.ports import wait_free
 from haproc.ring.process import DetachedProcess
 
@@ -22,7 +23,7 @@ _ANSWER_S = 2.0
 _LOG_LINES_SHOWN = 15
 
 
-class StartError(Exception):
+class StartError(RingError):
     """A HAProc did not come up; the message ends with the last lines of its log."""
 
 

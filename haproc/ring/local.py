@@ -22,10 +22,11 @@ from haproc.config.load import load
 from haproc.config.model import Config
 from haproc.ring.broker import LocalBroker, LocalKafka
 from haproc.ring.daemon import DrainedError, launch, process_of, wait_answering
-from haproc.ring.making import KAFKA_FOLDER, LogChoice, RingError, make_ring
+from haproc.ring.errors import RingError
+from haproc.ring.making import KAFKA_FOLDER, LogChoice, make_ring
 from haproc.ring.spark import LocalSpark
 
-__all__ = ["LocalRing", "LogChoice", "RingError"]
+__all__ = ["LocalRing", "LogChoice"]
 
 Progress = Callable[[str, str], None]
 READY_TIMEOUT_S = 300.0

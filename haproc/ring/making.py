@@ -18,15 +18,12 @@ from dmq.kafka_topic import parse_url
 from haproc.config.model import Config
 from haproc.ring.broker import BROKERS_MAX, LocalKafka
 from haproc.ring.broker_settings import copies_of, in_sync_of
+from haproc.ring.errors import RingError
 from haproc.ring.ports import free_ports
 
 KAFKA_FOLDER = "kafka"
 """In the ring's folder, where the brokers are its own."""
 CLUSTERS_MAX = 26
-
-
-class RingError(Exception):
-    """A local ring can't be made, found or started."""
 
 
 @dataclass(frozen=True, slots=True)

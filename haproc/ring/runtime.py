@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from haproc.ring import network
+from haproc.ring.errors import RingError
 
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 900
@@ -34,7 +35,7 @@ FETCH_TIMEOUT_S = 900
 Progress = Callable[[str], None]
 
 
-class RuntimeMissingError(Exception):
+class RuntimeMissingError(RingError):
     """Something that a local Spark server needs can't be had; the message says what to do."""
 
 

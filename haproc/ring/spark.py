@@ -20,6 +20,7 @@ from pathlib import Path
 from haproc.engine.errors import EngineError
 from haproc.failure import message_of
 from haproc.ring import runtime, warmup
+from haproc.ring.errors import RingError
 from haproc.ring.process import ProcessId
 from haproc.ring.server import LocalServer
 from haproc.ring.spark_settings import LOG_SETTINGS, java_options, server_settings
@@ -29,7 +30,7 @@ START_TIMEOUT_S = 180.0
 _POLL_INTERVAL_S = 0.05
 
 
-class SparkStartError(Exception):
+class SparkStartError(RingError):
     """A local Spark server did not come up; the message ends with the last lines of its log."""
 
 

@@ -8,16 +8,15 @@ runs it or refuses it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import aiohttp
 
 from haproc.classify.model import OperationClass
-from haproc.config.model import Config
 from haproc.engine.interface import Chunk
+from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.roster import Neighbour
 from haproc.route import pieces
 from haproc.route.model import Answer, FailureKind, HaReport, Request, RequestError
 from haproc.route.pieces import BrokenPiecesError, Piece
@@ -29,30 +28,20 @@ _MARGIN_S: Final = 0.5
 
 
 class HttpForwarding:
-    """Implements `haproc.route.reads.Forwarding`; close it with ``aclose``."""
+    """Implements `haproc.route.reads.Forwarding`."""
 
-    def __init__(self, config: Config, me: str) -> None:
-        self._me = me
-        self.follow(config.clusters)
-        self._connect_s = config.timeouts.peer_s
-        self._headers = {"Authorization": f"Bearer {config.secret}"}
-        self._session: aiohttp.ClientSession | None = None
-
-    def follow(self, members: Iterable[Neighbour]) -> None:
-        """Go by these peers from now on: a cluster was added or removed."""
-        self._urls = {each.name: each.peer.url for each in members if each.name != self._me}
+    def __init__(self, doors: PeerDoors) -> None:
+        self._doors = doors
 
     async def query(self, peer: str, request: Request, needed: int, timeout_s: float) -> Answer:
         """See Forwarding."""
-        if peer not in self._urls:
-            raise PeerUnavailableError(f"the ring has no cluster {peer} any more")
-        url = self._urls[peer] + PATH
+        url = self._doors.url(peer, PATH)
         body = _body(request, needed, timeout_s)
         timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=self._connect_s, sock_read=timeout_s + _MARGIN_S
+            total=None, sock_connect=self._doors.connect_s, sock_read=timeout_s + _MARGIN_S
         )
         try:
-            response = await self._open().post(
+            response = await self._doors.session.post(
                 url, json=body, timeout=timeout, allow_redirects=False
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -69,21 +58,6 @@ class HttpForwarding:
             raise
         report = HaReport(peer, OperationClass.QUERY, after_offset=after)
         return Answer(report, Relayed(peer, response))
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers=self._headers,
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return self._session
 
 
 def _body(request: Request, needed: int, timeout_s: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import TOO_LATE, insert
 from tests.simulation.seeds import many, one
 
-SEEDS = int(os.environ.get("SEEDS", "300")) // 5
+SEEDS = int(os.environ.get("SEEDS", "100")) // 5
 WINDOW = 48
 SHORT = replace(LIMITS, window_records=20)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
-from haproc.cli.nodes import print_status
+from haproc.cli.nodes import ask_all, print_status
+from tests.presences import ring_config
 
 
 def test_status_shows_who_hears_a_haproc(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,13 +42,18 @@ def test_status_shows_the_log_and_who_holds_trimming_back(
     names = {"names": ["a", "b"], "since_offset": 7, "disagreement": "the file does not name d"}
     print_status(
         {
-            "a": {"state": "READY", "trim": look, "members": {**names, "disagreement": ""}},
+            "a": {
+                "state": "READY",
+                "log_end": 20_600,
+                "trim": look,
+                "members": {**names, "disagreement": ""},
+            },
             "b": {"state": "READY", "trim": newer, "members": names},
             "c": {"state": "-", "error": "no answer"},
         }
     )
     said = capsys.readouterr().out
-    assert "log: offsets 1,000 to 20,500; trim held back by c, 12,000 records" in said
+    assert "log: 19,600 records, from offset 1,000 on; trim held back by c, 12,000 records" in said
     assert "b: the file does not name d" in said
 
 
@@ -62,3 +71,11 @@ def test_status_shows_a_haproc_that_fell_back_to_the_mesh(
     _, a, b = capsys.readouterr().out.splitlines()
     assert "mesh" not in a
     assert "clusters differ; heartbeats go over the mesh: Redis (r:6379): no answer" in b
+
+
+async def test_status_of_a_haproc_that_does_not_run_says_so_in_a_few_words(tmp_path: Path) -> None:
+    config = ring_config(tmp_path, None)
+    config = dataclasses.replace(config, clusters=config.clusters[:1])
+    url = config.clusters[0].peer.url
+    answers = await ask_all(config)
+    assert answers == {"a": {"state": "-", "error": f"no answer from {url}: Connection refused"}}

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import re
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -126,6 +127,12 @@ def test_states_are_documented() -> None:
 
 def test_error_classes_are_documented() -> None:
     assert {name for name in error_classes() if f"`{name}`" not in OPERATIONS} == set()
+
+
+def test_error_classes_are_documented_once() -> None:
+    rows = re.findall(r"^\| (`HAPROC_.*?) \|", OPERATIONS, re.MULTILINE)
+    listed = Counter(name for row in rows for name in re.findall(r"`(HAPROC_\w+)`", row))
+    assert {name for name, times in listed.items() if times > 1} == set()
 
 
 def test_documented_error_classes_exist() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from haproc.config.model import Address, Config
 from haproc.membership.http_peers import HttpPeers
+from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import Peers, PeerUnavailableError
 from tests.unit.door_rig import Rig, door, make_config
 
@@ -25,11 +26,11 @@ def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Confi
 
 @contextlib.asynccontextmanager
 async def asking(config: Config) -> AsyncIterator[HttpPeers]:
-    peers = HttpPeers(config, "a")
+    doors = PeerDoors(config, "a")
     try:
-        yield peers
+        yield HttpPeers(doors)
     finally:
-        await peers.aclose()
+        await doors.aclose()
 
 
 async def test_peers_every_question_is_answered(tmp_path: Path) -> None:

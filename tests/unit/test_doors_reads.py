@@ -16,6 +16,7 @@ from haproc.config.model import Consistency, Limits, Reads
 from haproc.doors.freshness_fields import read_freshness
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
+from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
 from haproc.route import pieces
 from haproc.route.forward import HttpForwarding
@@ -129,11 +130,11 @@ async def peer(
 ) -> AsyncIterator[tuple[Rig, HttpForwarding]]:
     """Open the cluster a's operator door, and what b reaches it with."""
     async with door(tmp_path, operator=True, limits=limits) as rig:
-        forwarding = HttpForwarding(make_config(tmp_path, peer_port=rig.listener.port), "b")
+        doors = PeerDoors(make_config(tmp_path, peer_port=rig.listener.port), "b")
         try:
-            yield rig, forwarding
+            yield rig, HttpForwarding(doors)
         finally:
-            await forwarding.aclose()
+            await doors.aclose()
 
 
 def request(statement: str = "SELECT n") -> Request:
@@ -214,9 +215,9 @@ async def test_peer_that_cannot_answer_is_unavailable(tmp_path: Path, kind: Fail
         rig.service.table["SELECT n"] = Canned(error=away)
         with pytest.raises(PeerUnavailableError, match="not now"):
             await forwarding.query("a", request(), 0, 5.0)
-        nowhere = HttpForwarding(make_config(tmp_path, peer_port=1), "b")
+        nowhere = PeerDoors(make_config(tmp_path, peer_port=1), "b")
         with pytest.raises(PeerUnavailableError, match="peer a"):
-            await nowhere.query("a", request(), 0, 5.0)
+            await HttpForwarding(nowhere).query("a", request(), 0, 5.0)
         await nowhere.aclose()
 
 

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pytest
 import uvloop
 
 from haproc.config.model import Address, Config, Membership
 from haproc.membership.judgement import Standing
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, Links
-from haproc.membership.members import Members, Own
+from haproc.membership.members import Members, Own, until_tick
 from haproc.membership.messages import Beat
 from haproc.membership.roster import Member
 from haproc.membership.state import State
@@ -71,7 +73,7 @@ async def test_links_listener_that_returns_is_connected_to_anew(tmp_path: Path) 
         door(tmp_path, operator=True) as rig,
         sending(config_with(tmp_path, rig.listener.port)) as links,
     ):
-        rig.listener._address = Address("127.0.0.1", rig.listener.port)
+        rig.listener.address = Address("127.0.0.1", rig.listener.port)
         await until(lambda: bool(rig.members.beats), links)
         await rig.listener.close()
         rig.members.beats.clear()
@@ -150,6 +152,42 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
             assert isolated == []
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "left_s"), [(7.0, 1.0), (7.3, 0.7), (7.49, 0.51), (7.51, 1.49), (7.999, 1.001)]
+)
+def test_members_tick_with_the_wall_clock(wall_s: float, left_s: float) -> None:
+    assert until_tick(1.0, wall_s) == pytest.approx(left_s)
+
+
+async def test_members_run_from_tick_to_tick_of_the_wall_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[float, float]] = []
+    sent: list[str] = []
+
+    def at_once(interval_s: float, wall_s: float) -> float:
+        asked.append((interval_s, wall_s))
+        return 0.0
+
+    class Lines:
+        def send(self, path: str, body: object) -> None:
+            sent.append(path)
+
+        def silent(self) -> frozenset[str]:
+            return frozenset()
+
+    monkeypatch.setattr("haproc.membership.members.until_tick", at_once)
+    own = Own(State.READY, "then")
+    members = Members(RULES, ("b", "2"), ("a",), Lines(), lambda: own, on_isolated=sent.append)
+    task = asyncio.ensure_future(members.run())
+    await until(lambda: len(asked) > 3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert sent.count(HEARTBEAT_PATH) == len(asked)
+    assert all(each == RULES.heartbeat_interval_s for each, _ in asked)
+    assert all(abs(wall_s - time.time()) < 60 for _, wall_s in asked)
 
 
 async def test_members_state_change_is_reported_at_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,31 @@ def test_free_ports_are_different_and_nothing_listens_there() -> None:
     found = ports.free_ports(20)
     assert len(set(found)) == 20
     assert all(ports.wait_free(HOST, port) for port in found)
+
+
+def test_free_ports_are_among_those_of_servers_and_not_taken_twice() -> None:
+    found = [ports.free_port() for _ in range(50)]
+    assert len(set(found)) == 50
+    assert set(found) <= set(ports.ports_of_servers())
+
+
+@pytest.mark.parametrize(
+    ("outgoing", "servers"),
+    [
+        ("20000\t30000\n", range(10_000, 20_000)),
+        ("1024 65535", range(10_000, 65_536)),  # the system keeps none apart
+        ("10500 65535", range(10_000, 65_536)),
+        ("what?", range(10_000, 32_768)),
+        (None, range(10_000, 32_768)),
+    ],
+)
+def test_ports_of_servers_are_below_those_that_outgoing_connections_get(
+    outgoing: str | None, servers: range, tmp_path: Path
+) -> None:
+    file = tmp_path / "ip_local_port_range"
+    if outgoing is not None:
+        file.write_text(outgoing)
+    assert ports.ports_of_servers(file) == servers
 
 
 def test_wait_free_where_something_goes_on_listening_is_false(

@@ -26,6 +26,7 @@ from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.engine.interface import Applied, EngineAddress, Settings, TableState
 from haproc.membership.http_peers import HttpPeers
+from haproc.membership.peer_doors import PeerDoors
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
@@ -98,17 +99,16 @@ class HAProc:
         self.spark.go.set()
         self.others: list[HAProc] = []
         names = tuple(cluster.name for cluster in config.clusters)
-        self._peers = HttpPeers(config, name)
+        self.peers = PeerDoors(config, name)
         self.core = Core(
             Identity("demo", name, f"{name}1", names),
             MemoryLog(store),
             self.spark,  # type: ignore[arg-type]  # has no checksums
-            self._peers,
+            HttpPeers(self.peers),
             config.limits,
             config.timeouts,
         )
         self.replica = Replica(self.core)
-        self.forwarding = HttpForwarding(config, name)
         self.metrics = Metrics("demo", name, ["READY"])
         self.service = RingService(
             self.replica,
@@ -118,7 +118,11 @@ class HAProc:
             defaults=Settings(),
             fanout_parallel=False,
             reads=Reading(
-                self.replica, config.reads, self.positions, self.forwarding, self.metrics
+                self.replica,
+                config.reads,
+                self.positions,
+                HttpForwarding(self.peers),
+                self.metrics,
             ),
         )
         cluster = config.cluster(name)
@@ -159,8 +163,7 @@ class HAProc:
                 await each.aclose()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await self.forwarding.aclose()
-            await self._peers.aclose()
+            await self.peers.aclose()
 
 
 @dataclass
@@ -283,8 +286,8 @@ async def test_query_is_not_forwarded_to_a_cluster_that_the_ring_has_no_more(
         a, b = ring.a, ring.b
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
-        b.forwarding.follow([b.config.cluster("b")])
+        b.peers.follow([b.config.cluster("b")])
         told = await ring.ask(b, QUERY, consistency="linearizable")
         assert told["error_class"] == "HAPROC_NOT_FRESH"
-        b.forwarding.follow(b.config.clusters)
+        b.peers.follow(b.config.clusters)
         assert await ring.name_from(b, consistency="linearizable") == "a"

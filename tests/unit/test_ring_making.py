@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from haproc.cli.main import main
-from haproc.ring.local import LocalRing, LogChoice, RingError
+from haproc.ring.errors import RingError
+from haproc.ring.local import LocalRing, LogChoice
 
 
 def make(folder: Path, log: LogChoice, clusters: int = 2, base_port: int = 7000) -> LocalRing:

@@ -15,8 +15,10 @@ BROKERS = ("broker1", "broker2", "broker3")
 LINKS = ("clients-a", "a-spark", "a-b")
 
 
-def faults(seed: int, count: int = 200, brokers: tuple[str, ...] = ()) -> list[Fault]:
-    return list(itertools.islice(plan(seed, CLUSTERS, brokers, LINKS), count))
+def faults(
+    seed: int, count: int = 200, brokers: tuple[str, ...] = (), redis: bool = False
+) -> list[Fault]:
+    return list(itertools.islice(plan(seed, CLUSTERS, brokers, LINKS, redis=redis), count))
 
 
 @pytest.mark.parametrize("brokers", [(), BROKERS])
@@ -34,7 +36,7 @@ def test_plan_comes_in_order_and_in_its_pace(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_plan_strikes_mostly_haprocs_and_everything_sometimes(seed: int) -> None:
-    told = faults(seed, 600, BROKERS)
+    told = faults(seed, 600, BROKERS, redis=True)
     kills = Counter(
         target
         for fault in told
@@ -43,13 +45,22 @@ def test_plan_strikes_mostly_haprocs_and_everything_sometimes(seed: int) -> None
     )
     assert kills[Target.HAPROC] > 2 * kills[Target.SPARK] > 0
     assert kills[Target.BROKER] > 20
+    assert kills[Target.REDIS] > 10
     assert {fault.scheme for fault in told} == set(Scheme)
     assert {fault.mode for fault in told if fault.deed is Deed.CUT} == set(Mode) - {Mode.PASS}
     assert {fault.link for fault in told if fault.link} == set(LINKS)
 
 
-def test_plan_without_brokers_has_none() -> None:
-    assert not any(target is Target.BROKER for f in faults(3) for target, _ in f.victims)
+def test_plan_without_brokers_and_redis_has_none() -> None:
+    targets = {target for fault in faults(3) for target, _ in fault.victims}
+    assert targets == {Target.HAPROC, Target.SPARK}
+
+
+@pytest.mark.parametrize("only", [{Target.HAPROC}, {Target.HAPROC, Target.REDIS}, {Target.SPARK}])
+def test_plan_strikes_only_what_it_may(only: set[Target]) -> None:
+    told = plan(3, CLUSTERS, BROKERS, LINKS, redis=True, targets=only)
+    struck = {target for f in itertools.islice(told, 200) for target, _ in f.victims}
+    assert struck == only
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.fault.torture.history import Level
+from tests.fault.torture.plan import Target
 from tests.fault.torture.run import Options, Verdict, judge, torture
 from tests.fault.torture.workloads import LEVELS
 
@@ -35,6 +36,18 @@ def main() -> int:
         default=LEVELS,
         help="read levels at which some clients read",
     )
+    parser.add_argument("--load", type=float, default=1.0, help="how much of the usual is written")
+    parser.add_argument(
+        "--targets",
+        type=Target,
+        nargs="+",
+        choices=list(Target),
+        default=tuple(Target),
+        help="kinds of processes that are killed and frozen",
+    )
+    parser.add_argument(
+        "--state", choices=("mesh", "redis"), default="mesh", help="redis is struck, too"
+    )
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--check", type=Path, default=None, help="a history to judge again")
     given = parser.parse_args()
@@ -51,6 +64,9 @@ def main() -> int:
         brokers=given.brokers,
         pace_s=given.pace,
         levels=tuple(given.readers),
+        load=given.load,
+        targets=tuple(given.targets),
+        redis=given.state == "redis",
     )
     signal.signal(signal.SIGTERM, _interrupted)
     print(f"seed {seed}, log {given.log}, in {options.folder}", flush=True)

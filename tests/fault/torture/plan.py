@@ -8,7 +8,7 @@ does not. What is still down when its next fault is due is skipped by the nemesi
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,6 +21,7 @@ class Target(StrEnum):
     HAPROC = "haproc"
     SPARK = "spark"
     BROKER = "broker"
+    REDIS = "redis"
 
 
 class Deed(StrEnum):
@@ -47,8 +48,9 @@ class Mode(StrEnum):
 
 
 Victim = tuple[Target, str]
+_REDIS: Victim = (Target.REDIS, "redis")
 
-_RECOVERY_S = {Target.HAPROC: 6.0, Target.SPARK: 30.0, Target.BROKER: 12.0}
+_RECOVERY_S = {Target.HAPROC: 6.0, Target.SPARK: 30.0, Target.BROKER: 12.0, Target.REDIS: 1.0}
 """Estimates on two busy cores, after the process is started again."""
 _STEPS = {
     Step.APPEND_BEFORE: 1,
@@ -77,6 +79,8 @@ class Scheme(StrEnum):
     BROKER = "a broker"
     BROKER_RECOVERY = "a broker while a HAProc recovers"
     FREEZE_BROKER = "freeze a broker"
+    REDIS = "the Redis"
+    FREEZE_REDIS = "freeze the Redis"
 
 
 _WEIGHTS = {
@@ -92,6 +96,19 @@ _WEIGHTS = {
     Scheme.CUT: 12,
 }
 _BROKER_WEIGHTS = {Scheme.BROKER: 16, Scheme.BROKER_RECOVERY: 5, Scheme.FREEZE_BROKER: 4}
+_REDIS_WEIGHTS = {Scheme.REDIS: 10, Scheme.FREEZE_REDIS: 6}
+_BEYOND_HAPROCS = {
+    Scheme.SPARK: {Target.SPARK},
+    Scheme.BOTH: {Target.SPARK, Target.HAPROC},
+    Scheme.FREEZE_SPARK: {Target.SPARK},
+    Scheme.BROKER: {Target.BROKER},
+    Scheme.BROKER_RECOVERY: {Target.BROKER, Target.HAPROC},
+    Scheme.FREEZE_BROKER: {Target.BROKER},
+    Scheme.REDIS: {Target.REDIS},
+    Scheme.FREEZE_REDIS: {Target.REDIS},
+    Scheme.CUT: set[Target](),
+}
+"""What a scheme strikes, where that is not HAProcs alone."""
 _MODES = (Mode.REFUSE, Mode.STALL, Mode.DROP, Mode.DELAY)
 
 
@@ -122,12 +139,28 @@ def plan(
     brokers: Sequence[str] = (),
     links: Sequence[str] = (),
     pace_s: float = 6.5,
+    *,
+    redis: bool = False,
+    targets: Collection[Target] = tuple(Target),
 ) -> Iterator[Fault]:
     """Return the plan of a seed: faults in the order of their times, without an end.
 
-    ``links`` may be cut; ``pace_s`` is the mean time between two faults.
+    ``links`` may be cut; ``pace_s`` is the mean time between two faults; only processes of the
+    kinds ``targets`` are struck.
     """
-    return _Planner(seed, clusters, brokers, links, pace_s).faults()
+    weights = dict(_WEIGHTS)
+    if brokers:
+        weights |= _BROKER_WEIGHTS
+    if redis:
+        weights |= _REDIS_WEIGHTS
+    if not links:
+        del weights[Scheme.CUT]
+    chosen = {
+        scheme: weight
+        for scheme, weight in weights.items()
+        if _BEYOND_HAPROCS.get(scheme, {Target.HAPROC}) <= set(targets)
+    }
+    return _Planner(seed, clusters, brokers, links, pace_s, chosen).faults()
 
 
 class _Planner:
@@ -140,6 +173,7 @@ class _Planner:
         brokers: Sequence[str],
         links: Sequence[str],
         pace_s: float,
+        weights: Mapping[Scheme, int],
     ) -> None:
         self._random = random.Random(f"plan {seed}")
         self._clusters = list(clusters)
@@ -147,9 +181,6 @@ class _Planner:
         self._links = list(links)
         self._pace_s = pace_s
         self._busy_until: dict[Victim, float] = {}
-        weights = _WEIGHTS | (_BROKER_WEIGHTS if brokers else {})
-        if not links:
-            weights.pop(Scheme.CUT)
         self._schemes = list(weights)
         self._weights = list(weights.values())
 
@@ -175,6 +206,10 @@ class _Planner:
                 return self._cut(now)
             case Scheme.BROKER | Scheme.BROKER_RECOVERY | Scheme.FREEZE_BROKER:
                 return self._broker(scheme, now)
+            case Scheme.REDIS:
+                return self._kill(scheme, now, [_REDIS], self._random.uniform(0.2, 4.0))
+            case Scheme.FREEZE_REDIS:
+                return self._freeze(scheme, now, _REDIS)
         name = self._one_to_strike(now)
         return [] if name is None else self._cluster(scheme, now, name)
 

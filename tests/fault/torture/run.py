@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from tests.fault.torture.figures import figures, shown
 from tests.fault.torture.history import History, Level, Run, load
 from tests.fault.torture.nemesis import Nemesis
 from tests.fault.torture.part import Part
-from tests.fault.torture.plan import Fault, plan
-from tests.fault.torture.stage import Stage, free_block, open_ring, python_path
+from tests.fault.torture.plan import Fault, Target, plan
+from tests.fault.torture.stage import Stage, open_ring, python_path
 from tests.fault.torture.violations import Violation
 from tests.fault.torture.watch import Watch
+from tests.redis_servers import RedisServer
 
 SETTINGS = {
     "timeouts": {
@@ -53,6 +53,12 @@ class Options:
     pace_s: float = 6.5
     levels: tuple[Level, ...] = workloads.LEVELS
     """At which some clients read."""
+    load: float = 1.0
+    """How much of the usual is written."""
+    targets: tuple[Target, ...] = tuple(Target)
+    """What is killed and frozen."""
+    redis: bool = False
+    """Whether the HAProcs keep their state in a Redis, which is struck, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +89,20 @@ def torture(options: Options, ring: LocalRing | None = None) -> Verdict:
     options.folder.mkdir(parents=True, exist_ok=True)
     file = options.folder / "history.jsonl"
     file.unlink(missing_ok=True)
-    # Ports are no part of the plan: they depend on what else runs.
-    first_port = free_block(random.Random())
     owned = ring is None
     if ring is None:
-        ring = open_ring(
-            options.folder / "ring", options.log, options.brokers, first_port, SETTINGS
-        )
+        ring = open_ring(options.folder / "ring", options.log, options.brokers, SETTINGS)
     history = History(file)
-    stage = Stage(ring, first_port + 32)
+    redis = RedisServer(options.folder) if options.redis else None
+    stage = Stage(ring, redis)
     try:
+        if redis is not None:
+            redis.start()
         _play(options, stage, history)
     finally:
         stage.down(sparks=owned)
+        if redis is not None:
+            redis.kill()
         history.close()
     verdict = judge(file)
     (options.folder / "verdict.txt").write_text(f"{verdict}\n")
@@ -110,14 +117,24 @@ def _play(options: Options, stage: Stage, history: History) -> None:
     history.write("run", seed=options.seed, log=log, brokers=stage.brokers, clusters=stage.names)
 
     def planned() -> Iterator[Fault]:
-        return plan(options.seed, stage.names, stage.brokers, stage.proxies.names, options.pace_s)
+        return plan(
+            options.seed,
+            stage.names,
+            stage.brokers,
+            stage.proxies.names,
+            options.pace_s,
+            redis=options.redis,
+            targets=options.targets,
+        )
 
     for fault in itertools.islice(planned(), 2 * options.kills):
         history.write("plan", fault=str(fault), scheme=fault.scheme)
     watch = Watch(stage.ring.config, history)
     nemesis = Nemesis(stage, planned(), history, lambda: watch.starved)
     auditor = audit.Auditor(stage.ring.config, options.seed, history)
-    clients = workloads.make_clients(stage.url, stage.names, options.seed, history, options.levels)
+    clients = workloads.make_clients(
+        stage.url, stage.names, options.seed, history, options.levels, options.load
+    )
     parts: list[Part] = [watch, auditor, *clients, nemesis]
     try:
         for part in parts:

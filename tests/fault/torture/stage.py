@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,39 +23,28 @@ from haproc.faults import VARIABLE
 from haproc.ring.broker import BrokerStartError
 from haproc.ring.daemon import launch, log_of, process_of
 from haproc.ring.local import LocalRing, LogChoice
+from haproc.ring.ports import free_port, free_ports
+from haproc.ring.server import LocalServer
 from haproc.ring.spark import SparkStartError
 from tests.fault.torture.plan import Target, Victim
 from tests.fault.torture.proxy import Proxies
+from tests.redis_servers import RedisServer
 
 _GONE_S = 10.0
-_PORTS = range(12_000, 31_000)
-"""Below those that the system gives to outgoing connections: one of them could take the port of
-a process while that is down."""
-_BLOCK = 64
 _LOG_LINES_SHOWN = 6
-
-
-def free_block(random_source: random.Random) -> int:
-    """Return the first of many ports in a row that nothing uses."""
-    while True:
-        first = random_source.randrange(_PORTS.start, _PORTS.stop - _BLOCK)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + _BLOCK):
-                probe = stack.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", port))
-            return first
 
 
 class Stage:
     """A local ring whose links are proxies."""
 
-    def __init__(self, ring: LocalRing, first_proxy_port: int) -> None:
+    def __init__(self, ring: LocalRing, redis: RedisServer | None = None) -> None:
+        """With a Redis, which runs, the HAProcs keep their state there."""
         self.ring = ring
+        self.redis = redis
         self.proxies = Proxies()
         self.starting: set[Victim] = set()
         """What is being started just now; nobody can tell yet whether it will run."""
         self._threads: list[threading.Thread] = []
-        self._next_port = first_proxy_port
         self._views: dict[str, Path] = {}
 
     @property
@@ -75,7 +62,8 @@ class Stage:
         """Every process that may be struck."""
         haprocs = [(Target.HAPROC, name) for name in self.names]
         sparks = [(Target.SPARK, name) for name in self.names]
-        return [*haprocs, *sparks, *((Target.BROKER, name) for name in self.brokers)]
+        brokers = [(Target.BROKER, name) for name in self.brokers]
+        return [*haprocs, *sparks, *brokers, *([(Target.REDIS, "redis")] if self.redis else [])]
 
     # -- links -------------------------------------------------------------------------------
 
@@ -85,6 +73,8 @@ class Stage:
         for cluster in config.clusters:
             self._link(f"clients-{cluster.name}", cluster.listen.port)
             self._link(f"{cluster.name}-spark", cluster.spark.port)
+            if self.redis is not None:
+                self._link(f"{cluster.name}-redis", self.redis.port)
             for peer in config.clusters:
                 if peer is not cluster:
                     self._link(f"{cluster.name}-{peer.name}", peer.peer.port)
@@ -99,8 +89,7 @@ class Stage:
             self._views[name] = file
 
     def _link(self, name: str, target: int) -> None:
-        self.proxies.add(name, self._next_port, target)
-        self._next_port += 1
+        self.proxies.add(name, free_port(), target)
 
     def _view(self, described: Mapping[str, Any], me: str) -> dict[str, Any]:
         clusters = []
@@ -112,7 +101,10 @@ class Stage:
             else:
                 peer = f"127.0.0.1:{self.proxies.port(f'{me}-{name}')}"
                 clusters.append(cluster | {"peer": peer})
-        return {**described, "clusters": clusters}
+        if self.redis is None:
+            return {**described, "clusters": clusters}
+        url = f"redis://127.0.0.1:{self.proxies.port(f'{me}-redis')}"
+        return {**described, "clusters": clusters, "state": "redis", "redis": {"url": url}}
 
     def url(self, name: str) -> str:
         """Return a client door, as clients reach it."""
@@ -123,12 +115,26 @@ class Stage:
     def runs(self, victim: Victim) -> bool:
         """Whether the process runs (or is stopped, but not dead)."""
         target, name = victim
-        return self.ring.pids(name)[target.value] is not None
+        if target is Target.HAPROC:
+            return process_of(self.ring.config, name).identity() is not None
+        return self._server(victim).pid is not None
 
     def signal(self, victim: Victim, number: signal.Signals) -> bool:
         """Send a signal; False if the process does not run."""
         target, name = victim
-        return self.ring.signal(name, target.value, number)
+        if target is Target.HAPROC:
+            return process_of(self.ring.config, name).signal(number)
+        return self._server(victim).signal(number)
+
+    def _server(self, victim: Victim) -> LocalServer:
+        target, name = victim
+        match target:
+            case Target.SPARK:
+                return self.ring.sparks[name]
+            case Target.BROKER:
+                return self.ring.brokers[name]
+        assert target is Target.REDIS and self.redis is not None
+        return self.redis
 
     def kill(self, victim: Victim) -> bool:
         """kill -9, and wait until it is gone; False if it did not run."""
@@ -156,7 +162,10 @@ class Stage:
     def _start_slowly(self, victim: Victim, report: Callable[[str], None]) -> None:
         try:
             target, name = victim
-            if target is Target.BROKER:
+            if target is Target.REDIS:
+                assert self.redis is not None
+                self.redis.start()
+            elif target is Target.BROKER:
                 asyncio.run(self.ring.brokers[name].start())
             else:
                 asyncio.run(self.ring.sparks[name].start(warm=False))
@@ -168,10 +177,8 @@ class Stage:
     def log_tail(self, victim: Victim) -> str:
         """Return the last lines that a process wrote."""
         target, name = victim
-        if target is Target.SPARK:
-            return self.ring.sparks[name].log_tail(_LOG_LINES_SHOWN)
-        if target is Target.BROKER:
-            return self.ring.brokers[name].log_tail(_LOG_LINES_SHOWN)
+        if target is not Target.HAPROC:
+            return self._server(victim).log_tail(_LOG_LINES_SHOWN)
         with contextlib.suppress(OSError):
             lines = log_of(self.ring.config, name).read_text(errors="replace").splitlines()
             return "\n".join(lines[-_LOG_LINES_SHOWN:])
@@ -208,17 +215,12 @@ class Stage:
             asyncio.run(self.ring.down())
 
 
-def open_ring(
-    folder: Path, log: str, brokers: int, first_port: int, settings: Mapping[str, Any]
-) -> LocalRing:
+def open_ring(folder: Path, log: str, brokers: int, settings: Mapping[str, Any]) -> LocalRing:
     """Make a ring; ``brokers`` matters only where the log is in Kafka."""
     choice = LogChoice("sqlite")
     if log == "kafka":
-        last = first_port + _BLOCK
-        choice = LogChoice("kafka", brokers=brokers, advertised_ports=range(last - brokers, last))
-    return LocalRing.open_or_create(
-        folder, base_port=first_port, memory="1g", cores=2, settings=settings, log=choice
-    )
+        choice = LogChoice("kafka", brokers=brokers, advertised_ports=free_ports(brokers))
+    return LocalRing.open_or_create(folder, memory="1g", cores=2, settings=settings, log=choice)
 
 
 def python_path() -> None:

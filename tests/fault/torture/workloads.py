@@ -364,6 +364,15 @@ class SessionClient(RegisterWriter):
             self.read(self._random.choice(REGISTERS + LISTS), level)
 
 
+_WRITERS: Mapping[str, type[Client]] = {
+    "set-1": SetWriter,
+    "set-2": SetWriter,
+    "register-1": RegisterWriter,
+    "register-2": RegisterWriter,
+    "list-1": ListWriter,
+    "list-2": ListWriter,
+    "ddl-1": DdlWriter,
+}
 _OF_LEVELS: Mapping[Level, type[Client]] = {
     Level.ANY: Reader,
     Level.BOUNDED: BoundedReader,
@@ -378,16 +387,14 @@ def make_clients(
     seed: int,
     history: History,
     levels: Sequence[Level] = LEVELS,
+    load: float = 1.0,
 ) -> list[Client]:
-    """Return all clients of a run; every second one prefers another cluster."""
+    """Return all clients of a run; each prefers another cluster than the one before.
+
+    ``load``: the writers' pauses are longer by 1 / load.
+    """
     kinds: list[tuple[str, type[Client]]] = [
-        ("set-1", SetWriter),
-        ("set-2", SetWriter),
-        ("register-1", RegisterWriter),
-        ("register-2", RegisterWriter),
-        ("list-1", ListWriter),
-        ("list-2", ListWriter),
-        ("ddl-1", DdlWriter),
+        *_WRITERS.items(),
         ("read-1", Reader),
         ("read-2", Reader),
     ]
@@ -397,5 +404,9 @@ def make_clients(
     for number, (name, kind) in enumerate(kinds, 1):
         first = number % len(names)
         servers = {url(each): each for each in (*names[first:], *names[:first])}
-        clients.append(kind(name, number, servers, seed, history))
+        client = kind(name, number, servers, seed, history)
+        if name in _WRITERS:
+            shortest_s, longest_s = client.pause_s
+            client.pause_s = (shortest_s / load, longest_s / load)
+        clients.append(client)
     return clients

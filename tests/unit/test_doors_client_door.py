@@ -1,0 +1,81 @@
+"""The clients' door is open while the cluster answers, and comes back to a port that was taken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from haproc.config.model import Address
+from haproc.doors.client_door import ClientDoor
+from haproc.doors.listener import Listener
+from haproc.membership.state import State
+from haproc.ring.ports import free_port
+
+RETRY_S = 0.02
+
+
+class Rig:
+    """A door on a free port, and whether it asked to be looked after."""
+
+    def __init__(self) -> None:
+        self.address = Address("127.0.0.1", free_port())
+        self.again = asyncio.Event()
+        self.listener = Listener(web.Application(), self.address)
+        self.door = ClientDoor("a", self.listener, self.again.set, RETRY_S)
+
+    async def answers(self) -> bool:
+        """Whether a client gets an answer."""
+        try:
+            async with aiohttp.ClientSession() as session, session.get(self.address.url):
+                return True
+        except aiohttp.ClientConnectionError:
+            return False
+
+    def taken(self) -> socket.socket:
+        """Have another process take the port."""
+        return socket.create_server((self.address.host, self.address.port))
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    rig = Rig()
+    await rig.listener.start()
+    yield rig
+    await rig.listener.aclose()
+
+
+async def test_open_while_cluster_answers(rig: Rig) -> None:
+    for state, answers in (
+        (State.RECOVERING, False),
+        (State.READY, True),
+        (State.DRAINING, True),
+        (State.DOWN, False),
+        (State.READY, True),
+    ):
+        await rig.door.follow(state)
+        assert await rig.answers() is answers, state
+
+
+async def test_first_opening_fails_where_port_is_taken(rig: Rig) -> None:
+    with rig.taken(), pytest.raises(OSError, match="address already in use"):
+        await rig.door.follow(State.READY)
+
+
+async def test_port_taken_meanwhile_is_waited_for(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    await rig.door.follow(State.READY)
+    await rig.door.follow(State.DOWN)
+    with rig.taken(), caplog.at_level(logging.ERROR):
+        await rig.door.follow(State.READY)
+        assert not rig.listener.is_open
+    assert f"another process has taken {rig.address.url}" in caplog.text
+    await asyncio.wait_for(rig.again.wait(), 5)
+    await rig.door.follow(State.READY)
+    assert await rig.answers()
