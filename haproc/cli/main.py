@@ -168,6 +168,14 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     up.add_argument("--base-port", type=int, help="first of the ports; free ones otherwise")
     up.add_argument("--memory", default="1g", help="of each Spark server (1g)")
     up.add_argument("--cores", type=int, default=2, help="of each Spark server (2)")
+    up.add_argument(
+        "--conf",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of each Spark server; may be repeated",
+    )
     up.add_argument("--log", choices=("sqlite", "kafka"), help="what the log is kept in (sqlite)")
     up.add_argument("--brokers", type=int, help="run so many Kafka brokers for it (1)")
     up.add_argument(
@@ -201,6 +209,13 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         (roll, rolling.roll),
     ):
         command.set_defaults(run=run)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
 
 
 def _json(command: argparse.ArgumentParser) -> None:

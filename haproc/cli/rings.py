@@ -47,6 +47,7 @@ async def _up(options: argparse.Namespace) -> int:
         base_port=options.base_port,
         memory=options.memory,
         cores=options.cores,
+        spark_settings=dict(options.conf),
         log=LogChoice(
             kind=options.log or "",
             brokers=options.brokers,

@@ -25,6 +25,7 @@ from haproc.ring.daemon import DrainedError, launch, process_of, wait_answering
 from haproc.ring.errors import RingError
 from haproc.ring.making import KAFKA_FOLDER, LogChoice, make_ring
 from haproc.ring.spark import LocalSpark
+from haproc.ring.spark_settings import check_chosen
 
 __all__ = ["LocalRing", "LogChoice"]
 
@@ -57,6 +58,7 @@ class LocalRing:
                 cluster.spark.token,
                 memory=settings["memory"],
                 cores=settings["cores"],
+                settings=settings.get("settings", {}),
                 progress=lambda what, name=cluster.name: progress(  # type: ignore[misc]
                     name, f"Spark {what}"
                 ),
@@ -84,20 +86,23 @@ class LocalRing:
         base_port: int | None = None,
         memory: str = "1g",
         cores: int = 2,
+        spark_settings: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
         log: LogChoice = _ANY_LOG,
         progress: Progress = _silent,
     ) -> LocalRing:
         """Return the ring in the folder, made first if there is none.
 
-        ``settings`` are further keys of the configuration file (limits, timeouts …). Raises
-        RingError if the folder's ring has another log than is asked for.
+        ``settings`` are further keys of the configuration file (limits, timeouts …),
+        ``spark_settings`` further ones of each Spark server. Raises RingError for settings that
+        can't be chosen, and if the folder's ring has another log than is asked for.
         """
         log.check()
+        check_chosen(spark_settings or {})
         if not (folder / "ring.yaml").exists():
             make_ring(folder.resolve(), clusters, base_port, settings or {}, log)
-            spark = yaml.safe_dump({"memory": memory, "cores": cores})
-            (folder / "spark.yaml").write_text(spark)
+            spark = {"memory": memory, "cores": cores, "settings": dict(spark_settings or {})}
+            (folder / "spark.yaml").write_text(yaml.safe_dump(spark))
         ring = cls(folder, progress)
         log.check_fits(ring.folder, ring.config)
         return ring

@@ -14,7 +14,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from haproc.engine.errors import EngineError
@@ -23,7 +23,7 @@ from haproc.ring import runtime, warmup
 from haproc.ring.errors import RingError
 from haproc.ring.process import ProcessId
 from haproc.ring.server import LocalServer
-from haproc.ring.spark_settings import LOG_SETTINGS, java_options, server_settings
+from haproc.ring.spark_settings import LOG_SETTINGS, java_options, properties, server_settings
 
 START_TIMEOUT_S = 180.0
 """Chosen, not measured: three servers starting at once on two busy cores took under 60 s."""
@@ -46,12 +46,14 @@ class LocalSpark(LocalServer):
         *,
         memory: str = "1g",
         cores: int = 2,
+        settings: Mapping[str, str] | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """``settings`` are further ones of Spark's."""
         super().__init__("spark", name, folder, memory, progress)
         self.port = port
         self.token = token
-        self.cores = cores
+        self.settings = server_settings(name, self.folder, port, cores, settings)
         self._warm = self.folder / "spark.warm"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
@@ -75,16 +77,15 @@ class LocalSpark(LocalServer):
         for part in ("local", "tmp"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)
-        properties = self.folder / "spark.conf"
-        settings = server_settings(self.name, self.folder, self.port, self.cores)
-        properties.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+        file = self.folder / "spark.conf"
+        file.write_text(properties(self.settings))
         own = [str(path) for path in sorted((runtime.spark_home() / "jars").glob("*.jar"))]
         command = [
             str(runtime.java()),
             *("-cp", os.pathsep.join([*own, *map(str, jars)])),
             *java_options(self.folder, self.memory),
             "org.apache.spark.deploy.SparkSubmit",
-            *("--properties-file", str(properties)),
+            *("--properties-file", str(file)),
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
             "spark-internal",
         ]

@@ -5,7 +5,11 @@ The choices of the Java options were measured on two cores; see each one's comme
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
+
+from haproc.ring.errors import RingError
 
 _OPENED_PACKAGES = (
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
@@ -60,8 +64,40 @@ def java_options(folder: Path, memory: str) -> list[str]:
     ]
 
 
-def server_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, str]:
-    """Return Spark's settings for a server over this folder."""
+_KEY = re.compile(r"spark\.[\w.-]+")
+_DEFAULTS = {
+    # Small tables on few cores: with Spark's own (50 and 200) an INSERT took 17 s, not 2.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def server_settings(
+    name: str, folder: Path, port: int, cores: int, chosen: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return Spark's settings for a server over this folder, with those that the user chose."""
+    return _own_settings(name, folder, port, cores) | _DEFAULTS | dict(chosen or {})
+
+
+def check_chosen(chosen: Mapping[str, str]) -> None:
+    """Raise RingError for what is no setting of Spark's, or one that a local server needs."""
+    own = _own_settings("", Path(), 0, 0)
+    for key, value in chosen.items():
+        if not _KEY.fullmatch(key):
+            raise RingError(f"{key!r} is no setting of Spark: their names begin with spark.")
+        if key in own:
+            raise RingError(f"{key} can't be chosen: a local ring sets it itself")
+        if not value or not value.isprintable() or value != value.strip():
+            raise RingError(f"{key}: a value is one line without spaces around it, not {value!r}")
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Return settings as a file that Java reads, in which a backslash escapes."""
+    lines = (f"{key} {value}\n" for key, value in settings.items())
+    return "".join(lines).replace("\\", "\\\\")
+
+
+def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, str]:
     return {
         "spark.app.name": f"haproc-{name}",
         "spark.master": f"local[{cores}]",
@@ -84,7 +120,4 @@ def server_settings(name: str, folder: Path, port: int, cores: int) -> dict[str,
         "spark.hadoop.datanucleus.connectionPoolingType": "NONE",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # Small tables on few cores: with the defaults (50 and 200) an INSERT took 17 s, not 2.
-        "spark.databricks.delta.snapshotPartitions": "1",
-        "spark.sql.shuffle.partitions": "2",
     }

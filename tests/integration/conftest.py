@@ -13,11 +13,13 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
+from tests.rig import SPARK_SETTINGS
 
 
 def start_spark(name: str, folder: Path, *, warm: bool) -> LocalSpark:
     """Start a server; what it reports is shown if the test fails."""
-    spark = LocalSpark(name, folder, free_port(), uuid.uuid4().hex, progress=print)
+    token = uuid.uuid4().hex
+    spark = LocalSpark(name, folder, free_port(), token, settings=SPARK_SETTINGS, progress=print)
     try:
         asyncio.run(spark.start(warm=warm))
     except BaseException:

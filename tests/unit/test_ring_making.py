@@ -9,6 +9,7 @@ import pytest
 from haproc.cli.main import main
 from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
+from haproc.ring.spark_settings import properties
 
 
 def make(folder: Path, log: LogChoice, clusters: int = 2, base_port: int = 7000) -> LocalRing:
@@ -19,6 +20,43 @@ def test_ring_without_a_choice_has_a_file_and_no_brokers(tmp_path: Path) -> None
     ring = make(tmp_path, LogChoice())
     assert ring.config.log == f"sqlite://{tmp_path.resolve()}/log.db"
     assert ring.kafka is None and not ring.brokers
+
+
+def test_ring_gives_its_sparks_the_chosen_settings_again(tmp_path: Path) -> None:
+    chosen = {"spark.sql.shuffle.partitions": "8", "spark.app.comment": "C:\\new"}
+    LocalRing.open_or_create(tmp_path, clusters=2, base_port=7000, spark_settings=chosen)
+    for spark in LocalRing.open(tmp_path).sparks.values():
+        assert chosen.items() <= spark.settings.items()
+        assert spark.settings["spark.databricks.delta.snapshotPartitions"] == "1"
+    # As java.util.Properties reads it.
+    assert "\nspark.app.comment C:\\\\new\n" in properties(spark.settings)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("sql.shuffle.partitions", "8", "no setting of Spark"),
+        ("spark.a b", "8", "no setting of Spark"),
+        ("spark.master", "local[1]", "can't be chosen: a local ring sets it itself"),
+        ("spark.connect.grpc.binding.address", "0.0.0.0", "can't be chosen"),
+        ("spark.app.comment", "1\nspark.master x", "a value is one line"),
+        ("spark.app.comment", "", "a value is one line"),
+    ],
+)
+def test_ring_with_settings_that_cannot_be_chosen_is_not_made(
+    tmp_path: Path, key: str, value: str, message: str
+) -> None:
+    with pytest.raises(RingError, match=message):
+        LocalRing.open_or_create(tmp_path, spark_settings={key: value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_ring_up_with_a_setting_without_a_value_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["ring", "up", "--conf", "spark.master"])
+    assert "'spark.master' is not KEY=VALUE" in capsys.readouterr().err
 
 
 def test_ring_with_brokers_of_its_own_finds_them_again(tmp_path: Path) -> None:
