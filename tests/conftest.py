@@ -6,6 +6,7 @@ Above all one real ring for those that need one; its log is in Kafka, unless a t
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.rig import Rig
+from haproc.ring.local import LocalRing
+from tests.rig import SPARK_SETTINGS, Rig
 
 # A busy machine is no finding.
 settings.register_profile("patient", settings.default, deadline=None)
@@ -33,12 +35,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
+def sparks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
+    """A ring of three of which only the Spark servers run, for one ring after another."""
+    made = LocalRing.open_or_create(
+        tmp_path_factory.mktemp("sparks"), memory="1g", cores=2, spark_settings=SPARK_SETTINGS
+    )
+
+    async def start() -> None:
+        await asyncio.gather(*(spark.start() for spark in made.sparks.values()))
+
+    try:
+        asyncio.run(start())
+        yield made
+    finally:
+        asyncio.run(made.down())
+
+
+@pytest.fixture(scope="session")
 def started_ring(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, sparks: LocalRing, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Rig]:
     """Three Spark clusters, three HAProcs and their log; started once for each kind of log."""
     folder: Path = tmp_path_factory.mktemp("ring")
-    rig = Rig(folder, log=request.param)
+    rig = Rig(folder, sparks, request.param)
     try:
         rig.up()
         yield rig

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import haclient
 from haproc.cli import drains
 from haproc.cli.queue import Asker
@@ -44,13 +46,19 @@ SPARK_SETTINGS = {
 class Rig:
     """One ring of three on this machine; every call waits with a deadline."""
 
-    def __init__(self, folder: Path, log: str = "sqlite") -> None:
+    def __init__(self, folder: Path, sparks: LocalRing, log: str) -> None:
+        """``sparks``: a ring whose Spark servers this one uses, and leaves running."""
+        clusters = yaml.safe_load(sparks.file.read_text())["clusters"]
+        for cluster in clusters:
+            token = cluster["spark"]["token"]
+            token["file"] = str(sparks.folder / token["file"])
+        # A name of its own: what the ring before it left in the clusters is not taken for its.
+        named = {"ring": "on-sqlite"} if log == "sqlite" else {}
+        (folder / "clusters").symlink_to(sparks.folder / "clusters")
         self.ring = LocalRing.open_or_create(
             folder,
-            memory="1g",
-            cores=2,
             spark_settings=SPARK_SETTINGS,
-            settings=SETTINGS,
+            settings={**SETTINGS, **named, "clusters": clusters},
             log=LogChoice(log),
         )
         self.log = log
@@ -63,10 +71,19 @@ class Rig:
                 self.ring.signal(name, what, signal.SIGCONT)
         for name in self.ring.brokers:
             self.ring.signal(name, "broker", signal.SIGCONT)
-        asyncio.run(self.ring.up())
+        asyncio.run(self._start())
         for name in self.ring.names:
             if self.status(name).get("drained"):
                 asyncio.run(self.undrain(name))
+
+    async def _start(self) -> None:
+        async def one(name: str) -> None:
+            # Statements of a test warm it up, too, and only with what is needed.
+            await self.ring.sparks[name].start(warm=False)
+            await self.ring.start_haproc(name)
+
+        await self.ring.start_brokers()
+        await asyncio.gather(*(one(name) for name in self.ring.names))
 
     async def undrain(self, name: str) -> None:
         """Give a cluster back to its clients, and wait until it serves."""
@@ -75,7 +92,14 @@ class Rig:
             await drains.wait(asker, name, drains.serves, SETTLED_S)
 
     def down(self) -> None:
-        asyncio.run(self.ring.down())
+        """Stop the HAProcs and the log."""
+
+        async def stop() -> None:
+            await asyncio.gather(*(self.ring.stop_haproc(name) for name in self.ring.names))
+            if self.ring.kafka is not None:
+                await self.ring.kafka.stop()
+
+        asyncio.run(stop())
 
     # -- its processes ---------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tests.rig import Rig
 pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite")]
 
 ROLL_S = 120.0
-PAUSE_S = 1.0
+PAUSE_S = 2.5
 """Between a client's writes: two cores that only write cannot catch up as well."""
 FROZEN_S = 30.0
 """A bound for a busy machine, not the aim, which is a second: `bench.bench_membership`."""

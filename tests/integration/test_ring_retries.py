@@ -14,7 +14,7 @@ import haclient
 from tests.rig import Rig
 
 pytestmark = pytest.mark.spark
-WINDOW = 40
+WINDOW = 24
 
 
 @pytest.fixture
