@@ -15,7 +15,7 @@ from haproc.replicate.window import Window
 from tests.simulation.scenario import simulate
 from tests.simulation.seeds import many, one
 
-SEEDS = int(os.environ.get("SEEDS", "100"))
+SEEDS = int(os.environ.get("SEEDS", "60"))
 
 
 def test_ring_under_every_kind_of_fault_keeps_its_promises() -> None:
