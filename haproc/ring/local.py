@@ -48,8 +48,10 @@ class LocalRing:
         try:
             self.config: Config = load(self.file, os.environ)
             settings = yaml.safe_load((self.folder / "spark.yaml").read_text())
-        except (ConfigError, OSError) as error:
+        except (ConfigError, OSError, yaml.YAMLError) as error:
             raise RingError(f"there is no usable ring in {self.folder}: {error}") from error
+        self.spark_settings = {k: str(v) for k, v in (settings.get("settings") or {}).items()}
+        check_chosen(self.spark_settings)
         self.sparks = {
             cluster.name: LocalSpark(
                 cluster.name,
@@ -58,7 +60,7 @@ class LocalRing:
                 cluster.spark.token,
                 memory=settings["memory"],
                 cores=settings["cores"],
-                settings=settings.get("settings", {}),
+                settings=self.spark_settings,
                 progress=lambda what, name=cluster.name: progress(  # type: ignore[misc]
                     name, f"Spark {what}"
                 ),
@@ -95,7 +97,7 @@ class LocalRing:
 
         ``settings`` are further keys of the configuration file (limits, timeouts …),
         ``spark_settings`` further ones of each Spark server. Raises RingError for settings that
-        can't be chosen, and if the folder's ring has another log than is asked for.
+        can't be chosen, and if the folder's ring has others, or another log than is asked for.
         """
         log.check()
         check_chosen(spark_settings or {})
@@ -105,6 +107,11 @@ class LocalRing:
             (folder / "spark.yaml").write_text(yaml.safe_dump(spark))
         ring = cls(folder, progress)
         log.check_fits(ring.folder, ring.config)
+        if spark_settings and dict(spark_settings) != ring.spark_settings:
+            raise RingError(
+                f"the ring in {ring.folder} has other settings of Spark: change them in its "
+                "spark.yaml, then restart its clusters one after another (haproc ring roll)"
+            )
         return ring
 
     # -- running it ------------------------------------------------------------------------

@@ -30,6 +30,22 @@ def test_ring_gives_its_sparks_the_chosen_settings_again(tmp_path: Path) -> None
         assert spark.settings["spark.databricks.delta.snapshotPartitions"] == "1"
     # As java.util.Properties reads it.
     assert "\nspark.app.comment C:\\\\new\n" in properties(spark.settings)
+    LocalRing.open_or_create(tmp_path)
+    with pytest.raises(RingError, match="has other settings of Spark: change them in its"):
+        LocalRing.open_or_create(tmp_path, spark_settings={"spark.sql.shuffle.partitions": "9"})
+
+
+def test_ring_whose_settings_were_changed_by_hand_has_them_checked(tmp_path: Path) -> None:
+    ring = LocalRing.open_or_create(tmp_path, clusters=2, base_port=7000)
+    file = ring.folder / "spark.yaml"
+    file.write_text("{memory: 1g, cores: 2, settings: {spark.sql.shuffle.partitions: 9}}")
+    sparks = LocalRing.open(tmp_path).sparks
+    assert sparks["a"].settings["spark.sql.shuffle.partitions"] == "9"
+    file.write_text("{memory: 1g, cores: 2, settings: {spark.master: yarn}}")
+    with pytest.raises(RingError, match=r"spark\.master can't be chosen"):
+        LocalRing.open(tmp_path)
+    file.write_text("{memory: 1g, cores: 2}")  # of a ring made before there were any
+    assert LocalRing.open(tmp_path).spark_settings == {}
 
 
 @pytest.mark.parametrize(
