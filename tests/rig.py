@@ -61,6 +61,7 @@ class Rig:
             settings={**SETTINGS, **named, "clusters": clusters},
             log=LogChoice(log),
         )
+        self.sparks = sparks
         self.log = log
         self._tables = 0
 
