@@ -307,3 +307,6 @@ def close_quietly(client: Any, **how: object) -> None:
         client.close(**how)
     except Exception as error:
         logging.getLogger("dmq").debug("a Kafka client did not close: %r", error)
+        # A producer whose records can't be sent in time gives up before it tells its thread to end.
+        if isinstance(client, KafkaProducer):
+            client._sender.force_close()

@@ -22,7 +22,7 @@ from tests.rig import SPARK_SETTINGS, Rig
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
 
-THREADS_END_WITHIN_S = 60.0
+THREADS_END_WITHIN_S = 20.0
 """A client that waits for a broker that is away notices late that it was closed."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from log_backends import KAFKA_OPTIONS
 
 from dmq import (
@@ -26,6 +26,7 @@ from dmq import (
     Record,
     open_log,
 )
+from dmq.kafka_clients import close_quietly
 from haproc.ring.broker import LocalBroker, LocalKafka
 
 # A client of kafka-python that finds no broker ends without closing its sockets.
@@ -219,6 +220,23 @@ async def test_broker_killed_while_many_append_keeps_what_was_acknowledged(
     assert acknowledged.items() <= stored.items()
     # Sending again stored nothing twice.
     assert len(set(stored.values())) == len(stored)
+
+
+async def test_producer_closed_with_a_record_under_way_ends(
+    broker: LocalBroker, kafka: LocalKafka, url: str, log: Log
+) -> None:
+    """kafka-python's own ``close`` gives up then, and leaves the producer at work for ever."""
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    topic = url.rpartition("/")[2]
+    producer.send(topic, b"first").get(timeout=DEADLINE_S)
+    broker.signal(signal.SIGSTOP)
+    try:
+        producer.send(topic, b"stays under way")
+        close_quietly(producer, timeout=0)
+        await asyncio.to_thread(producer._sender.join, DEADLINE_S)
+        assert not producer._sender.is_alive()
+    finally:
+        broker.signal(signal.SIGCONT)
 
 
 async def test_open_without_a_broker_fails_in_time(broker: LocalBroker, url: str) -> None:
