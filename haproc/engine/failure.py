@@ -42,12 +42,12 @@ class Failure:
         return cut or not self.link.error_class or needs_causes(self.link)
 
     def error(self) -> EngineError:
-        """Return the error that this failure alone amounts to."""
+        """Return the error that this failure amounts to while nothing is known of its causes."""
         if self.link is None:
             kind = kind_of_code(self.code)
             return EngineError(kind, f"{self.code}: {self.message}", error_class=self.code)
         return EngineError(
-            kind_of_chain([self.link]),
+            kind_of_chain([self.link], whole=False),
             self.message,
             error_class=self.link.error_class,
             sqlstate=self.link.sqlstate,

@@ -3,10 +3,12 @@
 A failure on a Spark cluster is a chain of errors, each the cause of the one before. An error that
 Spark wrote itself has an error class and mostly a SQLSTATE; others only have Java classes. Some
 *decide* (a division by zero stays one however deep it lies in a failed job); others only *suggest*,
-because they wrap anything (TASK_WRITE_FAILED). The outermost deciding error counts; if there is
-none, the innermost suggestion; if nothing is known, ENVIRONMENT: trying again is safe (marks make a
-second run a no-op), while calling a broken disk the statement's fault would skip a write here that
-the other clusters have.
+because they also stand around anything else (TASK_WRITE_FAILED, a bare RuntimeException); a few
+*wrap* and say nothing. The outermost deciding error counts; if there is none, the innermost
+suggestion, but only if every error of the chain is known and its end was seen. Else ENVIRONMENT:
+trying again is safe (marks make a second run a no-op), while calling a broken disk or a metastore's
+lost connection the statement's fault would skip a write here that the other clusters have. What
+fails on every cluster for a reason that nobody knows is given up by the ring, not by one of them.
 
 A failure without any word from Spark (a broken connection, a deadline, a wrong token) is
 AVAILABILITY: whether the statement ran is unknown.
@@ -53,6 +55,7 @@ _BY_MAIN_CLASS: Mapping[str, Verdict] = {
     "DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION": Verdict(_ENVIRONMENT),
     "DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_UNBACKFILL": Verdict(_ENVIRONMENT),
     "INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS": Verdict(_ENVIRONMENT),
+    "INTERNAL_ERROR": Verdict(_APPLICATION, decides=False),  # mostly the same everywhere
     # Memory, disk, executors, network.
     "INTERNAL_ERROR_BROADCAST": Verdict(_ENVIRONMENT),
     "INTERNAL_ERROR_EXECUTOR": Verdict(_ENVIRONMENT),
@@ -87,7 +90,7 @@ _BY_SQLSTATE: Mapping[str, Verdict] = {
     "KD006": Verdict(_ENVIRONMENT),  # commits are missing
     "KD007": Verdict(_ENVIRONMENT),  # the schema changed while the statement ran
     "KD00B": Verdict(_ENVIRONMENT),
-    "XX": Verdict(_APPLICATION, decides=False),  # internal error: mostly the same everywhere
+    "XX": Verdict(_APPLICATION, decides=False),  # internal errors
 }
 """By SQLSTATE, the longest prefix first. What has another one is the statement's fault."""
 
@@ -137,7 +140,25 @@ _BY_EXACT_JAVA_CLASS: Mapping[str, Verdict] = {
 }
 """By the class itself only: a storage library's own RuntimeException is not the statement's."""
 
+_WRAPS = Verdict(_ENVIRONMENT, decides=False)
+_WRAPPERS = frozenset(
+    {
+        "org.apache.spark.SparkException",
+        "java.util.concurrent.ExecutionException",
+        "java.util.concurrent.CompletionException",
+        "java.lang.reflect.InvocationTargetException",
+        "java.lang.reflect.UndeclaredThrowableException",
+        "java.lang.ExceptionInInitializerError",
+        "com.google.common.util.concurrent.UncheckedExecutionException",
+        "com.google.common.util.concurrent.ExecutionError",
+        "org.sparkproject.guava.util.concurrent.UncheckedExecutionException",
+        "org.sparkproject.guava.util.concurrent.ExecutionError",
+    }
+)
+"""Java classes that say nothing about what they stand around; at a chain's end nothing is known."""
 _UNKNOWN = Verdict(_ENVIRONMENT, decides=False)
+CHAIN_MAX = 5
+"""Spark tells at most so many errors of a chain (ErrorUtils.MAX_ERROR_CHAIN_LENGTH)."""
 
 
 def verdict(link: Link) -> Verdict:
@@ -155,19 +176,25 @@ def verdict(link: Link) -> Verdict:
             return _BY_ANCESTOR[name]
     if known:
         return Verdict(_APPLICATION)
-    if link.java_classes:
-        return _BY_EXACT_JAVA_CLASS.get(link.java_classes[0], _UNKNOWN)
-    return _UNKNOWN
+    if not link.java_classes:
+        return _UNKNOWN
+    name = link.java_classes[0]
+    return _WRAPS if name in _WRAPPERS else _BY_EXACT_JAVA_CLASS.get(name, _UNKNOWN)
 
 
-def kind_of_chain(chain: Sequence[Link]) -> ErrorKind:
-    """Return who must act on a failure that Spark reported, from the outermost error inwards."""
+def kind_of_chain(chain: Sequence[Link], *, whole: bool = True) -> ErrorKind:
+    """Return who must act on a failure that Spark reported, from the outermost error inwards.
+
+    ``whole``: whether the chain's end was seen.
+    """
     verdicts = [verdict(link) for link in chain]
     for each in verdicts:
         if each.decides:
             return each.kind
-    known = [each for each in verdicts if each is not _UNKNOWN]
-    return known[-1].kind if known else _UNKNOWN.kind
+    if not whole or len(chain) >= CHAIN_MAX or any(each is _UNKNOWN for each in verdicts):
+        return _ENVIRONMENT
+    suggested = [each for each in verdicts if each is not _WRAPS]
+    return suggested[-1].kind if suggested else _ENVIRONMENT
 
 
 def needs_causes(link: Link) -> bool:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from haproc.engine import failure, protos
 from haproc.engine.errors import ErrorKind
 from haproc.engine.status import (
+    CHAIN_MAX,
     Link,
     kind_of_chain,
     kind_of_code,
@@ -34,6 +35,15 @@ _OUT_OF_MEMORY = Link(
     java_classes=("java.lang.OutOfMemoryError", "java.lang.VirtualMachineError", *_JAVA[1:])
 )
 _DISK_FULL = Link(java_classes=("java.io.IOException", *_JAVA))
+_RUNTIME = Link(java_classes=("java.lang.RuntimeException", *_JAVA))
+_NULL_POINTER = Link(java_classes=("java.lang.NullPointerException", *_JAVA))
+_STORAGE_CLIENT = Link(java_classes=("com.example.StorageException", *_JAVA))
+_CATALOG = Link("_LEGACY_ERROR_TEMP_3065", "", ("org.apache.spark.sql.AnalysisException", *_JAVA))
+_HIVE = Link(java_classes=("org.apache.hadoop.hive.ql.metadata.HiveException", *_JAVA))
+_META = Link(java_classes=("org.apache.hadoop.hive.metastore.api.MetaException", *_JAVA))
+_TRANSPORT = Link(java_classes=("org.apache.thrift.transport.TTransportException", *_JAVA))
+_INVOKED = Link(java_classes=("java.lang.reflect.InvocationTargetException", *_JAVA))
+_EXISTS = Link(java_classes=("org.apache.hadoop.hive.metastore.api.AlreadyExistsException", *_JAVA))
 _DIVISION = Link("DIVIDE_BY_ZERO", "22012", ("org.apache.spark.SparkArithmeticException",))
 _TASK_WRITE = Link("TASK_WRITE_FAILED", "58030", ("org.apache.spark.SparkException", *_JAVA))
 
@@ -121,7 +131,18 @@ def test_kind_of_an_error_without_a_class_of_sparks_is_told_by_its_java_classes(
         ([_SPARK_EXCEPTION, _OUT_OF_MEMORY], ENVIRONMENT),
         ([_SPARK_EXCEPTION], ENVIRONMENT),
         ([Link("INTERNAL_ERROR", "XX000"), _DISK_FULL], ENVIRONMENT),
-        ([Link("INTERNAL_ERROR", "XX000"), Link(java_classes=("x.Y",))], APPLICATION),
+        ([Link("INTERNAL_ERROR", "XX000")], APPLICATION),
+        ([Link("INTERNAL_ERROR", "XX000"), _STORAGE_CLIENT], ENVIRONMENT),
+        ([_RUNTIME], APPLICATION),
+        ([_RUNTIME, _STORAGE_CLIENT], ENVIRONMENT),
+        ([_NULL_POINTER, _STORAGE_CLIENT, _RUNTIME], ENVIRONMENT),
+        ([_SPARK_EXCEPTION, _RUNTIME], APPLICATION),
+        ([_CATALOG], APPLICATION),
+        ([_CATALOG, _HIVE, _META], ENVIRONMENT),
+        ([_CATALOG, _HIVE, _META, _TRANSPORT], ENVIRONMENT),
+        ([_CATALOG, _HIVE, _RUNTIME, _INVOKED], ENVIRONMENT),
+        ([_CATALOG, _HIVE, _EXISTS], APPLICATION),
+        ([_CATALOG] * CHAIN_MAX, ENVIRONMENT),
         ([Link("FAILED_EXECUTE_UDF", "39000"), _DISK_FULL], APPLICATION),
         ([Link("DELTA_CONCURRENT_WRITE", "2D521"), _DIVISION], ENVIRONMENT),
     ],
@@ -130,6 +151,23 @@ def test_kind_of_a_chain_is_the_outermost_decision_or_the_innermost_suggestion(
     chain: list[Link], kind: ErrorKind
 ) -> None:
     assert kind_of_chain(chain) is kind
+
+
+@pytest.mark.parametrize("link", [_RUNTIME, _NULL_POINTER, _CATALOG, Link("INTERNAL_ERROR")])
+def test_kind_of_a_suggestion_whose_causes_were_not_seen_is_environment(link: Link) -> None:
+    assert kind_of_chain([link]) is APPLICATION
+    assert kind_of_chain([link], whole=False) is ENVIRONMENT
+    assert kind_of_chain([_DIVISION], whole=False) is APPLICATION
+
+
+@pytest.mark.parametrize("java_class", ["java.lang.RuntimeException", "java.lang.MatchError"])
+def test_error_whose_details_the_server_does_not_tell_is_environment(java_class: str) -> None:
+    metadata = {"errorId": "e1", "classes": json.dumps([java_class])}
+    failed = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "no", metadata))
+    assert failed.wants_details
+    assert failed.error().kind is ENVIRONMENT
+    forgotten = protos.base.FetchErrorDetailsResponse()
+    assert failure.error_with_details(failed, forgotten).kind is ENVIRONMENT
 
 
 @given(st.lists(st.sampled_from([_TASK_WRITE, _SPARK_EXCEPTION]), max_size=5))
