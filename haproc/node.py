@@ -15,6 +15,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from enum import IntEnum
 
+from aiohttp import web
+
 from dmq import Json, Log, LogUnavailableError
 from dmq.opening import open_log
 from haproc.classify.rules import Rules, load_rules
@@ -119,7 +121,7 @@ class Node:
         self._metrics.state(State.STARTING.value)
         heartbeats = self._presence.door
         app = waiting_app(config, self._name, waiting, self._metrics, heartbeats)
-        door = Listener(app, self._cluster.peer, shutdown_s=1.0, front=heartbeats.quick)
+        door = self._operator_door(app)
         await door.open()
         try:
             while True:
@@ -132,6 +134,15 @@ class Node:
                     waiting.reason = log_away(error)
         finally:
             await door.aclose()
+
+    def _operator_door(self, app: web.Application) -> Listener:
+        return Listener(
+            app,
+            self._cluster.peer,
+            shutdown_s=1.0,
+            front=self._presence.door.quick,
+            connections_max=self._config.limits.connections_max,
+        )
 
     async def _try_log(self) -> Log:
         config = self._config
@@ -209,10 +220,13 @@ class Node:
             Forwarded(self._service, clients[BOARD].gate),
         )
         admit(operators, config, replica.admission)
-        client_door = Listener(clients, self._cluster.listen, shutdown_s=config.timeouts.drain_s)
-        operator_door = Listener(
-            operators, self._cluster.peer, shutdown_s=1.0, front=heartbeats.quick
+        client_door = Listener(
+            clients,
+            self._cluster.listen,
+            shutdown_s=config.timeouts.drain_s,
+            connections_max=config.limits.connections_max,
         )
+        operator_door = self._operator_door(operators)
         await client_door.start()
         await operator_door.open()
         logger.info("%s listens for peers and operators on %s", name, self._cluster.peer.url)

@@ -81,6 +81,8 @@ class Limits:
     """Requests under way at once; the next one is answered 429."""
     sessions_max: int = 1000
     """Client sessions kept; the next one is refused."""
+    connections_max: int = 1000
+    """Open at a time on each listener; beyond it idle ones give way. Chosen, not measured."""
     materialise_rows_max: int = 100_000
     """Rows of a nondeterministic INSERT … SELECT that are replicated as rows."""
     materialise_bytes_max: int = 16 << 20

@@ -33,6 +33,7 @@ REQUEST_ID_REUSED: Final = "HAPROC_REQUEST_ID_REUSED"
 TOO_LARGE: Final = "HAPROC_TOO_LARGE"
 RESULT_TOO_LARGE: Final = "HAPROC_RESULT_TOO_LARGE"
 CONTENT_TYPE: Final = "HAPROC_CONTENT_TYPE"
+EXPECTATION: Final = "HAPROC_EXPECTATION"
 ROWS_MISFIT: Final = "HAPROC_ROWS_MISFIT"
 BUSY: Final = "HAPROC_BUSY"
 CANCELED: Final = "HAPROC_CANCELED"
@@ -53,6 +54,7 @@ STATUS_OF_CLASS: Final = {
     "HAPROC_OPERATION_TOO_LARGE": 413,
     RESULT_TOO_LARGE: 413,
     CONTENT_TYPE: 415,
+    EXPECTATION: 417,
     BUSY: 429,
 }
 _STATUS_OF_KIND: Final = {
@@ -69,6 +71,7 @@ _CODE_OF_STATUS: Final = {
     409: "ALREADY_EXISTS",
     413: "REQUEST_TOO_LARGE",
     415: "UNSUPPORTED_MEDIA_TYPE",
+    417: "EXPECTATION_FAILED",
     422: "BAD_REQUEST",
     429: "REQUEST_LIMIT_EXCEEDED",
     503: "TEMPORARILY_UNAVAILABLE",
@@ -77,6 +80,7 @@ _CLASS_OF_HTTP: Final = {
     404: (NOT_FOUND, "there is nothing at this path", "see /openapi.json"),
     405: (METHOD, "this path has no such method", "see /openapi.json"),
     413: (TOO_LARGE, "the request is too large", ""),
+    417: (EXPECTATION, "the request expects what is not done here", "leave Expect out"),
 }
 
 

@@ -20,9 +20,9 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.doors import fields
+from haproc.doors.connections import HEAD_S, KEEPALIVE_S, Connections
 from haproc.doors.context import Credentials, check_json, read_body
 from haproc.doors.errors import BAD_REQUEST, refused
-from haproc.doors.listener import KEEPALIVE_S
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, answered_together, head
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State
@@ -87,8 +87,8 @@ class HeartbeatDoor:
             return self._took_report(self.read_report(body))
         raise refused(BAD_REQUEST, f"nothing comes on {path[:80]!r}")
 
-    def quick(self, usual: Callable[[], asyncio.Protocol]) -> Front:
-        """Return what makes the protocol of each connection; ``usual`` is aiohttp's."""
+    def quick(self, usual: Connections) -> Front:
+        """Return what makes the protocol of each connection; ``usual`` makes aiohttp's."""
         heads = [(head(path, self._secret), taker) for path, taker in self._takers.items()]
         return Front(usual, heads, self._together)
 
@@ -154,7 +154,7 @@ class Front:
 
     def __init__(
         self,
-        usual: Callable[[], asyncio.Protocol],
+        usual: Connections,
         heads: Sequence[tuple[bytes, Callable[[bytes], _Taken]]],
         together: int,
     ) -> None:
@@ -179,7 +179,7 @@ class Quick(asyncio.Protocol):
     def __init__(self, front: Front) -> None:
         self._front = front
         self._transport: asyncio.Transport
-        self._idle = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._close_if_idle)
+        self._idle = asyncio.get_running_loop().call_later(HEAD_S, self._close_if_idle)
         self._came = False
         self._owed = 0
         """Answers not written yet."""
@@ -189,6 +189,7 @@ class Quick(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self._front.open.add(self)
+        self._front.usual.places.take(self, self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._came = True
@@ -217,10 +218,17 @@ class Quick(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._idle.cancel()
         self._front.open.discard(self)
+        self._front.usual.places.give_back(self)
 
     def close(self) -> None:
         """Close the connection."""
         self._transport.close()
+
+    def expendable(self) -> bool:
+        """Whether it may be a stranger's: no peer's message came on it yet."""
+        return not self._known
+
+    give_up = close
 
     def _taken(self, data: bytes) -> bytes | None:
         """Take in the first message; return what follows it, or None if it is something else."""

@@ -12,22 +12,22 @@ would wait until its deadline, and a body that is still arriving would never be 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from aiohttp import web
 
 from haproc.config.model import Address
+from haproc.doors.connections import CONNECTIONS_MAX, Connection, Connections, Places
+from haproc.doors.context import CLUSTER, error_response
+from haproc.doors.errors import as_request_error
 
-_LOG = logging.getLogger(__name__)
-
-KEEPALIVE_S: Final = 75.0
-"""An idle connection, or one that never sends a request, is closed after this."""
 _BACKLOG: Final = 512
-_HEADER_BYTES_MAX: Final = 16 << 10
 _TURNS: Final = 6
 """Turns of the event loop in which a connection accepted before the port was given up is set up."""
+
+
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Front(Protocol):
@@ -46,7 +46,7 @@ class Listener:
     """One application's listener; closed until `open` is called.
 
     ``front``, if there is one, is asked for the protocol of each connection, and is given what
-    makes the application's own.
+    makes the application's own. No more than ``connections_max`` are open at a time.
     """
 
     def __init__(
@@ -55,18 +55,13 @@ class Listener:
         address: Address,
         *,
         shutdown_s: float = 30.0,
-        front: Callable[[Callable[[], asyncio.Protocol]], Front] | None = None,
+        front: Callable[[Connections], Front] | None = None,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         app.middlewares.insert(0, self._last_answer)
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            handler_cancellation=True,
-            keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=shutdown_s,
-            max_line_size=_HEADER_BYTES_MAX,
-            max_field_size=_HEADER_BYTES_MAX,
-        )
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=shutdown_s)
+        self._cluster = app.get(CLUSTER, "")
+        self._places = Places(connections_max, self._cluster)
         self.address = address
         """As configured."""
         self._make_front = front
@@ -91,6 +86,8 @@ class Listener:
         """Start the application without accepting connections."""
         if not self._started:
             await self._runner.setup()
+            server = self._server_of()
+            server.request_handler = self._told(server.request_handler)
             self._started = True
 
     async def open(self) -> None:
@@ -99,8 +96,7 @@ class Listener:
             if self._server is not None:
                 return
             await self.start()
-            protocols = self._runner.server
-            assert protocols is not None
+            protocols = Connections(self._server_of(), self._places, self._cluster)
             if self._make_front is not None:
                 self._front = self._make_front(protocols)
             self._server = await asyncio.get_running_loop().create_server(
@@ -130,11 +126,27 @@ class Listener:
     def _close_idle(self) -> None:
         if self._front is not None:
             self._front.close()
-        server = self._runner.server
-        for connection in server.connections if server is not None else ():
-            waiter = connection._waiter  # it waits for a request, and none has come
-            if waiter is not None and not waiter.done():
+        for connection in self._server_of().connections:
+            if isinstance(connection, Connection) and connection.is_idle:
                 connection.force_close()
+
+    def _server_of(self) -> web.Server:
+        server = self._runner.server
+        assert server is not None
+        return server
+
+    def _told(self, handle: _Handler) -> _Handler:
+        """Return the handler that answers what aiohttp refuses before any middleware, too."""
+
+        async def told(request: web.BaseRequest) -> web.StreamResponse:
+            try:
+                return await handle(request)
+            except web.HTTPException as refused:
+                response = error_response(as_request_error(refused, request.method), self._cluster)
+                response.force_close()
+                return response
+
+        return told
 
     @web.middleware
     async def _last_answer(

@@ -445,6 +445,7 @@ async def door(
     limits: Limits | None = None,
     users: tuple[User, ...] = (),
     operator: bool = False,
+    connections_max: int = 100,
 ) -> AsyncIterator[Rig]:
     """Open a client (or operator) door on a free port."""
     config = make_config(tmp_path, limits=limits, users=users)
@@ -463,7 +464,13 @@ async def door(
     else:
         app = client_app(config, "a", service, status, metrics)
     front = heartbeats.quick if operator else None
-    listener = Listener(app, Address("127.0.0.1", 0), shutdown_s=1.0, front=front)
+    listener = Listener(
+        app,
+        Address("127.0.0.1", 0),
+        shutdown_s=1.0,
+        front=front,
+        connections_max=connections_max,
+    )
     await listener.open()
     try:
         async with aiohttp.ClientSession() as http:

@@ -233,7 +233,7 @@ async def test_listener_closed_ends_quick_connections(tmp_path: Path) -> None:
 async def test_quick_connection_that_is_idle_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.doors.heartbeats.KEEPALIVE_S", 0.05)
+    monkeypatch.setattr("haproc.doors.heartbeats.HEAD_S", 0.05)
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         assert await line.closed()
