@@ -18,7 +18,7 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -104,6 +104,12 @@ def translated(path: Path) -> Iterator[None]:
         raise LogUnavailableError(f"{path} cannot be used now: {error.strerror}") from error
 
 
+def _make(path: Path) -> None:
+    """Make the file, for its user alone; SQLite gives those beside it the same mode."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 class _Side:
     """A connection, and the proof that its file is still the one at its path."""
 
@@ -137,6 +143,7 @@ class LogWriter(_Side):
         self._wal = f"{path}-wal"
         try:
             with translated(path), lock.held():
+                _make(path)
                 super().__init__(path, "rwc")
                 try:
                     self._prepare()

@@ -39,7 +39,7 @@ class WriterLock:
         """Open or create the file; raises OSError."""
         self._path = path
         self._timeout_s = timeout_s
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 not (all) ready;
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -225,6 +226,8 @@ def _json(command: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     options = _parser().parse_args(arguments)
+    # Whatever it makes, or the servers that it starts make, may hold somebody's data or secrets.
+    os.umask(0o077)
     try:
         code: int = options.run(options)
     except KeyboardInterrupt:

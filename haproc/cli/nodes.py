@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -25,6 +26,8 @@ from haproc.node import ExitCode, Node
 from haproc.ring.daemon import StartError, launch, process_of, wait_answering
 
 _ANSWER_S = 2.0
+FILES_MAX = 65_536
+"""Open files, sockets among them, that a HAProc asks the system for."""
 
 
 def read_config(path: Path, cluster: str | None = None) -> Config | None:
@@ -51,6 +54,7 @@ def serve(options: argparse.Namespace) -> int:
         return output.USAGE
     logs.set_up(os.environ.get("HAPROC_LOG_LEVEL", "INFO"))
     config.state_dir.mkdir(parents=True, exist_ok=True)
+    _allow_files()
     # The log's threads must get their turn beside a busy event loop (measured: at the default of
     # 5 ms, reads beside a loop about 80 % busy took seconds).
     sys.setswitchinterval(0.0005)
@@ -59,6 +63,14 @@ def serve(options: argparse.Namespace) -> int:
     except (OSError, LogError) as error:
         output.error(f"{options.cluster}: {error}")
         return ExitCode.FAILED
+
+
+def _allow_files() -> None:
+    """Have as many files open as the system allows: the usual 1024 is less than two full doors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(config: Config, cluster: str) -> ExitCode:

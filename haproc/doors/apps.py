@@ -111,10 +111,16 @@ def _boundary(
             gone = request.transport is None or request.transport.is_closing()
             if gone and isinstance(error, ConnectionError):
                 raise  # the client went away: nobody is there to be answered
-            told = as_request_error(error, f"{request.method} {request.path}")
+            told = as_request_error(error, f"{request.method} {_route(request)}")
             return error_response(told, cluster)
 
     return boundary
+
+
+def _route(request: web.Request) -> str:
+    """Return the path as it is in the code: what the client wrote belongs in no log."""
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "a path that is not known"
 
 
 def _farewell(

@@ -39,7 +39,12 @@ class Gate:
         """Count work that goes on without its request until the task ends."""
         self.inside += 1
         self._idle.clear()
-        task.add_done_callback(lambda _: self.leave())
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # nobody else asks for it, and asyncio would complain of that
+        self.leave()
 
     def __enter__(self) -> None:
         self.enter()

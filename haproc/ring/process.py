@@ -80,6 +80,7 @@ class DetachedProcess:
         self._pid_file.parent.mkdir(parents=True, exist_ok=True)
         _reap()
         with log.open("ab") as output:
+            os.fchmod(output.fileno(), 0o600)  # it may be from before, and others' to read
             child = subprocess.Popen(
                 command,
                 cwd=folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from haproc.config.model import Limits
 from haproc.doors.apps import BOARD
 from haproc.doors.rows import RowsError, fits, plain, read
 from haproc.engine.interface import Column
+from haproc.route.model import FailureKind, RequestError
 from tests.unit.door_rig import ONE, WAIT_S, Canned, Rig, door, stream_of
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
@@ -237,3 +239,26 @@ async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
         # The repetition attached to it, or came after it: then the service knows the id.
         assert set(rig.service.finished) == {"r1"}
         assert await rig.app[BOARD].gate.wait_idle(WAIT_S)
+
+
+async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+    hold = asyncio.Event()
+    async with door(tmp_path) as rig:
+        error = RequestError(FailureKind.APPLICATION, "no", error_class="X")
+        rig.service.table["t"] = Canned(hold=hold, error=error)
+        post = partial(rig.http.post, f"{rig.url}/api/ha/tables/t/rows", headers=ROWS)
+        task = asyncio.create_task(_status(post, data))
+        await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
+        gate = rig.app[BOARD].gate
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        async with asyncio.timeout(WAIT_S):
+            while rig.listener._places:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        hold.set()
+        assert await gate.wait_idle(WAIT_S)
+    gc.collect()
+    assert caplog.text == ""
