@@ -108,7 +108,16 @@ class ResultStream(Protocol):
 
 
 class Session(Protocol):
-    """A Spark session on this cluster for queries and session statements."""
+    """A Spark session on this cluster for queries and session statements.
+
+    Spark caches in each session what it has looked up: functions, tables of files, whether a schema
+    is there. Another session's DDL changes none of that.
+    """
+
+    @property
+    def busy(self) -> bool:
+        """Whether a statement runs in it; it must not be closed then."""
+        ...
 
     async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
@@ -155,6 +164,10 @@ class Lane(Protocol):
 
     async def fence(self) -> None:
         """Return when nothing given to this lane before, by whoever, runs or will ever run."""
+        ...
+
+    def renew(self) -> None:
+        """Have the next statement run in a session that has looked nothing up yet."""
         ...
 
 

@@ -5,8 +5,9 @@ ever meet another one's settings, or it would commit under the other's mark and 
 for good. A lane changes its settings only when the server has answered everything before. After a
 broken connection, a deadline or a cancellation, and on first use (an earlier HAProc may have left
 something under way), it stops what runs in its session and has it made anew: late requests for the
-old one are refused. The ids are derived from the ring's and the cluster's name, which is what lets
-a lane find what an earlier incarnation left.
+old one are refused. So it does behind DDL, wherever that ran: a session goes on with the functions,
+the tables of files and the current schema that it has looked up before. The ids are derived from
+the ring's and the cluster's name, which is what lets a lane find what an earlier incarnation left.
 
 Nobody runs a statement in a session that he was not *authorised* for after it was made. A process
 that takes over first says so where `authorise` looks, and then ends all sessions there are. So one
@@ -92,6 +93,10 @@ class SparkLane:
         """Return when nothing given to this lane before, by whoever, runs or will ever run."""
         async with self._one_at_a_time:
             await self._fence()
+
+    def renew(self) -> None:
+        """Have the next statement run in a session that has looked nothing up yet."""
+        self._in_doubt = True
 
     async def _fence(self) -> None:
         self._in_doubt = True

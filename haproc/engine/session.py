@@ -10,6 +10,8 @@ again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 
 from haproc.classify.tokens import TokenKind, UnclosedError, tokenize
 from haproc.engine import confs
@@ -39,6 +41,20 @@ class SparkSession:
         self._holds_state = False
         self._lost_with_state: set[int] = set()
         self._changing = asyncio.Lock()
+        self._running = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a statement runs in it; it must not be closed then."""
+        return self._running > 0
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
     async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
@@ -46,7 +62,14 @@ class SparkSession:
             self._holds_state = True
             self._session.forget(session_is_new=False)
         plan = sql_plan(sql)
-        return QueryStream(self._remote, plan, timeout_s, begin=self._epoch, recover=self._recover)
+        return QueryStream(
+            self._remote,
+            plan,
+            timeout_s,
+            begin=self._epoch,
+            recover=self._recover,
+            in_use=self._in_use,
+        )
 
     async def configure(self, settings: Settings) -> None:
         """Make the session's settings exactly these (one round trip when they differ)."""

@@ -25,7 +25,7 @@ class QueryStream:
     """Implements ResultStream; begins when first read.
 
     ``begin`` waits until the session is fit for a statement and tells its epoch; ``recover`` makes
-    it fit again after an error, or returns False.
+    it fit again after an error, or returns False. ``in_use`` is entered while the statement runs.
     """
 
     def __init__(
@@ -36,12 +36,14 @@ class QueryStream:
         *,
         begin: Callable[[], Awaitable[int]],
         recover: Callable[[EngineError, int], Awaitable[bool]],
+        in_use: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         self._remote = remote
         self._plan = plan
         self._timeout_s = timeout_s
         self._begin = begin
         self._recover = recover
+        self._in_use = in_use
         self._chunks = self._read()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -55,6 +57,12 @@ class QueryStream:
         await self._chunks.aclose()
 
     async def _read(self) -> AsyncGenerator[Chunk, None]:
+        with self._in_use():
+            async with contextlib.aclosing(self._attempts()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _attempts(self) -> AsyncGenerator[Chunk, None]:
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             epoch = await self._begin()
             chunks_given = 0

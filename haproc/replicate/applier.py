@@ -64,8 +64,8 @@ class Applier:
         on_marker: Callable[[int], Awaitable[None]],
     ) -> None:
         self._core = core
+        self._all_lanes = tuple(lanes)
         self._lanes = list(lanes)
-        self._lanes_max = len(lanes)
         self.stopping = False
         self._synchronous = synchronous
         self._on_outcome = on_outcome
@@ -74,7 +74,7 @@ class Applier:
     @property
     def idle(self) -> bool:
         """Whether no statement is under way."""
-        return len(self._lanes) == self._lanes_max
+        return len(self._lanes) == len(self._all_lanes)
 
     async def run(self) -> None:
         """Start units whenever one may start, until cancelled."""
@@ -127,6 +127,9 @@ class Applier:
         core.on_applied(outcome.status.value, len(unit.operations))
         if unit.intent is Intent.ALONE:
             core.exclusive_applied += 1
+            # What a lane's session has looked up is its own affair; what it answers must not be.
+            for each in self._all_lanes:
+                each.renew()
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             if follow_up is None:
                 core.board.resolve(offset, _share(outcome, unit, op))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,7 +37,13 @@ from haproc.route.model import (
 from haproc.route.model import Outcome as WriteOutcome
 from haproc.route.reads import Reads
 from haproc.route.results import Collected, Running, request_error
-from haproc.route.sessions import ClientSession, Sessions, settings_after, unknown
+from haproc.route.sessions import (
+    ClientSession,
+    Sessions,
+    SharedSessions,
+    settings_after,
+    unknown,
+)
 from haproc.route.views import Views, last_part, rows_of, temporary_views
 
 SHARED_SESSIONS_MAX = 64
@@ -69,7 +74,7 @@ class RingService:
         self._fanout_parallel = fanout_parallel
         self._reads = reads
         self._views = Views()
-        self._shared: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
         self.sessions = Sessions(engine.session, defaults, self._core.limits.sessions_max)
 
     # -- what the doors ask ----------------------------------------------------------------
@@ -280,14 +285,7 @@ class RingService:
     async def _spark_session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None:
             return session.spark
-        key = (settings.catalog, settings.schema)
-        spark = self._shared.get(key)
-        if spark is None:
-            spark = self._shared[key] = self._engine.session("shared/" + "/".join(key))
-            if len(self._shared) > SHARED_SESSIONS_MAX:
-                _, oldest = self._shared.popitem(last=False)
-                await oldest.aclose()
-        self._shared.move_to_end(key)
+        spark = await self._shared.get(settings, self._core.exclusive_applied, self._now())
         await spark.configure(settings)
         return spark
 

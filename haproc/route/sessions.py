@@ -10,10 +10,15 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from haproc.classify.model import Kind
 from haproc.engine.interface import Session, Settings
 from haproc.route.model import FailureKind, RequestError
+
+GIVEN_UP_S: Final = 60.0
+"""How long a session that is not given out any more is kept for those who were given it. Chosen:
+as long as its settings may take."""
 
 
 @dataclass(slots=True)
@@ -27,6 +32,45 @@ class ClientSession:
     holds_temporaries: bool = False
     """A temporary view, function or variable was made: names may mean something else here."""
     used_at: float = 0.0
+
+
+class SharedSessions:
+    """Sessions for requests without one of their own, by catalog and schema.
+
+    Each is given up behind DDL, because Spark goes on with what a session has looked up before, and
+    when there are more than ``sessions_max``, the least recently used first. It is closed a while
+    later, once nothing runs in it any more; who was given it has begun by then.
+    """
+
+    def __init__(self, make: Callable[[str], Session], sessions_max: int) -> None:
+        self._make = make
+        self._sessions_max = sessions_max
+        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._given_up: list[tuple[Session, float]] = []
+        self._made = self._epoch = 0
+
+    async def get(self, settings: Settings, epoch: int, now: float) -> Session:
+        """Return the session of the settings' catalog and schema; ``epoch`` counts DDL."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._given_up += [(session, now) for session in self._sessions.values()]
+            self._sessions.clear()
+        key = (settings.catalog, settings.schema)
+        session = self._sessions.get(key)
+        if session is None:
+            self._made += 1
+            session = self._sessions[key] = self._make(f"shared/{self._made}/{'/'.join(key)}")
+            if len(self._sessions) > self._sessions_max:
+                self._given_up.append((self._sessions.popitem(last=False)[1], now))
+        self._sessions.move_to_end(key)
+        await self._close_given_up(now)
+        return session
+
+    async def _close_given_up(self, now: float) -> None:
+        idle = [e for e in self._given_up if now - e[1] >= GIVEN_UP_S and not e[0].busy]
+        self._given_up = [each for each in self._given_up if each not in idle]
+        for session, _ in idle:
+            await session.aclose()
 
 
 class Sessions:
@@ -89,7 +133,11 @@ class Sessions:
         for session in list(self._sessions.values()):
             if now - session.used_at < self._idle_s:
                 return
-            await self.close(session.id, session.user)
+            if session.spark.busy:
+                session.used_at = now
+                self._sessions.move_to_end(session.id)
+            else:
+                await self.close(session.id, session.user)
 
 
 def unknown(session_id: str) -> RequestError:

@@ -398,6 +398,42 @@ async def test_lane_conf_that_is_refused_leaves_nothing_behind(
     assert (await engine.lane(7)._remote.get_confs([key]))[key] == "2"
 
 
+async def test_lane_made_anew_has_forgotten_a_function_and_a_schema(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    inside, sql = Settings(schema=schema), "INSERT INTO t SELECT f(1)"
+    await apply(engine, "CREATE FUNCTION f(x INT) RETURNS INT RETURN x", settings=inside)
+    await apply(engine, "CREATE TABLE t (x INT) USING delta", settings=inside)
+    await apply(engine, sql, settings=inside, lane=5)
+    await apply(
+        engine, "CREATE OR REPLACE FUNCTION f(x INT) RETURNS INT RETURN 10 * x", settings=inside
+    )
+    engine.lane(5).renew()  # else it goes on with the function that it knows
+    await apply(engine, sql, settings=inside, lane=5)
+    assert sorted(await rows(engine.session("r"), f"SELECT x FROM {schema}.t")) == [(1,), (10,)]
+
+    other = Settings(schema=f"{schema}_2")
+    await apply(engine, f"CREATE SCHEMA {other.schema}")
+    await apply(engine, "SELECT 1", settings=other, lane=5)
+    await apply(engine, f"DROP SCHEMA {other.schema}")
+    engine.lane(5).renew()
+    with pytest.raises(EngineError) as caught:
+        await apply(engine, "SELECT 1", settings=other, lane=5)
+    assert (caught.value.kind, caught.value.error_class) == (APPLICATION, "SCHEMA_NOT_FOUND")
+
+
+async def test_session_is_busy_while_a_result_is_not_read_to_its_end(
+    engine: SparkConnectEngine,
+) -> None:
+    session = engine.session("busy")
+    stream = await session.query("SELECT id FROM range(0, 10, 1, 10)", timeout_s=60)
+    assert not session.busy
+    await anext(aiter(stream))
+    assert session.busy
+    await stream.aclose()
+    assert not session.busy
+
+
 async def _rest_of(stream: ResultStream) -> None:
     async for _ in stream:
         pass

@@ -106,3 +106,19 @@ def test_session_over_plain_http_must_be_opened_and_is_gone_when_closed(rig: Rig
     for _ in range(2):
         assert rig.send("c", "DELETE", f"/api/ha/sessions/{session}") == (200, {})
     assert rig.post("c", path, statement | {"session_id": session})[0] == 404
+
+
+def test_write_in_a_schema_that_another_client_dropped_fails_on_every_lane(rig: Rig) -> None:
+    schema, tables = f"s_{uuid.uuid4().hex[:8]}", [rig.table("id INT") for _ in range(3)]
+    with rig.cursor("abc") as cursor, rig.cursor("abc") as other:
+        other.execute(f"CREATE SCHEMA {schema}")
+        cursor.execute(f"USE {schema}")
+        for table in tables:  # a lane goes on with a schema that it has once been in
+            cursor.execute(f"INSERT INTO {table} VALUES (1)")
+        other.execute(f"DROP SCHEMA {schema}")
+        for table in tables:
+            with pytest.raises(haclient.Error) as caught:
+                cursor.execute(f"INSERT INTO {table} VALUES (2)")
+            assert getattr(caught.value, "error_class", "") == "SCHEMA_NOT_FOUND"
+    for table in tables:
+        assert rig.everywhere(f"SELECT id FROM {table}") == [(1,)]

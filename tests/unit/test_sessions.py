@@ -1,0 +1,101 @@
+"""Which sessions are closed, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from haproc.engine.interface import Column, ResultStream, Settings
+from haproc.route.model import RequestError
+from haproc.route.sessions import GIVEN_UP_S, Sessions, SharedSessions
+
+_DEFAULTS = Settings()
+
+
+class _Spark:
+    """A session that says itself whether something runs in it."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.busy = self.closed = False
+
+    async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
+        raise NotImplementedError
+
+    async def configure(self, settings: Settings) -> None:
+        raise NotImplementedError
+
+    async def settings(self) -> Settings:
+        raise NotImplementedError
+
+    async def columns(self, sql: str) -> list[Column]:
+        raise NotImplementedError
+
+    async def cancel(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        assert not self.busy
+        self.closed = True
+
+
+class _Made(list[_Spark]):
+    def make(self, key: str) -> _Spark:
+        self.append(_Spark(key))
+        return self[-1]
+
+    def closed(self) -> Sequence[bool]:
+        return [each.closed for each in self]
+
+
+def _in(schema: str) -> Settings:
+    return Settings(schema=schema)
+
+
+async def test_shared_session_is_made_once_for_a_schema() -> None:
+    made = _Made()
+    shared = SharedSessions(made.make, 2)
+    first = await shared.get(_in("a"), 0, 0.0)
+    assert await shared.get(_in("a"), 0, 1.0) is first
+    assert await shared.get(_in("b"), 0, 2.0) is not first
+    assert len({each.key for each in made}) == 2
+
+
+async def test_shared_session_beyond_the_limit_is_closed_once_nothing_runs_in_it() -> None:
+    made = _Made()
+    shared = SharedSessions(made.make, 2)
+    for schema in ("a", "b"):
+        await shared.get(_in(schema), 0, 0.0)
+    made[0].busy = True
+    await shared.get(_in("c"), 0, 1.0)
+    await shared.get(_in("c"), 0, 2 + GIVEN_UP_S)
+    assert made.closed() == [False, False, False]
+    made[0].busy = False
+    await shared.get(_in("c"), 0, 3 + GIVEN_UP_S)
+    assert made.closed() == [True, False, False]
+
+
+async def test_shared_session_is_another_one_behind_ddl_and_the_old_one_is_kept_a_while() -> None:
+    made = _Made()
+    shared = SharedSessions(made.make, 2)
+    before = await shared.get(_in("a"), 0, 0.0)
+    after = await shared.get(_in("a"), 1, 1.0)
+    assert after is not before
+    assert made.closed() == [False, False]  # who was just given it may not have begun yet
+    assert await shared.get(_in("a"), 1, 1 + GIVEN_UP_S) is after
+    assert made.closed() == [True, False]
+
+
+async def test_clients_session_expires_only_if_nothing_runs_in_it() -> None:
+    made = _Made()
+    sessions = Sessions(made.make, _DEFAULTS, 10, idle_s=10)
+    await sessions.open("long", "u", 0.0)
+    made[0].busy = True
+    await sessions.open("other", "u", 11.0)
+    assert sessions.get("long", "u", 12.0).spark is made[0]
+    made[0].busy = False
+    await sessions.open("third", "u", 30.0)
+    with pytest.raises(RequestError):
+        sessions.get("long", "u", 31.0)
+    assert made.closed() == [True, True, False]
