@@ -13,6 +13,7 @@ from haproc.classify.crosscheck import is_doubtful
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
 from haproc.classify.names import Context
+from haproc.classify.options import check_options
 from haproc.classify.reader import Reader, Recognised
 from haproc.classify.recognise import recognise
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules
@@ -38,7 +39,9 @@ def classify(
         recognised = Recognised(Kind.INSERT, writes=frozenset({insert.table}), insert=insert.shape)
     else:
         text, tokens = one_statement(sql)
-        recognised = recognise(Reader(text, tokens, context))
+        reader = Reader(text, tokens, context)
+        recognised = recognise(reader)
+        check_options(reader, recognised.kind)
         if is_doubtful(text, recognised, context):
             recognised = replace(recognised, tables_known=False)
     rule = rules.first(recognised, text, context.user)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from haproc.classify.model import Kind, RefusedError
+from haproc.classify.model import Kind
 from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.classify.relations import Scope
 from haproc.classify.tokens import Token, TokenKind
-
-# Options of INSERT … WITH (…) by which HAProc makes a write idempotent; a client must not set them.
-_RESERVED_OPTIONS = frozenset({"txnappid", "txnversion", "usermetadata"})
 
 # Functions that run arbitrary code by name: a query that calls one may have any effect.
 _HIDING_FUNCTIONS = frozenset({"java_method", "reflect", "try_reflect"})
@@ -113,8 +110,6 @@ def _insert_target(reader: Reader) -> Kind | None:
             kind = Kind.INSERT_OVERWRITE
             break
         if reader.word() in ("PARTITION", "WITH") and reader.is_symbol("(", 1):
-            if reader.word() == "WITH":
-                _refuse_reserved_options(reader)
             reader.at += 1
             reader.skip_parentheses()
         elif not (
@@ -134,16 +129,6 @@ def _is_column_list(reader: Reader) -> bool:
         and (reader.word(1) not in (*_QUERY_BEGINS, "WITH") or reader.is_symbol(",", 2))
         and not reader.is_symbol("(", 1)
     )
-
-
-def _refuse_reserved_options(reader: Reader) -> None:
-    for token in reader.tokens[reader.at : reader.closing[reader.at + 1]]:
-        if token.text.strip("`'\"").lower() in _RESERVED_OPTIONS:
-            raise RefusedError(
-                "HAPROC_RESERVED_OPTION",
-                f"the option {token.text} belongs to HAProc, which marks each write with it",
-                "leave it out; a request id makes a write happen once",
-            )
 
 
 def recognise_update(reader: Reader, scope: Scope = frozenset()) -> Recognised:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from haproc.classify.strings import decoded
 from haproc.classify.tokens import Token, TokenKind, UnclosedError, tokenize
 
 # `delta.`/path`` names files instead of a table, when the first part is one of these.
@@ -57,9 +58,7 @@ def is_path(parts: Sequence[str]) -> bool:
 
 def name_in_literal(text: str) -> tuple[str, ...] | None:
     """Return the name that ``IDENTIFIER('…')`` means; None where that is not plain to see."""
-    if len(text) < 3 or text[0] not in "'\"" or "\\" in text or text[0] in text[1:-1]:
-        return None
-    return parts_of(text[1:-1])
+    return parts_of(decoded(text))
 
 
 def parts_of(text: str) -> tuple[str, ...] | None:

@@ -49,6 +49,7 @@ RESERVED_SETTINGS = (
     Reserved("spark.sql.extensions", _READING),
     Reserved("spark.databricks.delta.write.txn*", _MARKING, "give the request an id"),
     Reserved("spark.databricks.delta.commitinfo.*", _MARKING),
+    Reserved("spark.databricks.delta.properties.defaults.*", _MARKING, "write TBLPROPERTIES"),
     Reserved("spark.databricks.delta.v2.*", "Delta's marks are honoured in the default mode only"),
     Reserved("spark.haproc.*", _MARKING),
 )

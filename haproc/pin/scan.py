@@ -7,10 +7,10 @@ calls those too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind, tokenize
 from haproc.pin.functions import KEYWORDS, SYNTAX, Nature, nature
 
@@ -18,7 +18,6 @@ _NAME_KINDS = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})
 _QUERY_WORDS = frozenset({"SELECT", "VALUES", "FROM", "WITH", "TABLE"})
 _NAMED_BEFORE = frozenset({"AS", "INTO", "TABLE", "VIEW", "OVERWRITE", "RECURSIVE"})
 _BUILTIN = (["builtin"], ["system", "builtin"])
-_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[0-3][0-7][0-7]|.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,29 +162,8 @@ class Scan:
 
     def string_value(self, at: int) -> str:
         """Return what the string at a place says (strings side by side are one)."""
-        parts = []
-        while self.kind(at) is TokenKind.STRING:
-            parts.append(_unquoted(self.tokens[at].text))
-            at += 1
-        return "".join(parts)
+        return adjacent(self.tokens, at)[0]
 
     def text(self, first: int, last: int) -> str:
         """Return the statement's text from one token to another."""
         return self.sql[self.tokens[first].start : self.tokens[last].end]
-
-
-def _unquoted(text: str) -> str:
-    if text[0] in "rR":
-        return text[2:-1]
-    if text[0] == "$":
-        return text.strip("$")
-    quote = text[0]
-    inner = text[1:-1].replace(quote * 2, quote)
-    return _ESCAPE.sub(_character, inner) if "\\" in inner else inner
-
-
-def _character(match: re.Match[str]) -> str:
-    code = match.group(1)
-    if code[0] in "uU" and len(code) > 1:
-        return chr(min(int(code[1:], 16), 0x10FFFF))
-    return chr(int(code, 8)) if len(code) == 3 else code

@@ -1,0 +1,26 @@
+"""What a string literal says."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.classify.names import name_in_literal
+from haproc.classify.strings import adjacent, decoded
+from haproc.classify.tokens import tokenize
+from tests.unit.string_literals import LITERALS
+
+
+@pytest.mark.parametrize(("literal", "expected"), LITERALS)
+def test_adjacent_of_literal_gives_what_spark_reads(literal: str, expected: str) -> None:
+    tokens = list(tokenize(literal))
+    assert adjacent(tokens, 0) == (expected, len(tokens))
+
+
+def test_decoded_of_dollar_quotes_gives_what_lies_between_them() -> None:
+    assert decoded("$$it's \\n$$") == "it's \\n"
+    assert decoded("$x$a $$ b$x$") == "a $$ b"
+
+
+@pytest.mark.parametrize("literal", ["'a.b'", "r'a.b'", "'a\\u002eb'", "'`a`.b'"])
+def test_name_in_literal_however_spelt_is_the_name(literal: str) -> None:
+    assert name_in_literal(literal) == ("a", "b")
