@@ -116,11 +116,11 @@ class Assurance:
         self._asking: set[str] = set()
         self._news = asyncio.Event()
 
-    def check(self, concern: WriteConcern, operation_id: str) -> None:
+    def check(self, concern: WriteConcern, key: tuple[str, str]) -> None:
         """Raise RequestError if a new write of this concern must not be appended now."""
         requirement = self._requirement(concern)
         in_sync = self._in_sync()
-        if requirement.permits(in_sync) or self._core.board.find(operation_id) is not None:
+        if requirement.permits(in_sync) or self._core.board.find(key) is not None:
             return
         self._on_waited(concern, False, 0.0)
         raise RequestError(

@@ -32,6 +32,7 @@ from haproc.membership.roster import Enrolled, Member
 from haproc.membership.state import HOPELESS, Condition, Divergence, State, beneath, state_of
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
+from haproc.replicate.definitions import Definitions
 from haproc.replicate.operation import (
     Claim,
     Decision,
@@ -142,6 +143,8 @@ class Core:
         self.condition = Condition()
         self.board = Board(limits.window_records)
         self.past = Past(limits.window_records)
+        self.definitions = Definitions(limits.window_records)
+        """What the log, as far as it was read, defined anew."""
         self.unix_ms = unix_ms
         self.verdicts = Verdicts()
         self.troubles = Troubles(timeouts.stuck_after_attempts)

@@ -18,6 +18,8 @@ versions ever written are read; the bytes of each are kept in tests/golden.
 
 - ``operation.2`` has ``since``, see `haproc.replicate.window`. Without it an operation is written
   as version 1.
+- ``operation.3``: its id is its user's own, see `haproc.replicate.window`; it says what it rests on
+  and what it defines anew, see `haproc.replicate.definitions`.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCH
 
 OPERATION_1: Final = "operation"
 OPERATION_2: Final = "operation.2"
+OPERATION_3: Final = "operation.3"
 
 _SIDE_BY_SIDE: Final = frozenset(
     {
@@ -98,6 +101,20 @@ class Operation:
     """No copy of the request stands below this offset; None in records of version 1."""
     window: int = 0
     """With ``since``: how many offsets back a repetition is looked for."""
+    own_id: bool = False
+    """Whether its id is its user's own (version 3); before that, an id was everybody's."""
+    analyzed_to: int | None = None
+    """What it rests on was looked up on a cluster that had applied everything below; None: nothing
+    was looked up."""
+    rests_on: frozenset[str] = frozenset()
+    """The tables, views and functions that were looked up."""
+    redefines: frozenset[str] | None = frozenset()
+    """What it may define anew; None: anything."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What its request is known by: user and id."""
+        return self.user, self.id
 
     @property
     def synchronous(self) -> bool:
@@ -203,10 +220,31 @@ def _operation_record(op: Operation) -> Record:
     if op.since is not None:
         kind = OPERATION_2
         headers["since"] = [op.since, op.window]
+    if op.own_id:
+        kind = OPERATION_3
+        headers["rests_on"] = None
+        if op.analyzed_to is not None:
+            headers["rests_on"] = [op.analyzed_to, [*sorted(op.rests_on)]]
+        headers["redefines"] = None if op.redefines is None else [*sorted(op.redefines)]
     if isinstance(op.write, RowsWrite):
         headers["rows_table"] = op.write.table
         return Record(kind, op.id, headers, op.write.rows)
     return Record(kind, op.id, headers, op.write.sql.encode())
+
+
+def _names(value: Any) -> frozenset[str]:
+    if not isinstance(value, list):
+        raise TypeError(f"no list of names: {value!r}")
+    return frozenset(value)
+
+
+def _rests_on(value: Any) -> tuple[int | None, frozenset[str]]:
+    if value is None:
+        return None, frozenset()
+    analyzed_to, names = value
+    if type(analyzed_to) is not int:
+        raise TypeError(f"no offset: {analyzed_to!r}")
+    return analyzed_to, _names(names)
 
 
 def _operation(record: Record) -> Operation:
@@ -214,7 +252,10 @@ def _operation(record: Record) -> Operation:
     catalog, schema, time_zone, ansi, confs = h["settings"]
     insert = h.get("insert")
     table = h.get("rows_table")
-    since, window = h["since"] if record.kind == OPERATION_2 else (None, 0)
+    since, window = h["since"] if record.kind != OPERATION_1 else (None, 0)
+    own_id = record.kind == OPERATION_3
+    analyzed_to, rests_on = _rests_on(h["rests_on"] if own_id else None)
+    redefines = h["redefines"] if own_id else []
     return Operation(
         id=record.key,
         operation_class=OperationClass(h["class"]),
@@ -233,6 +274,10 @@ def _operation(record: Record) -> Operation:
         created_ms=h["created_ms"],
         since=since,
         window=window,
+        own_id=own_id,
+        analyzed_to=analyzed_to,
+        rests_on=rests_on,
+        redefines=None if redefines is None else _names(redefines),
     )
 
 
@@ -281,7 +326,7 @@ def from_record(record: Record) -> Message | Filler:
     h: Mapping[str, Any] = record.headers
     try:
         match record.kind:
-            case "operation" | "operation.2":
+            case "operation" | "operation.2" | "operation.3":
                 return _operation(record)
             case "decision":
                 failure = _failure(h["failure"])

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from dmq import Entry, TrimmedError
 from haproc.replicate.checks import Check, Verify
 from haproc.replicate.core import Core
+from haproc.replicate.definitions import records_needed
 from haproc.replicate.operation import (
     Claim,
     Decision,
@@ -22,10 +23,10 @@ from haproc.replicate.operation import (
     Verdict,
     from_record,
 )
-from haproc.replicate.outcomes import DONE_BEFORE, EXPIRED, Outcome, Status
+from haproc.replicate.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
 from haproc.replicate.roster import Roster
 from haproc.replicate.schedule import MARKER
-from haproc.replicate.window import Sighting, Window
+from haproc.replicate.window import Sighting, Window, WindowTooSmallError
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +61,14 @@ class Reader:
         """Synchronous operations of this origin without a decision so far."""
 
     async def rebuild(self, low: int) -> None:
-        """Read what is applied already, for its request ids and outcomes."""
-        start = begin = max(await self._core.log.start(), self._window.begins(low))
+        """Read what is applied already: its request ids and outcomes, and what it defined."""
+        core = self._core
+        log_start = await core.log.start()
+        start = max(log_start, low - records_needed(core.limits.window_records))
+        begin = max(log_start, self._window.begins(low))
+        core.definitions.known_from = start
         while start < low:
-            entries = await self._core.log.read(start)
+            entries = await core.log.read(start)
             for entry in entries:
                 if entry.offset < low:
                     self._remember(entry, begin)
@@ -74,7 +79,11 @@ class Reader:
 
     def _remember(self, entry: Entry, begin: int) -> None:
         offset, message = entry.offset, from_record(entry.record)
-        if not isinstance(message, Operation):
+        if offset < begin:
+            # It is needed only to tell whether what follows is stale.
+            if isinstance(message, Operation):
+                self._core.definitions.note(offset, message)
+        elif not isinstance(message, Operation):
             self._control(offset, message)
         elif self._is_new(offset, message, self._core.limits.window_records):
             self._core.board.admit(offset, message)
@@ -84,29 +93,49 @@ class Reader:
             self._note_own(offset, message)
 
     def _is_new(self, offset: int, op: Operation, window_max: int | None = None) -> bool:
-        """Whether it is to be applied by its request id; the same on every cluster.
+        """Whether it is to be applied, by what it rests on and by its request id.
 
-        ``window_max`` if it was applied already, so that nothing hangs on it but what is told.
+        The same on every cluster. ``window_max`` if it was passed already, so that nothing hangs on
+        it but what is told.
         """
         core = self._core
         core.past.note(offset, op.created_ms)
+        if self._is_stale(offset, op, passed=window_max is not None):
+            logger.info("offset %d: what it rests on changed before its place", offset)
+            core.board.pass_over(offset, op, STALE)
+            return False
         window = op.window if op.since is not None else None
         if window is not None and window_max is not None:
             window = min(window, window_max)
-        sighting = self._window.see(offset, op.id, op.since, window)
+        sighting = self._window.see(offset, op.id, op.since, window, user=op.user, own_id=op.own_id)
         if sighting is Sighting.REPEATED:
             logger.info("offset %d repeats an earlier request", offset)
-            core.board.repeated(offset, op.id)
+            core.board.repeated(offset, op)
         elif sighting is Sighting.EXPIRED:
             logger.info("offset %d came too late: it may be a repetition", offset)
             core.board.admit(offset, op)
             core.board.resolve(offset, EXPIRED)
         return sighting is Sighting.NEW
 
+    def _is_stale(self, offset: int, op: Operation, *, passed: bool) -> bool:
+        definitions = self._core.definitions
+        stale = definitions.stale(offset, op)
+        definitions.note(offset, op)
+        if stale is not None:
+            return stale
+        if not passed:
+            raise WindowTooSmallError(
+                f"whether what the record at offset {offset} rests on changed before it cannot be "
+                f"known: what was defined from offset {op.analyzed_to} on is needed, and the log "
+                f"began at {definitions.known_from} when this HAProc was started"
+            )
+        self._window.unsure(offset, op.id, op.user)
+        return True
+
     @property
     def known_from(self) -> int:
         """The offset from which on request ids are known."""
-        return self._window.known_from
+        return max(self._window.known_from, self._window.sure_from)
 
     async def run(self) -> None:
         """Follow the log until cancelled; raises LogError where it cannot be followed."""

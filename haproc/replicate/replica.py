@@ -27,6 +27,7 @@ from haproc.replicate.applier import Applier
 from haproc.replicate.claims import Claims
 from haproc.replicate.comparison import Comparison
 from haproc.replicate.core import Core
+from haproc.replicate.definitions import redefined_by
 from haproc.replicate.operation import Claim, Operation, to_record
 from haproc.replicate.operators import Operators
 from haproc.replicate.outcomes import DONE_BEFORE, Outcome, Status
@@ -252,15 +253,17 @@ class Replica:
         """Put the operation into the log and return its offset and its outcome here.
 
         An operation whose id the log holds already is not appended again: its first outcome is
-        returned. ``op.since`` is what `since` returned when the request came; without it, it came
-        now, for the first time. Raises RequestError.
+        returned. A STALE outcome says that it was appended in vain, and is to be made anew once
+        everything up to its offset is applied here. ``op.since`` is what `since` returned when the
+        request came; without it, it came now, for the first time. Raises RequestError.
         """
         core = self.core
         if not core.takes_writes or self._applier.stopping:
             raise self.unavailable()
         since = self.since() if op.since is None else op.since
-        op = replace(op, since=since, window=core.limits.window_records)
-        known = core.board.find(op.id)
+        window, redefines = core.limits.window_records, redefined_by(op)
+        op = replace(op, since=since, window=window, own_id=True, redefines=redefines)
+        known = core.board.find(op.key)
         known_from = max(core.schedule.read_to - op.window, self._reader.known_from)
         if known is None and since < known_from:
             raise _too_late(op.id)
@@ -318,7 +321,7 @@ class Replica:
 
     async def _outcome(self, op: Operation, offset: int | None) -> tuple[int, Outcome]:
         core = self.core
-        answer = asyncio.ensure_future(self._answer(op))
+        answer = asyncio.ensure_future(self._answer(op, offset))
         gone = asyncio.ensure_future(core.out_of_service.wait())
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -330,8 +333,8 @@ class Replica:
             gone.cancel()
             await asyncio.gather(answer, gone, return_exceptions=True)
 
-    async def _answer(self, op: Operation) -> tuple[int, Outcome]:
-        known = await self.core.board.arrival(op.id)
+    async def _answer(self, op: Operation, offset: int | None) -> tuple[int, Outcome]:
+        known = await self.core.board.arrival(op.key, offset)
         if known.operation.fingerprint != op.fingerprint:
             raise RequestError(
                 FailureKind.REFUSED,

@@ -152,9 +152,9 @@ class Synchronous:
             return {"status": QUEUED, "reason": core.state.value}
         try:
             async with asyncio.timeout(timeout_s):
-                known = await core.board.arrival(operation_id)
-                if known.offset != offset:
-                    return {"status": QUEUED, "reason": f"the log has it at {known.offset}"}
+                known = await core.board.arrival_at(offset)
+                if known.operation.id != operation_id:
+                    return {"status": QUEUED, "reason": f"offset {offset} holds another operation"}
                 core.schedule.permit(offset)
                 core.wake.set()
                 return describe(await core.board.outcome(known))

@@ -22,6 +22,7 @@ from haproc.config.model import Trim
 from haproc.membership.state import State
 from haproc.replicate.admission import Admission
 from haproc.replicate.core import Core
+from haproc.replicate.definitions import records_needed
 from haproc.replicate.operation import Operation, from_record, to_record
 from haproc.replicate.roster import Change, Roster
 from haproc.replicate.trimming import Plan, names_needed, needs, plan, trims
@@ -74,10 +75,10 @@ class Trimmer:
         start = await log.start()
         configured = [member.name for member in core.identity.founders]
         named = names_needed(enrolled.names, configured, cursors.keys(), core.claims.clusters)
-        window = core.limits.window_records
-        needed = needs(named, cursors, window)
+        below = records_needed(core.limits.window_records)
+        needed = needs(named, cursors, below)
         keep_from = await self._keep_from(start, end)
-        self.plan = plan(start, end, needed, window, keep_from)
+        self.plan = plan(start, end, needed, below, keep_from)
         self._tell(self.plan)
         mine = core.state is State.READY and trims(core.me, self._ready_peers())
         sure = known and (enrolled.offset < 0 or enrolled.members is not None)

@@ -1,8 +1,9 @@
 """How much of the log may go. Values in, a plan out.
 
 A record may be deleted when no member needs it any more. What a member needs begins
-``window_records`` below its *stored* cursor: where it would begin to read if it were started anew
-at this moment, to know the request ids of the window. Beneath that it never reads again: what its
+``records_needed`` below its *stored* cursor: where it would begin to read if it were started anew
+at this moment, to know the request ids of the window, and which of its records are stale
+(`haproc.replicate.definitions`). Beneath that it never reads again: what its
 cursor's note remembers (intents, outcomes to be compared, claims) lies above the cursor or within
 the window. A member that never stored a cursor needs everything.
 
@@ -57,21 +58,21 @@ def names_needed(
 
 
 def needs(
-    names: Collection[str], cursors: Mapping[str, int], window_records: int
+    names: Collection[str], cursors: Mapping[str, int], records_needed: int
 ) -> tuple[Need, ...]:
     """Return what each cluster still needs, the lowest first."""
-    found = (Need(name, max(0, cursors.get(name, 0) - window_records)) for name in names)
+    found = (Need(name, max(0, cursors.get(name, 0) - records_needed)) for name in names)
     return tuple(sorted(found, key=lambda need: (need.offset, need.name)))
 
 
 def plan(
-    start: int, end: int, needed: tuple[Need, ...], window_records: int, keep_from: int
+    start: int, end: int, needed: tuple[Need, ...], records_needed: int, keep_from: int
 ) -> Plan:
     """Return what may be deleted. ``keep_from``: what an operator wants kept begins there."""
     lowest = needed[0].offset if needed else start
     point = max(start, min(lowest, keep_from))
     # What could go if everybody had applied everything.
-    wanted = min(keep_from, max(0, end - window_records))
+    wanted = min(keep_from, max(0, end - records_needed))
     if not needed or lowest >= wanted:
         return Plan(start, end, point)
     without = min([need.offset for need in needed[1:]] + [wanted])

@@ -1,8 +1,10 @@
 """Which request ids were seen before: two records with one id, and the first counts.
 
 The answer must be the same on every cluster and after every restart, so it depends on the log
-alone. A record repeats another if the same id stands at most ``window`` offsets before it, be that
-one a repetition itself or not. After a restart the window is rebuilt from the log.
+alone. A record repeats another if the same id of the same user stands at most ``window`` offsets
+before it, be that one a repetition itself or not. After a restart the window is rebuilt from the
+log. A stale record (`haproc.replicate.definitions`) is never shown to the window: it is as if it
+were not there. Records of versions 1 and 2 are still judged by the id alone, whoever's it is.
 
 What stands farther back is forgotten. So that a late copy is not taken for new, a record says
 ``since``: an offset below which no copy of its request can stand (see `haproc.replicate.past`). If
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
+from typing import TypeAlias
 
 from dmq import LogError
 
@@ -35,6 +38,10 @@ class Sighting(Enum):
     EXPIRED = auto()
 
 
+_Key: TypeAlias = tuple[str | None, str]
+"""A user and an id of his, or None and anybody's."""
+
+
 class Window:
     """Request ids of the last ``records`` offsets."""
 
@@ -42,15 +49,26 @@ class Window:
         self._records = records
         self.known_from = 0
         """The ids of all records from here on are known, as far as the window reaches."""
-        self._newest: dict[str, int] = {}
-        self._order: deque[tuple[int, str]] = deque()
+        self._newest: dict[_Key, int] = {}
+        self._order: deque[tuple[int, _Key]] = deque()
+        self._unsure: dict[_Key, int] = {}
+        self.sure_from = 0
+        """Of all records from here on it is known whether they count."""
 
     def see(
-        self, offset: int, operation_id: str, since: int | None = None, window: int | None = None
+        self,
+        offset: int,
+        operation_id: str,
+        since: int | None = None,
+        window: int | None = None,
+        *,
+        user: str = "",
+        own_id: bool = True,
     ) -> Sighting:
         """Note the id at ``offset`` and say what the record is; records of old say no ``since``.
 
-        Offsets must rise from call to call.
+        ``own_id``: the id is the user's own, and no other user's record is repeated. Offsets must
+        rise from call to call.
         """
         reach = self._records if window is None else window
         if reach > self._records:
@@ -59,14 +77,22 @@ class Window:
                 f"and this HAProc has {self._records}: give it at least as many, and start it again"
             )
         while self._order and self._order[0][0] < offset - self._records:
-            old_offset, old_id = self._order.popleft()
-            if self._newest.get(old_id) == old_offset:
-                del self._newest[old_id]
-        earlier = self._newest.get(operation_id)
-        self._newest[operation_id] = offset
-        self._order.append((offset, operation_id))
-        if earlier is not None and earlier >= offset - reach:
+            old_offset, old = self._order.popleft()
+            if self._newest.get(old) == old_offset:
+                del self._newest[old]
+        asked: _Key = (user, operation_id) if own_id else (None, operation_id)
+        earlier, unsure = self._newest.get(asked, -1), self._unsure.get(asked, -1)
+        for key in ((user, operation_id), (None, operation_id)):
+            self._newest[key] = offset
+            self._order.append((offset, key))
+        if earlier >= max(0, offset - reach):
             return Sighting.REPEATED
+        if unsure >= max(0, offset - reach):
+            raise WindowTooSmallError(
+                f"whether the record at offset {offset} repeats the one at {unsure} cannot be "
+                "known: the log began too late, when this HAProc was started, to tell whether that "
+                "one counts"
+            )
         if since is not None and since < offset - reach:
             return Sighting.EXPIRED
         if since is not None and since < self.known_from:
@@ -77,6 +103,12 @@ class Window:
             )
         return Sighting.NEW
 
+    def unsure(self, offset: int, operation_id: str, user: str) -> None:
+        """Note a record of which it cannot be known whether it is stale."""
+        for key in ((user, operation_id), (None, operation_id)):
+            self._unsure[key] = offset
+        self.sure_from = offset + 1
+
     def begins(self, offset: int) -> int:
-        """Return where reading must begin to rebuild the window in front of ``offset``."""
+        """Return from where on the ids must be known to judge what stands at ``offset``."""
         return max(0, offset - self._records)

@@ -152,7 +152,7 @@ class RingService:
         statement = self._insert_into(request.table, settings, request.user)
         self._check_serving()
         concern = self._concern(request, statement)
-        self._assurance.check(concern, request.id)
+        self._assurance.check(concern, (request.user, request.id))
         operation = Operation(
             id=request.id,
             operation_class=OperationClass.ASYNCHRONOUS,
@@ -300,8 +300,8 @@ class RingService:
         since: int,
     ) -> Answer:
         text, affected = statement.sql, None
-        self._assurance.check(self._concern(request, statement), request.id)
-        if self._core.board.find(request.id) is None:
+        self._assurance.check(self._concern(request, statement), (request.user, request.id))
+        if self._core.board.find((request.user, request.id)) is None:
             try:
                 pinned = await self._pinned(request, statement, settings, session)
                 text = pinned.sql

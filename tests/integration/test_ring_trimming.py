@@ -12,12 +12,14 @@ import yaml
 from dmq.opening import open_log
 from haproc.cli.main import main
 from haproc.config.kafka import kafka_options
+from haproc.replicate.definitions import records_needed
 from haproc.replicate.operation import Failure, FailureReport, to_record
 from tests.rig import Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.logs("kafka")]
 
 WINDOW = 60
+KEPT = records_needed(WINDOW)
 WITHIN_S = 60.0
 SOON = {
     "limits": {
@@ -74,17 +76,17 @@ def test_log_is_trimmed_and_a_dead_cluster_holds_it_back_until_it_is_removed(tri
     table = rig.table()
     rig.run(f"INSERT INTO {table} VALUES (1, 'x')")
     end = rig.log_end()
-    rig.wait(lambda: trim(rig)["log_start"] == end - WINDOW, WITHIN_S)
+    rig.wait(lambda: trim(rig)["log_start"] == end - KEPT, WITHIN_S)
 
     cursor = rig.status("c")["cursor"]
     rig.ring.kill("c", "haproc")
     for n in range(4):
         rig.run(f"INSERT INTO {table} VALUES ({n}, 'y')", "ab")
     rig.wait(lambda: all(trim(rig, name)["held_by"] == "c" for name in "ab"), WITHIN_S)
-    assert trim(rig)["log_start"] <= cursor - WINDOW
+    assert trim(rig)["log_start"] <= cursor - KEPT
 
     assert main(["cluster", "remove", "c", *config, "--yes"]) == 0
-    rig.wait(lambda: trim(rig)["log_start"] > cursor - WINDOW, WITHIN_S)
+    rig.wait(lambda: trim(rig)["log_start"] > cursor - KEPT, WITHIN_S)
     for name in "ab":
         assert [each["name"] for each in rig.status(name)["clusters"]] == ["a", "b"]
 

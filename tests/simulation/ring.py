@@ -543,7 +543,7 @@ class Ring:
 
         async def work(replica: Replica) -> tuple[int, Mapping[str, str]]:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
-            assurance.check(concern, operation.id)
+            assurance.check(concern, operation.key)
             op = replace(operation, since=replica.since(), created_ms=unix_ms())
             offset, outcome = await replica.submit(op, timeout_s)
             assert outcome.status is Status.APPLIED

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -176,8 +177,8 @@ def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
     """Take what may be a repetition of something forgotten."""
     original = Window.see
 
-    def see(self: Window, offset: int, op_id: str, *_: object) -> Sighting:
-        return original(self, offset, op_id)
+    def see(self: Window, offset: int, op_id: str, *_: object, **who: Any) -> Sighting:
+        return original(self, offset, op_id, **who)
 
     patch.setattr(Window, "see", see)
     patch.setattr(Past, "since", lambda self, *_: self._ends[-1])

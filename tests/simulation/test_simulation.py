@@ -11,7 +11,7 @@ from haproc.engine.remote import RemoteSession
 from haproc.replicate import applier, schedule
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import Intent, Schedule, Unit
-from haproc.replicate.window import Window
+from haproc.replicate.window import Sighting, Window
 from tests.simulation.scenario import simulate
 from tests.simulation.seeds import many, one
 
@@ -55,7 +55,7 @@ def no_intent(patch: pytest.MonkeyPatch) -> None:
 
 def no_request_ids(patch: pytest.MonkeyPatch) -> None:
     """Apply every record, repeated ones too."""
-    patch.setattr(Window, "see", lambda self, offset, operation_id: None)
+    patch.setattr(Window, "see", lambda self, offset, operation_id, *_, **__: Sighting.NEW)
 
 
 def cursor_before_data(patch: pytest.MonkeyPatch) -> None:

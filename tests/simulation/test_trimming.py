@@ -15,6 +15,7 @@ from dmq import Cursor
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate import trimmer
+from haproc.replicate.definitions import records_needed
 from haproc.replicate.roster import Roster
 from haproc.replicate.trimming import needs
 from tests.simulation.directed import CREATE, Stage, ddl, story
@@ -23,6 +24,7 @@ from tests.simulation.scenario import insert
 from tests.simulation.seeds import one
 
 WINDOW = 20
+KEPT = records_needed(WINDOW)
 SHORT = replace(LIMITS, window_records=WINDOW)
 
 
@@ -62,13 +64,13 @@ def test_trimming_keeps_the_window_of_request_ids_and_is_done_by_the_lowest_name
         await stage.submit("a", ddl("a"))
         await writes(stage, 40)
         await asyncio.sleep(5)
-        assert start(stage) == stage.ring.store.end - WINDOW
+        assert start(stage) == stage.ring.store.end - KEPT
         assert trims_by(stage) == {"a"}
         stage.node("a").kill()
         await writes(stage, 10, "b")
         assert trims_by(stage) == {"a"}  # its cluster may be behind, so nothing goes
         await stage.settle()
-        assert start(stage) == stage.ring.store.end - WINDOW
+        assert start(stage) == stage.ring.store.end - KEPT
 
     story(tell, limits=SHORT)
 
@@ -80,13 +82,13 @@ def test_dead_cluster_holds_trimming_back_and_returns_with_all_it_missed() -> No
         low = stage.replica("c").core.schedule.low
         stage.node("c").kill()
         await writes(stage, 60)
-        assert start(stage) <= max(0, low - WINDOW)
+        assert start(stage) <= max(0, low - KEPT)
         life = stage.node("b").life
         assert life is not None and life.trimmer.plan is not None
         plan = life.trimmer.plan
         assert (plan.held_by, plan.held_records > 30) == ("c", True)
         await stage.settle()
-        assert start(stage) == stage.ring.store.end - WINDOW
+        assert start(stage) == stage.ring.store.end - KEPT
 
     story(tell, limits=SHORT)
 
@@ -99,7 +101,7 @@ def test_lowest_name_that_is_not_ready_leaves_trimming_to_the_next() -> None:
         await writes(stage, 40, "b")
         await asyncio.sleep(5)
         assert trims_by(stage) == {"b"}
-        assert start(stage) == stage.ring.store.end - WINDOW
+        assert start(stage) == stage.ring.store.end - KEPT
 
     story(tell, limits=SHORT)
 
@@ -183,7 +185,7 @@ def test_new_cluster_holds_trimming_back_from_its_join_on() -> None:
         stage.ring.add("d").start()
         await stage.ready(*"abcd")
         await asyncio.sleep(5)
-        assert start(stage) == stage.ring.store.end - WINDOW
+        assert start(stage) == stage.ring.store.end - KEPT
         stage.check_equal(*"abcd")
 
     story(tell, limits=SHORT)
@@ -227,7 +229,7 @@ def test_removed_cluster_stops_and_the_log_is_trimmed_without_it() -> None:
         await writes(stage, 40)
         await stage.submit("b", ddl("b", "second", CREATE.replace(" t ", " u ")))
         await asyncio.sleep(5)
-        assert start(stage) == stage.ring.store.end - WINDOW
+        assert start(stage) == stage.ring.store.end - KEPT
         assert "u" not in stage.tables("c")
         life = stage.node("a").life
         assert life is not None and list(life.members.peers()) == ["b"]

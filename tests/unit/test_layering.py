@@ -46,6 +46,7 @@ DECISIONS = (
     "haproc/membership/roster.py",
     "haproc/replicate/operation.py",
     "haproc/replicate/window.py",
+    "haproc/replicate/definitions.py",
     "haproc/replicate/progress.py",
     "haproc/replicate/schedule.py",
     "haproc/replicate/coalesce.py",

@@ -73,6 +73,25 @@ MESSAGES: dict[str, Message] = {
     "operation_sql": INSERT,
     "operation_unknown_tables": DDL,
     "operation_since": replace(INSERT, since=2**40, window=65_536),
+    "operation_own_id": replace(INSERT, since=2**40, window=65_536, own_id=True),
+    "operation_rests_on": replace(
+        DDL,
+        since=41,
+        window=65_536,
+        own_id=True,
+        analyzed_to=2**40,
+        rests_on=frozenset({"main.air.flüge", "main.air.a"}),
+        redefines=None,
+    ),
+    "operation_redefines": replace(
+        INSERT,
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+        analyzed_to=0,
+        redefines=frozenset({"main.air.flüge"}),
+    ),
     "decision_commit": Decision(41, ID, Verdict.COMMIT, "b", 12),
     "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
     "outcome": FailureReport(2**53 + 1, "c", 3, FAILURE),
@@ -87,7 +106,12 @@ MESSAGES: dict[str, Message] = {
     "members": Roster(Change.MEMBERS, "", (A,), -1, "a"),
     "checksums_error": Checksums(43, "a", 7, {}, error="die Tabellen lassen sich nicht auflisten"),
 }
-VERSIONS = {"operation_since": "v2"}
+VERSIONS = {
+    "operation_since": "v2",
+    "operation_own_id": "v3",
+    "operation_rests_on": "v3",
+    "operation_redefines": "v3",
+}
 """Those that are not of version 1."""
 NO_MESSAGES = {"record.bin", "log.db.xz", "log_tables.json"}
 """Kept for other tests."""
@@ -128,38 +152,58 @@ def test_kept_rows_are_read_and_written_again() -> None:
 text = st.text(st.characters(exclude_categories=["Cs"]))
 offsets = st.integers(0, 2**63 - 1)
 failures = st.builds(Failure, text, text, text)
-operations = st.builds(
-    Operation,
-    id=text,
-    operation_class=st.sampled_from([*SYNCHRONOUS, OperationClass.ASYNCHRONOUS]),
-    kind=st.sampled_from(Kind),
-    origin=text,
-    fingerprint=text,
-    write=st.builds(SqlWrite, text) | st.builds(RowsWrite, text, st.binary()),
-    settings=st.builds(
-        Settings,
-        catalog=text,
-        schema=text,
-        time_zone=text,
-        ansi=st.booleans(),
-        confs=st.lists(st.tuples(text, text), max_size=3).map(tuple),
-    ),
-    user=text,
-    reads=st.frozensets(text, max_size=3),
-    writes=st.frozensets(text, max_size=3),
-    tables_known=st.booleans(),
-    insert=st.none() | st.builds(InsertShape, offsets, offsets, text),
-    created_ms=offsets,
-) | st.builds(
-    Operation,
-    id=text,
-    operation_class=st.just(OperationClass.ASYNCHRONOUS),
-    kind=st.just(Kind.INSERT),
-    origin=text,
-    fingerprint=text,
-    write=st.builds(SqlWrite, text),
-    since=offsets,
-    window=offsets,
+operations = (
+    st.builds(
+        Operation,
+        id=text,
+        operation_class=st.sampled_from([*SYNCHRONOUS, OperationClass.ASYNCHRONOUS]),
+        kind=st.sampled_from(Kind),
+        origin=text,
+        fingerprint=text,
+        write=st.builds(SqlWrite, text) | st.builds(RowsWrite, text, st.binary()),
+        settings=st.builds(
+            Settings,
+            catalog=text,
+            schema=text,
+            time_zone=text,
+            ansi=st.booleans(),
+            confs=st.lists(st.tuples(text, text), max_size=3).map(tuple),
+        ),
+        user=text,
+        reads=st.frozensets(text, max_size=3),
+        writes=st.frozensets(text, max_size=3),
+        tables_known=st.booleans(),
+        insert=st.none() | st.builds(InsertShape, offsets, offsets, text),
+        created_ms=offsets,
+    )
+    | st.builds(
+        Operation,
+        id=text,
+        operation_class=st.just(OperationClass.ASYNCHRONOUS),
+        kind=st.just(Kind.INSERT),
+        origin=text,
+        fingerprint=text,
+        write=st.builds(SqlWrite, text),
+        since=offsets,
+        window=offsets,
+        own_id=st.booleans(),
+    )
+    | st.builds(
+        Operation,
+        id=text,
+        operation_class=st.just(OperationClass.ASYNCHRONOUS),
+        kind=st.just(Kind.INSERT),
+        origin=text,
+        fingerprint=text,
+        write=st.builds(SqlWrite, text),
+        user=text,
+        since=offsets,
+        window=offsets,
+        own_id=st.just(True),
+        analyzed_to=offsets,
+        rests_on=st.frozensets(text, max_size=3),
+        redefines=st.none() | st.frozensets(text, max_size=3),
+    )
 )
 messages = st.one_of(
     operations,
@@ -202,8 +246,8 @@ def test_from_record_header_that_is_not_known_is_passed_over(name: str) -> None:
 
 def test_from_record_later_version_of_a_kind_says_to_upgrade() -> None:
     record = decode(golden("operation_since"))
-    with pytest.raises(LogCorruptError, match=r"'operation.3' is not known .* upgrade"):
-        from_record(replace(record, kind="operation.3"))
+    with pytest.raises(LogCorruptError, match=r"'operation.4' is not known .* upgrade"):
+        from_record(replace(record, kind="operation.4"))
 
 
 def test_from_record_unknown_kind_says_to_upgrade() -> None:
@@ -228,6 +272,9 @@ def test_from_record_missing_header_is_corrupt(name: str) -> None:
         ("operation_sql", "settings", ["main"]),
         ("operation_sql", "insert", [1]),
         ("operation_sql", "reads", None),
+        ("operation_rests_on", "rests_on", [1]),
+        ("operation_rests_on", "rests_on", ["1", []]),
+        ("operation_redefines", "redefines", "everything"),
         ("decision_commit", "verdict", "perhaps"),
         ("decision_reject", "failure", ["one"]),
         ("outcome", "failure", None),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from haproc.replicate.operation import Failure
-from haproc.replicate.outcomes import DONE_BEFORE, Board, Outcome, Status
+from haproc.replicate.outcomes import DONE_BEFORE, FOREIGN, STALE, Board, Outcome, Status
 from tests.simulation.clock import run
 from tests.unit.operations import update
 
 OK = Outcome(Status.APPLIED)
 BAD = Outcome(Status.FAILED, failure=Failure("DIVIDE_BY_ZERO", "22012", "no"))
+
+
+def key(op_id: str) -> tuple[str, str]:
+    return "anonymous", op_id
 
 
 def board_of(*op_ids: str, window_records: int = 100) -> Board:
@@ -22,10 +27,10 @@ def board_of(*op_ids: str, window_records: int = 100) -> Board:
 
 def test_find_admitted_operation_by_id_and_by_offset() -> None:
     board = board_of("a", "b")
-    known = board.find("b")
+    known = board.find(key("b"))
     assert known is not None and known is board.at(1)
     assert (known.offset, known.outcome) == (1, None)
-    assert board.find("c") is board.at(2) is None
+    assert board.find(key("c")) is board.at(2) is None
 
 
 def test_resolve_later_outcome_corrects_the_earlier() -> None:
@@ -45,18 +50,18 @@ def test_admit_moves_the_window_and_forgets_what_is_resolved() -> None:
     for offset in range(3):
         board.resolve(offset, OK)
     board.admit(3, update("d", "x"))
-    assert board.find("a") is board.at(0) is None
-    assert board.find("b") is not None
+    assert board.find(key("a")) is board.at(0) is None
+    assert board.find(key("b")) is not None
 
 
 def test_admit_keeps_what_is_not_resolved_however_old() -> None:
     board = board_of("a", "b", window_records=2)
     board.resolve(1, OK)
     board.admit(50, update("c", "x"))
-    assert board.find("a") is not None
+    assert board.find(key("a")) is not None
     board.resolve(0, OK)
     board.admit(51, update("d", "x"))
-    assert board.find("a") is board.find("b") is None
+    assert board.find(key("a")) is board.find(key("b")) is None
 
 
 def test_admit_same_id_beyond_the_window_is_the_one_found() -> None:
@@ -64,7 +69,7 @@ def test_admit_same_id_beyond_the_window_is_the_one_found() -> None:
     board.admit(9, update("a", "x"))
     board.resolve(0, OK)
     board.admit(10, update("b", "x"))
-    known = board.find("a")
+    known = board.find(key("a"))
     assert known is not None and known.offset == 9
 
 
@@ -73,7 +78,7 @@ def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
         board = Board(10)
 
         async def wait() -> Outcome:
-            return await board.outcome(await board.arrival("a"))
+            return await board.outcome(await board.arrival(key("a"), None))
 
         waiting = [asyncio.create_task(wait()) for _ in range(3)]
         await asyncio.sleep(1)
@@ -90,8 +95,8 @@ def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
 def test_arrival_of_one_who_left_does_not_disturb_the_others() -> None:
     async def main() -> None:
         board = Board(10)
-        gone = asyncio.create_task(board.arrival("a"))
-        stays = asyncio.create_task(board.arrival("a"))
+        gone = asyncio.create_task(board.arrival(key("a"), None))
+        stays = asyncio.create_task(board.arrival(key("a"), None))
         await asyncio.sleep(1)
         gone.cancel()
         await asyncio.sleep(1)
@@ -113,11 +118,63 @@ def test_repeated_keeps_the_first_for_as_long_as_the_window_knows_the_id() -> No
     for offset in range(2):
         board.resolve(offset, OK)
     for offset in (5, 10, 15):
-        board.repeated(offset, "a")
-        known = board.find("a")
+        board.repeated(offset, update("a", "x"))
+        known = board.find(key("a"))
         assert known is not None and (known.offset, known.outcome) == (0, OK)
-    assert board.find("b") is None
+    assert board.find(key("b")) is None
     board.admit(20, update("c", "x"))
-    assert board.find("a") is not None
+    assert board.find(key("a")) is not None
     board.admit(21, update("d", "x"))
-    assert board.find("a") is board.at(0) is None
+    assert board.find(key("a")) is board.at(0) is None
+
+
+def test_find_same_id_of_two_users_is_two_requests() -> None:
+    board = board_of("a")
+    board.admit(1, replace(update("a", "x"), user="ada"))
+    first, second = board.find(key("a")), board.find(("ada", "a"))
+    assert first is not None and second is not None
+    assert (first.offset, second.offset) == (0, 1)
+
+
+def test_pass_over_is_known_by_its_place_alone_and_a_later_copy_is_the_first() -> None:
+    board = Board(10)
+    board.pass_over(0, update("a", "x"), STALE)
+    known = board.at(0)
+    assert known is not None and known.outcome is STALE
+    assert board.find(key("a")) is None
+    board.admit(1, update("a", "x"))
+    found = board.find(key("a"))
+    assert found is not None and found.offset == 1
+
+
+def test_arrival_of_the_own_record_that_counts_for_nothing_ends_the_waiting() -> None:
+    async def main() -> None:
+        board = Board(10)
+        first = asyncio.create_task(board.arrival(key("a"), 0))
+        second = asyncio.create_task(board.arrival(key("a"), 1))
+        await asyncio.sleep(1)
+        board.pass_over(0, update("a", "x"), STALE)
+        assert (await first).outcome is STALE
+        await asyncio.sleep(1)
+        assert not second.done()
+        board.admit(1, update("a", "x"))
+        assert (await second).offset == 1
+        # read before anybody waited for it
+        board.pass_over(2, update("b", "x"), STALE)
+        assert (await board.arrival(key("b"), 2)).outcome is STALE
+
+    run(main())
+
+
+def test_repeated_of_a_request_that_never_counted_says_that_the_id_was_anothers() -> None:
+    board = Board(10)
+    board.repeated(3, update("a", "x"))
+    known = board.at(3)
+    assert known is not None and known.outcome is FOREIGN
+
+
+def test_pass_over_is_forgotten_with_the_window() -> None:
+    board = Board(2)
+    board.pass_over(0, update("a", "x"), STALE)
+    board.admit(3, update("b", "x"))
+    assert board.at(0) is None

@@ -140,3 +140,55 @@ def test_see_record_that_asks_for_more_than_the_log_still_had_is_not_judged() ->
     assert window.see(7, "x", 1, RECORDS) is Sighting.REPEATED  # known for sure
     with pytest.raises(WindowTooSmallError, match="from offset 4 on are needed"):
         window.see(8, "y", 4, RECORDS)
+
+
+# -- whose an id is ----------------------------------------------------------------------------
+
+
+def test_see_same_id_of_another_user_is_new() -> None:
+    window = Window(RECORDS)
+    window.see(0, "x", 0, RECORDS, user="ada")
+    assert window.see(1, "x", 0, RECORDS, user="bob") is NEW
+    assert window.see(2, "x", 0, RECORDS, user="ada") is REPEATED
+
+
+def test_see_record_of_old_repeats_whosever_id_it_is() -> None:
+    window = Window(RECORDS)
+    window.see(0, "x", 0, RECORDS, user="ada")
+    assert window.see(1, "x", 0, RECORDS, user="bob", own_id=False) is REPEATED
+    # That one was bob's, if it never counted: what counted for him is not known any more.
+    assert window.see(2, "x", 0, RECORDS, user="bob") is REPEATED
+    assert window.see(3, "x", 0, RECORDS, user="cleo") is NEW
+
+
+def test_see_record_that_may_repeat_one_of_which_nobody_knows_whether_it_counts_is_not_judged() -> (
+    None
+):
+    window = Window(RECORDS)
+    window.unsure(4, "x", "ada")
+    assert window.sure_from == 5
+    assert window.see(5, "x", 4, RECORDS, user="bob") is NEW
+    with pytest.raises(WindowTooSmallError, match="repeats the one at 4"):
+        window.see(6, "x", 4, RECORDS, user="ada")
+    assert window.see(9, "y", 5, RECORDS, user="ada") is NEW
+
+
+users = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.booleans()), max_size=30
+)
+
+
+@given(users, st.integers(0, 30))
+def test_see_any_users_and_versions_are_judged_the_same_after_a_restart(
+    log: list[tuple[str, str, bool]], low: int
+) -> None:
+    def judged(begin: int) -> list[Sighting]:
+        window = Window(RECORDS)
+        found = [
+            window.see(offset, op_id, user=user, own_id=own)
+            for offset, (user, op_id, own) in enumerate(log)
+            if offset >= begin
+        ]
+        return found[max(0, low - begin) :]
+
+    assert judged(Window(RECORDS).begins(low)) == judged(0)
