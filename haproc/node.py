@@ -12,6 +12,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import IntEnum
 
@@ -19,6 +20,7 @@ from aiohttp import web
 
 from dmq import Json, Log, LogUnavailableError
 from dmq.opening import open_log
+from haproc.classify.paths import Paths
 from haproc.classify.rules import Rules, load_rules
 from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
@@ -91,6 +93,7 @@ class Node:
         """Serve until stopped; raises what no retry can mend."""
         config = self._config
         rules = load_rules(config.rules) if config.rules else Rules.builtin()
+        rules = replace(rules, paths=Paths(config.paths))
         self._presence = Presence(config, self._name, self._incarnation, self._metrics)
         try:
             log = await self._open_log()

@@ -36,7 +36,9 @@ def classify(
     insert = plain_insert(sql, context)
     if insert is not None:
         text = insert.sql
-        recognised = Recognised(Kind.INSERT, writes=frozenset({insert.table}), insert=insert.shape)
+        table = frozenset({insert.table})
+        bare = table if insert.bare else frozenset()
+        recognised = Recognised(Kind.INSERT, writes=table, insert=insert.shape, bare=bare)
     else:
         text, tokens = one_statement(sql)
         reader = Reader(text, tokens, context)
@@ -45,6 +47,7 @@ def classify(
         if is_doubtful(text, recognised, context):
             recognised = replace(recognised, tables_known=False)
     rule = rules.first(recognised, text, context.user)
+    rules.paths.check(recognised.paths)
     decided, why = _decide(recognised, rule)
     return Statement(
         sql=text,
@@ -56,6 +59,8 @@ def classify(
         rule=why if override in (None, decided) else f"the request, over {why}",
         insert=recognised.insert,
         write_concern=rule.write_concern if rule is not None else None,
+        bare=recognised.bare,
+        confirm=recognised.confirm,
     )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from haproc.classify.model import Kind
-from haproc.classify.names import qualified
+from haproc.classify.names import PATH_FORMATS, refuse_global, target
 from haproc.classify.reader import Reader, Recognised, unknown
+from haproc.classify.relations import name_at
 
+# A source that is not one of these may be any class of Spark's, or another database.
+_FILE_SOURCES = PATH_FORMATS | {"hive"}
 _NAMESPACE = ("SCHEMA", "DATABASE", "NAMESPACE")
 _QUERY_BEGINS = ("SELECT", "FROM", "VALUES", "TABLE", "MAP", "REDUCE", "WITH")
 
@@ -14,12 +17,14 @@ def recognise_create(reader: Reader) -> Recognised:
     """``CREATE [OR REPLACE] …`` and ``REPLACE TABLE``."""
     if not reader.take("CREATE", "OR", "REPLACE"):
         reader.at += 1
-    reader.take("GLOBAL")
+    everywhere = reader.take("GLOBAL")
     temporary = bool(reader.take_one("TEMPORARY", "TEMP"))
     reader.take("EXTERNAL")
     what = reader.word()
     reader.at += 1
     reader.take("IF", "NOT", "EXISTS")
+    if everywhere:
+        refuse_global(("global_temp", *reader.parts()[-1:]))
     if what == "TABLE":
         if temporary:
             return _temporary_view(reader)
@@ -27,18 +32,27 @@ def recognise_create(reader: Reader) -> Recognised:
     if what == "VIEW":
         return _temporary_view(reader) if temporary else _create_view(reader)
     if what == "FUNCTION":
-        kind = Kind.TEMPORARY_VIEW if temporary else Kind.CREATE_FUNCTION
-        reader.query()
-        return reader.recognised(kind, known=temporary)
+        return _create_function(reader, temporary)
     if what in _NAMESPACE and not temporary:
         return reader.recognised(Kind.CREATE_NAMESPACE, known=False)
     return unknown(f"CREATE {what} is not recognised")
 
 
+def _create_function(reader: Reader, temporary: bool) -> Recognised:
+    """A function in SQL; one in another language is code that runs inside Spark."""
+    words = [reader.tokens[index].upper for index in reader.depth_zero()]
+    language = words.index("LANGUAGE") + 1 if "LANGUAGE" in words[:-1] else None
+    if "RETURN" not in words or (language and words[language] != "SQL"):
+        return unknown("the function runs code that HAProc cannot look into")
+    reader.query()
+    kind = Kind.TEMPORARY_VIEW if temporary else Kind.CREATE_FUNCTION
+    return reader.recognised(kind, known=temporary)
+
+
 def _create_table(reader: Reader) -> Recognised:
     if not reader.is_name():
         return unknown("CREATE TABLE names no table")
-    reader.write_table()
+    reader.write_table(new=True)
     if reader.take("LIKE"):
         reader.read_table()
         return reader.recognised(Kind.CREATE_TABLE)
@@ -46,6 +60,9 @@ def _create_table(reader: Reader) -> Recognised:
         reader.read_table()
         return reader.recognised(Kind.CREATE_TABLE_AS)
     query = _query_start(reader)
+    source = _source(reader, query)
+    if source:
+        return unknown(f"HAProc doesn't know what a table of {source} reads or writes")
     if query is None:
         return reader.recognised(Kind.CREATE_TABLE)
     reader.at = query
@@ -76,10 +93,22 @@ def _query_start(reader: Reader) -> int | None:
     return None
 
 
+def _source(reader: Reader, query: int | None) -> str:
+    """Return the data source behind USING if it is none that keeps its data in files."""
+    for index in reader.depth_zero():
+        if query is not None and index >= query:
+            break
+        if reader.tokens[index].upper == "USING":
+            parts, _ = name_at(reader.tokens, index + 1)
+            name = ".".join(parts)
+            return "" if name.lower() in _FILE_SOURCES else name or "a computed name"
+    return ""
+
+
 def _create_view(reader: Reader) -> Recognised:
     if not reader.is_name():
         return unknown("CREATE VIEW names no view")
-    reader.write_table()
+    reader.write_table(new=True)
     return _view_body(reader, Kind.CREATE_VIEW)
 
 
@@ -90,6 +119,9 @@ def _temporary_view(reader: Reader) -> Recognised:
 
 def _view_body(reader: Reader, kind: Kind) -> Recognised:
     query = _query_start(reader)
+    source = _source(reader, query)
+    if source:
+        return unknown(f"HAProc doesn't know what a view of {source} reads")
     if query is None:
         return reader.recognised(kind, known=False)
     reader.at = query
@@ -109,7 +141,6 @@ def recognise_alter(reader: Reader) -> Recognised:
     kind = Kind.ALTER_TABLE if what == "TABLE" else Kind.ALTER_VIEW
     if not reader.is_name():
         return unknown(f"ALTER {what} names nothing")
-    computed = reader.word() == "IDENTIFIER" and reader.is_symbol("(", 1)
     start = reader.at
     reader.write_table()
     if reader.take("RENAME", "TO"):
@@ -117,11 +148,9 @@ def recognise_alter(reader: Reader) -> Recognised:
         reader.at, behind = start, reader.at
         source = reader.parts()
         reader.at = behind
-        if not renamed or (computed and not source):
-            return reader.recognised(kind, known=False)
         # An unqualified new name stays in the old one's schema, wherever the session is.
-        target = (*source[:-1], *renamed) if len(renamed) == 1 else renamed
-        reader.writes.add(qualified(target, reader.context))
+        name = (*source[:-1], *renamed) if len(renamed) == 1 else renamed
+        reader.writes.add(target(name, reader.context))
         return reader.recognised(kind)
     if what == "VIEW":
         reader.take("AS")
@@ -194,7 +223,10 @@ def recognise_administration(reader: Reader) -> Recognised:
             return reader.recognised(Kind.OTHER_DDL)
     verb = reader.word()
     reader.at += 1
-    if verb == "REFRESH" and (reader.is_string() or reader.take("FUNCTION")):
+    if verb == "REFRESH" and reader.is_string():
+        reader.read_files()
+        return reader.recognised(Kind.OTHER_DDL)
+    if verb == "REFRESH" and reader.take("FUNCTION"):
         return reader.recognised(Kind.OTHER_DDL, known=False)
     if verb == "GENERATE" and reader.is_name():
         reader.at += 1

@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
-from haproc.classify.model import Kind
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from haproc.classify.model import Kind, RefusedError
+from haproc.classify.names import name_in_literal, plain, target
 from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.classify.relations import Scope
+from haproc.classify.strings import decoded
 from haproc.classify.tokens import Token, TokenKind
+
+_NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 # Functions that run arbitrary code by name: a query that calls one may have any effect.
 _HIDING_FUNCTIONS = frozenset({"java_method", "reflect", "try_reflect"})
 
 _QUERY_BEGINS = ("SELECT", "FROM", "VALUES", "TABLE", "MAP", "REDUCE")
+_WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
+# What follows INSERT where it is the verb, whatever stands in front of it.
+_AFTER_INSERT = frozenset({"INTO", "OVERWRITE", "REPLACE", "TABLE", "WITH"})
+# Behind these begins a name or a value; only a whole relation can stand in front of a verb.
+_NAME_FOLLOWS = """ALL AND AS BETWEEN BY CASE DISTINCT ELSE FROM HAVING IN JOIN LIKE NOT ON OR
+    SELECT THEN WHEN WHERE"""
+_BEFORE_A_NAME = frozenset(_NAME_FOLLOWS.split())
+# Words that may follow a name: a clause, an operator, an alias's AS.
+_FOLLOWS_NAME = """AND ANTI AS ASC BETWEEN CLUSTER COLLATE CROSS DESC DISTRIBUTE DIV ELSE END EXCEPT
+    FROM FULL GROUP HAVING ILIKE IN INNER INTERSECT IS JOIN LATERAL LEFT LIKE LIMIT MAP MINUS
+    NATURAL NOT NULLS OFFSET ON OR ORDER PIVOT QUALIFY REDUCE REGEXP RIGHT RLIKE SELECT SEMI SORT
+    TABLESAMPLE THEN UNION UNPIVOT USING WHEN WHERE WINDOW"""
+_AFTER_A_NAME = frozenset(_FOLLOWS_NAME.split())
 
 
-def hidden_effect(tokens: list[Token]) -> str:
+def hidden_effect(tokens: Sequence[Token], closing: Mapping[int, int]) -> str:
     """Say what in a statement could have effects that its words don't show; empty if nothing."""
+    opening_of = {close: start for start, close in closing.items()}
     for index, token in enumerate(tokens[1:], 1):
         if token.kind is TokenKind.SYMBOL and token.text == "(":
-            name = tokens[index - 1]
-            called = name.text.strip("`").lower()
-            if called in _HIDING_FUNCTIONS and name.kind in (TokenKind.WORD, TokenKind.QUOTED_NAME):
+            called = _called(tokens, opening_of, index)
+            if called is None:
+                return "the name of a function that it calls has to be computed"
+            if called in _HIDING_FUNCTIONS:
                 return f"{called}() runs arbitrary code"
         elif token.kind is TokenKind.STRING and tokens[index - 1].upper == "USING":
             return "TRANSFORM … USING runs a program"
     return ""
+
+
+def _called(tokens: Sequence[Token], opening_of: Mapping[int, int], opening: int) -> str | None:
+    """Return the function called with these parentheses, empty if none; None if computed."""
+    before = tokens[opening - 1]
+    if before.kind in _NAMES:
+        return plain(before).lower()
+    start = opening_of.get(opening - 1, 0)
+    if not start or tokens[start - 1].upper != "IDENTIFIER":
+        return ""
+    parts = name_in_literal(tokens[start + 1].text) if opening - start == 3 else None
+    return parts[-1].lower() if parts else None
 
 
 def recognise_query(reader: Reader) -> Recognised:
@@ -37,7 +71,7 @@ def recognise_query(reader: Reader) -> Recognised:
         return _plain_query(reader, Kind.SELECT)
     scope = reader.common_tables()
     verb = reader.word()
-    if verb in ("INSERT", "UPDATE", "DELETE", "MERGE"):
+    if verb in _VERBS:
         return _VERBS[verb](reader, scope)
     if verb == "FROM" and _inserts(reader):
         return _from_insert(reader, scope)
@@ -47,22 +81,43 @@ def recognise_query(reader: Reader) -> Recognised:
 
 
 def _plain_query(reader: Reader, kind: Kind, scope: Scope = frozenset()) -> Recognised:
-    for index, token in enumerate(reader.tokens[:-1]):
-        if token.upper == "INSERT" and reader.tokens[index + 1].upper in ("INTO", "OVERWRITE"):
-            return unknown("an INSERT stands inside a query")
+    """A query: a writing verb in it has to be a name for certain, and Spark has to confirm it."""
+    tokens, confirm = reader.tokens, False
+    for index, token in enumerate(tokens):
+        word = token.upper
+        if word in _WRITING:
+            if _may_be_verb(tokens, index):
+                return unknown(f"{word} stands inside a query, where it could be a verb")
+            confirm = True
+        elif word == "IDENTIFIER" and index + 1 < len(tokens):
+            confirm = confirm or tokens[index + 1].is_symbol("(")
     reader.query(scope)
-    return reader.recognised(kind)
+    return replace(reader.recognised(kind), confirm=confirm)
+
+
+def _may_be_verb(tokens: Sequence[Token], index: int) -> bool:
+    """Whether the word at ``index`` may begin a clause that writes; False: it is a name."""
+    if index + 1 == len(tokens) or (index and tokens[index - 1].is_symbol(".")):
+        return False
+    following = tokens[index + 1]
+    if tokens[index].upper == "INSERT" and following.upper in _AFTER_INSERT:
+        return True
+    if following.kind is TokenKind.SYMBOL or following.upper in _AFTER_A_NAME:
+        return False
+    before = tokens[index - 1] if index else None
+    return before is not None and (
+        before.text in (")", "]")
+        or (before.kind is not TokenKind.SYMBOL and before.upper not in _BEFORE_A_NAME)
+    )
 
 
 def _inserts(reader: Reader) -> list[int]:
     """Return where, outside parentheses, an INSERT begins."""
-    following = ("INTO", "OVERWRITE")
+    tokens = reader.tokens
     return [
         index
         for index in reader.depth_zero()
-        if reader.tokens[index].upper == "INSERT"
-        and index + 1 < reader.end
-        and reader.tokens[index + 1].upper in following
+        if tokens[index].upper == "INSERT" and _may_be_verb(tokens, index)
     ]
 
 
@@ -71,23 +126,28 @@ def recognise_insert(reader: Reader, scope: Scope = frozenset()) -> Recognised:
     kind = _insert_target(reader)
     if kind is None:
         return unknown("this INSERT writes files, or names no table")
+    if _inserts(reader):
+        raise _several_inserts()
     reader.query(scope)
     return reader.recognised(kind)
 
 
 def _from_insert(reader: Reader, scope: Scope) -> Recognised:
-    """``FROM t INSERT … SELECT … INSERT … SELECT …``."""
-    starts = _inserts(reader)
-    reader.query(scope, starts[0])
-    kinds = []
-    for begin, end in zip(starts, [*starts[1:], reader.end], strict=True):
-        reader.at = begin
-        kinds.append(_insert_target(reader))
-        reader.query(scope, end)
-    if None in kinds:
-        return unknown("one of these INSERTs writes files, or names no table")
-    overwrites = Kind.INSERT_OVERWRITE in kinds
-    return reader.recognised(Kind.INSERT_OVERWRITE if overwrites else Kind.INSERT)
+    """``FROM t INSERT … SELECT …``."""
+    start, *further = _inserts(reader)
+    if further:
+        raise _several_inserts()
+    reader.query(scope, start)
+    return recognise_insert(reader, scope)
+
+
+def _several_inserts() -> RefusedError:
+    return RefusedError(
+        "HAPROC_MULTIPLE_STATEMENTS",
+        "the statement holds several INSERTs, and Spark commits each by itself: one that was "
+        "interrupted between them could not be told from a whole one",
+        "send them one by one, each as a request of its own: INSERT INTO … SELECT … FROM …",
+    )
 
 
 def _insert_target(reader: Reader) -> Kind | None:
@@ -99,11 +159,9 @@ def _insert_target(reader: Reader) -> Kind | None:
         return None
     if reader.word() == "TABLE" and (reader.is_name(1)):
         reader.take("TABLE")
-    if not verb or not (reader.is_name() or reader.is_symbol("(")):
+    if not verb or not reader.is_name():
         return None
-    computed = reader.word() == "IDENTIFIER" and reader.is_symbol("(", 1)
-    if not reader.write_table() and not computed:
-        return None
+    reader.write_table()
     kind = Kind.INSERT if verb == "INTO" else Kind.INSERT_OVERWRITE
     while True:
         if reader.take("REPLACE"):
@@ -178,7 +236,10 @@ def recognise_copy(reader: Reader) -> Recognised:
     if not reader.take("COPY", "INTO") or not reader.is_name():
         return unknown("COPY is not followed by INTO and a table")
     reader.write_table()
-    return reader.recognised(Kind.COPY)
+    if reader.take("FROM") and reader.is_string():
+        reader.read_files()
+        return reader.recognised(Kind.COPY)
+    return unknown("COPY is not followed by FROM and a path")
 
 
 def recognise_maintenance(reader: Reader) -> Recognised:
@@ -193,7 +254,7 @@ def recognise_maintenance(reader: Reader) -> Recognised:
     elif verb in ("ANALYZE", "REORG"):
         return unknown(f"{verb} is not followed by TABLE and a table")
     if reader.is_string():  # VACUUM '/path'
-        return reader.recognised(kind, known=False)
+        target((decoded(reader.tokens[reader.at].text), "/"), reader.context)
     if not reader.is_name():
         return unknown(f"{verb} names no table")
     reader.write_table()

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from haproc.classify.model import InsertShape
-from haproc.classify.names import Context, is_path, plain, qualified
+from haproc.classify.names import Context, may_be_temporary, plain, target
 from haproc.classify.tokens import SPACE, Token, TokenKind, UnclosedError, tokenize
 
 _LITERAL = re.compile(
@@ -63,24 +63,32 @@ _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 @dataclass(frozen=True, slots=True)
 class PlainInsert:
-    """An INSERT of literals: its text without closing semicolon, its table, its shape."""
+    """An INSERT of literals: its text without closing semicolon, its table, its shape.
+
+    ``bare``: in a session, a temporary view may have the table's name.
+    """
 
     sql: str
     table: str
+    bare: bool
     shape: InsertShape
 
 
 def plain_insert(sql: str, context: Context) -> PlainInsert | None:
-    """Recognise an INSERT of nothing but literals; None for anything else, even if it is valid."""
-    head = _head(sql, context)
+    """Recognise an INSERT of nothing but literals; None for anything else, even if it is valid.
+
+    Raises RefusedError if it writes something else than a table.
+    """
+    head = _head(sql)
     if head is None:
         return None
-    start, table, values_at = head
+    start, parts, values_at = head
     rows, end, signature = _rows(sql, values_at)
     if not rows or _END.match(sql, end) is None:
         return None
     shape = InsertShape(values_at=values_at - start, rows=rows, signature=signature)
-    return PlainInsert(sql[start:end], table, shape)
+    table = target(parts, context)
+    return PlainInsert(sql[start:end], table, may_be_temporary(parts), shape)
 
 
 def combined_signature(left: str, right: str) -> str | None:
@@ -102,8 +110,9 @@ def combined_signature(left: str, right: str) -> str | None:
     return ",".join(columns)
 
 
-def _head(sql: str, context: Context) -> tuple[int, str, int] | None:
-    """Read up to VALUES; return the statement's start, its table and the first row's position."""
+def _head(sql: str) -> tuple[int, tuple[str, ...], int] | None:
+    """Read up to VALUES; return the statement's start, the parts of its table's name and the first
+    row's position."""
     try:
         tokens = tokenize(sql)
         first = next(tokens, None)
@@ -113,7 +122,7 @@ def _head(sql: str, context: Context) -> tuple[int, str, int] | None:
         if token.upper == "TABLE":
             token = next(tokens)
         parts, token = _name(tokens, token)
-        if not parts or is_path(parts):
+        if not parts:
             return None
         if token.upper == "PARTITION" and not _skip_partition(tokens):
             return None
@@ -130,7 +139,7 @@ def _head(sql: str, context: Context) -> tuple[int, str, int] | None:
         return None
     if not row.is_symbol("("):
         return None
-    return first.start, qualified(parts, context), row.start
+    return first.start, parts, row.start
 
 
 def _name(tokens: Iterator[Token], token: Token) -> tuple[tuple[str, ...], Token]:

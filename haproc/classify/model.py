@@ -136,3 +136,7 @@ class Statement:
     insert: InsertShape | None = None
     write_concern: WriteConcern | None = None
     """The least that a rule asks for."""
+    bare: frozenset[str] = frozenset()
+    """Those of the tables whose names a session's temporary view would take."""
+    confirm: bool = False
+    """A query that holds a writing verb, or a computed name: Spark's analysis has to agree."""

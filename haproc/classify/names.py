@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from haproc.classify.model import RefusedError
 from haproc.classify.strings import decoded
 from haproc.classify.tokens import Token, TokenKind, UnclosedError, tokenize
 
 # `delta.`/path`` names files instead of a table, when the first part is one of these.
-PATH_FORMATS = frozenset(
-    ["avro", "binaryfile", "csv", "delta", "iceberg", "json", "orc", "parquet", "text", "xml"]
-)
+_FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text xml"
+PATH_FORMATS = frozenset(_FORMATS.split())
+_SESSION = (("session",), ("system", "session"))
+_GLOBAL = "global_temp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,55 @@ def qualified(parts: Sequence[str], context: Context) -> str:
     return joined(parts)
 
 
-def is_path(parts: Sequence[str]) -> bool:
-    """Whether the name means files (``delta.`/x```), which can belong to any table."""
-    return len(parts) == 2 and (parts[0].lower() in PATH_FORMATS or "/" in parts[1])
+def path_of(parts: Sequence[str]) -> str:
+    """Return the files that Spark reads where this stands for a relation; empty for a table.
+
+    ``delta.`/x``` and ``spark_catalog.delta.`/x```, and with a source's class in place of its name.
+    A name of two parts whose first is a format is one too, so a schema called ``json`` needs its
+    catalog in front. No catalog admits a slash in a table's name.
+    """
+    if any("/" in part for part in parts):
+        return parts[-1] if "/" in parts[-1] else joined(parts)
+    is_format = len(parts) == 2 and (parts[0].lower() in PATH_FORMATS or "." in parts[0])
+    return parts[1] if is_format else ""
+
+
+def may_be_temporary(parts: Sequence[str]) -> bool:
+    """Whether a temporary view of the session comes before the table of this name."""
+    return len(parts) == 1 or tuple(part.lower() for part in parts[:-1]) in _SESSION
+
+
+def target(parts: Sequence[str], context: Context) -> str:
+    """Return the table that a statement changes; RefusedError where that isn't one of the ring's.
+
+    Whatever is written passes here: marks are looked for by table name, so what names no table
+    could not be told applied from not applied.
+    """
+    if not parts:
+        raise RefusedError(
+            "HAPROC_TABLE_NAME",
+            "the name of what is written has to be computed",
+            "write the name itself; IDENTIFIER('catalog.schema.table') is fine, too",
+        )
+    if any("/" in part for part in parts):
+        raise RefusedError(
+            "HAPROC_PATH",
+            f"{joined(parts)} names files, not a table: whether a write was applied could not be "
+            "told",
+            "write to a table by its name",
+        )
+    refuse_global(parts)
+    return qualified(parts, context)
+
+
+def refuse_global(parts: Sequence[str]) -> None:
+    """Raise RefusedError if the name is that of a global temporary view."""
+    if len(parts) > 1 and parts[-2].lower() == _GLOBAL:
+        raise RefusedError(
+            "HAPROC_GLOBAL_TEMPORARY",
+            f"{joined(parts)} would be on one cluster only, and there for all its sessions",
+            "use a temporary view of the session, or a permanent view",
+        )
 
 
 def name_in_literal(text: str) -> tuple[str, ...] | None:

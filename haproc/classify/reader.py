@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from haproc.classify.model import InsertShape, Kind, RefusedError
-from haproc.classify.names import Context, is_path, qualified
+from haproc.classify.names import Context, may_be_temporary, target
 from haproc.classify.relations import Relations, Scope, identifier_clause, name_at
+from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind
 
 
@@ -29,6 +30,12 @@ class Recognised:
     tables_known: bool = True
     insert: InsertShape | None = None
     refusal: Refusal | None = None
+    bare: frozenset[str] = frozenset()
+    """Those of the tables whose names a session's temporary view would take."""
+    paths: frozenset[str] = frozenset()
+    """The files that the statement names, as it writes them."""
+    confirm: bool = False
+    """A query that Spark's analysis has to confirm."""
 
 
 _UNCLASSIFIED_HINT = "a rule with kind: unknown, matching this statement, would allow it"
@@ -54,7 +61,9 @@ class Reader:
         self.closing = _closing(tokens)
         self.at = 0
         self.writes: set[str] = set()
+        self.paths: set[str] = set()
         self._known = True
+        self._bare: set[str] = set()
         self._relations = Relations(tokens, self.closing, context)
 
     @property
@@ -114,28 +123,30 @@ class Reader:
         parts, self.at = name_at(self.tokens, self.at)
         return parts
 
-    def table(self) -> str:
-        """Read a table's name; empty, and the tables no longer known, where it can't be told."""
-        parts = self.parts()
-        if not parts:
-            self._known = False
-            return ""
-        if is_path(parts):
-            self._known = False
-        return qualified(parts, self.context)
+    def write_table(self, *, new: bool = False) -> None:
+        """Read the name of a table that is written; RefusedError if the text doesn't tell it.
 
-    def write_table(self) -> bool:
-        """Read the name of a table that is written; say whether there was one."""
-        table = self.table()
-        if table:
-            self.writes.add(table)
-        return bool(table)
+        ``new``: the statement makes the table, so that no temporary view can be meant.
+        """
+        parts = self.parts()
+        table = target(parts, self.context)
+        self.writes.add(table)
+        if not new and may_be_temporary(parts):
+            self._bare.add(table)
 
     def read_table(self) -> None:
-        """Read the name of a table that is read."""
-        table = self.table()
-        if table:
-            self._relations.found.add(table)
+        """Read the name of a table that is read, or of files."""
+        parts = self.parts()
+        if parts:
+            self._relations.add(parts)
+        else:
+            self._known = False
+
+    def read_files(self) -> None:
+        """Take the path in the string at the position."""
+        path, self.at = adjacent(self.tokens, self.at)
+        self.paths.add(path)
+        self._known = False
 
     def common_tables(self) -> Scope:
         """Step over a WITH clause, if there is one; return the names it defines."""
@@ -170,6 +181,8 @@ class Reader:
             reads=frozenset(self._relations.found),
             writes=frozenset(self.writes),
             tables_known=known and self._known and self._relations.known,
+            bare=frozenset(self._bare | self._relations.bare),
+            paths=frozenset(self.paths | self._relations.paths),
         )
 
 

@@ -8,9 +8,11 @@ tables. Statements that only look at things are recognised here, the others in `
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from haproc.classify import ddl, dml, settings
 from haproc.classify.model import Kind, RefusedError
+from haproc.classify.paths import paths_in
 from haproc.classify.reader import Reader, Recognised, unknown
 
 _NO_TABLE_DESCRIBED = frozenset(
@@ -27,8 +29,12 @@ def recognise(reader: Reader) -> Recognised:
         recogniser = RECOGNISERS.get(first)
     if recogniser is None:
         return unknown(f"{reader.tokens[0].text[:40]} begins no statement that HAProc knows")
-    hidden = "" if first in ("SET", "RESET") else dml.hidden_effect(reader.tokens)
-    return unknown(hidden) if hidden else recogniser(reader)
+    found = recogniser(reader)
+    if found.kind in (Kind.SET, Kind.RESET):  # what they hold is text, not SQL
+        return found
+    hidden = dml.hidden_effect(reader.tokens, reader.closing)
+    paths = found.paths | frozenset(paths_in(reader.tokens, reader.closing))
+    return replace(unknown(hidden) if hidden else found, paths=paths)
 
 
 def _show(reader: Reader) -> Recognised:
@@ -69,7 +75,8 @@ def _describe(reader: Reader) -> Recognised:
         if reader.word() == option and reader.end - reader.at > 1 and not reader.is_symbol(".", 1):
             reader.at += 1
     if reader.is_string():
-        return reader.recognised(Kind.DESCRIBE, known=False)
+        reader.read_files()
+        return reader.recognised(Kind.DESCRIBE)
     reader.read_table()
     return reader.recognised(Kind.DESCRIBE)
 
@@ -95,6 +102,7 @@ def _explain(reader: Reader) -> Recognised:
         Kind.EXPLAIN,
         reads=explained.reads | explained.writes,
         tables_known=explained.tables_known,
+        paths=explained.paths,
     )
 
 

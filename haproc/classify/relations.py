@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from haproc.classify.names import Context, is_path, name_in_literal, plain, qualified
+from haproc.classify.names import (
+    Context,
+    may_be_temporary,
+    name_in_literal,
+    parts_of,
+    path_of,
+    plain,
+    qualified,
+)
+from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind
 
 # Deeper nesting than people write; keeps recursion bounded. Chosen, not measured.
@@ -51,6 +60,10 @@ _CLAUSE_WORDS = """AS CROSS EXCEPT FROM FULL GROUP HAVING INNER INTERSECT JOIN L
 _NO_NAMES = frozenset(_CLAUSE_WORDS.split())
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 _LITERALS = (TokenKind.NUMBER, TokenKind.STRING)
+# Table functions whose first argument is a table's name, or a path.
+READING_FUNCTIONS = frozenset(
+    ["cloud_files", "read_files", "read_statestore", "table_changes", "table_changes_by_path"]
+)
 
 Scope = frozenset[str]
 """The common table expressions visible at a place, in lower case."""
@@ -68,6 +81,8 @@ class Relations:
         self._context = context
         self._depth = 0
         self.found: set[str] = set()
+        self.bare: set[str] = set()
+        self.paths: set[str] = set()
         self.known = True
 
     def query(
@@ -228,25 +243,46 @@ class Relations:
             if name is None:
                 self.known = False
             elif behind < end and tokens[behind].is_symbol("("):
+                self._table_function(name[-1].lower(), behind)
                 return self._group(behind, scope, arguments=True)
             else:
-                self._add(name, scope)
+                self.add(name, scope)
             return behind
         if token.kind not in _NAMES or (word in _NO_NAMES):
             self.known = False
             return index if token.kind is not TokenKind.SYMBOL else index + 1
         parts, index = name_at(tokens, index)
         if index < end and tokens[index].is_symbol("("):
+            self._table_function(parts[-1].lower(), index)
             return self._group(index, scope, arguments=True)
-        self._add(parts, scope)
+        self.add(parts, scope)
         return index
 
-    def _add(self, parts: tuple[str, ...], scope: Scope) -> None:
+    def add(self, parts: tuple[str, ...], scope: Scope = frozenset()) -> None:
+        """Take the relation of this name, unless it is a common table expression of the scope."""
         if len(parts) == 1 and parts[0].lower() in scope:
             return
-        self.found.add(qualified(parts, self._context))
-        if is_path(parts):
+        table = qualified(parts, self._context)
+        self.found.add(table)
+        if may_be_temporary(parts):
+            self.bare.add(table)
+        path = path_of(parts)
+        if path:
+            self.paths.add(path)
             self.known = False
+
+    def _table_function(self, name: str, opening: int) -> None:
+        """Take what a function that reads by name or path is given in parentheses."""
+        if name not in READING_FUNCTIONS:
+            return
+        text, behind = adjacent(self._tokens, opening + 1)
+        told = self._tokens[behind].is_symbol(",") or behind == self._closing[opening]
+        parts = parts_of(text) if told and name == "table_changes" else None
+        if parts is not None:
+            self.add(parts)
+            return
+        self.known = False
+        self.paths.add(text if told and name != "table_changes" else f"{name}(…)")
 
     def _inline_rows(self, index: int, end: int, scope: Scope) -> int:
         """Skip ``(…), (…)`` behind VALUES, where a comma is between rows, not relations."""

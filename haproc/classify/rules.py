@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from haproc.classify.model import Kind, OperationClass, WriteConcern
+from haproc.classify.paths import NO_PATHS, Paths
 from haproc.classify.reader import Recognised
 
 QUERY_KINDS = frozenset({Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN})
@@ -38,6 +39,9 @@ SYNCHRONOUS_KINDS = (
     frozenset(Kind) - QUERY_KINDS - SESSION_KINDS - ASYNCHRONOUS_KINDS - {Kind.UNKNOWN}
 )
 WRITING_KINDS = ASYNCHRONOUS_KINDS | SYNCHRONOUS_KINDS
+
+# What reads or writes the rows of tables, even if the text doesn't tell which.
+_TOUCHING_KINDS = WRITING_KINDS | {Kind.SELECT, Kind.VALUES, Kind.TEMPORARY_VIEW, Kind.CACHE}
 
 DEFAULT_CLASSES: dict[Kind, OperationClass] = {
     **dict.fromkeys(QUERY_KINDS, OperationClass.QUERY),
@@ -95,16 +99,17 @@ class Rule:
         tables = recognised.reads | recognised.writes
         if any(fnmatchcase(table, self.table) for table in tables):
             return True
-        # A refusal, or a stronger write concern, holds for a write that could touch the table.
-        unclear = not recognised.tables_known and recognised.kind in WRITING_KINDS
+        # A refusal, or a stronger write concern, holds for what could touch the table.
+        unclear = not recognised.tables_known and recognised.kind in _TOUCHING_KINDS
         return self.operation_class is None and unclear
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """An operator's rules, in order, over the built-in defaults."""
+    """An operator's rules, in order, over the built-in defaults; and the files they may name."""
 
     rules: tuple[Rule, ...] = ()
+    paths: Paths = NO_PATHS
 
     @staticmethod
     def builtin() -> Rules:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from haproc.classify.model import Kind, RefusedError
+from haproc.classify.names import refuse_global
 from haproc.classify.reader import Reader, Recognised, unknown
 
 _READING = "it changes how the text of a statement is read"
@@ -128,7 +129,7 @@ def recognise_cache(reader: Reader) -> Recognised:
         return reader.recognised(Kind.CACHE)
     if reader.take("UNCACHE", "TABLE"):
         reader.take("IF", "EXISTS")
-        reader.table()
+        refuse_global(reader.parts())
         return reader.recognised(Kind.CACHE)
     if reader.take("CACHE", "LAZY", "TABLE") or reader.take("CACHE", "TABLE"):
         return _cache_table(reader)
@@ -137,7 +138,7 @@ def recognise_cache(reader: Reader) -> Recognised:
 
 def _cache_table(reader: Reader) -> Recognised:
     start = reader.at
-    reader.parts()
+    refuse_global(reader.parts())
     if reader.take("OPTIONS"):
         reader.skip_parentheses()
     named_query = reader.take("AS") or reader.at < reader.end

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from haproc.classify.paths import place_of
 from haproc.config.check_kafka import check_kafka
 from haproc.config.check_redis import check_redis
 from haproc.config.errors import Finding
@@ -29,6 +30,7 @@ def check(config: Config) -> list[Finding]:
         *_log(config),
         *check_kafka(config),
         *_access(config),
+        *_paths(config),
         *_limits(config),
         *_timeouts(config),
         *_membership(config),
@@ -48,6 +50,12 @@ def _names(config: Config) -> Iterator[Finding]:
         yield "clusters", f"a ring has 1 to {_CLUSTERS_MAX} clusters, not {len(config.clusters)}"
     yield from _twice([(path, name) for path, name in named if path.startswith("clusters")])
     yield from _twice([(path, name) for path, name in named if path.startswith("users")])
+
+
+def _paths(config: Config) -> Iterator[Finding]:
+    for index, prefix in enumerate(config.paths):
+        if place_of(prefix) is None or "*" in prefix or "?" in prefix:
+            yield f"paths[{index}]", f"{prefix!r} is no absolute path, such as /data or s3a://b/in"
 
 
 def _twice(values: list[Finding]) -> Iterator[Finding]:

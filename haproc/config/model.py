@@ -315,6 +315,8 @@ class Config:
     state_dir: Path = Path("haproc-state")
     """Pid files, kept results, logs of local clusters."""
     rules: Path | None = None
+    paths: tuple[str, ...] = ()
+    """Prefixes below which statements may name files, such as ``s3a://bucket/in``."""
     users: tuple[User, ...] = ()
     """Empty: anybody who reaches the client door, under the name ``anonymous``."""
     allow_anonymous: bool = False

@@ -10,8 +10,7 @@ from aiohttp import web
 from dmq import Json
 from haproc.doors import fields
 from haproc.doors.context import Credentials, check_json, json_response, read_body
-from haproc.doors.errors import refused
-from haproc.doors.statuses import BAD_REQUEST
+from haproc.doors.errors import BAD_REQUEST, refused
 
 _BODY_BYTES_MAX: Final = 64 << 10
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from haproc.config.model import Consistency, Reads
 from haproc.doors import fields
-from haproc.doors.errors import refused
-from haproc.doors.statuses import BAD_REQUEST
+from haproc.doors.errors import BAD_REQUEST, refused
 from haproc.route.model import Freshness
 
 FIELDS: Final = ("consistency", "acceptable_offset_lag", "after_offset", "seen")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from haproc.classify.classifier import classify
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
 from haproc.classify.names import Context, parts_of
-from haproc.classify.rules import Rules
+from haproc.classify.rules import WRITING_KINDS, Rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings, SqlWrite
 from haproc.membership.state import SERVING
@@ -20,7 +20,7 @@ from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Known, Outcome, Status
+from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.replica import Replica, now_ms
 from haproc.replicate.synchronous import QUEUED
 from haproc.route.materialise import materialise
@@ -44,7 +44,7 @@ from haproc.route.sessions import (
     settings_after,
     unknown,
 )
-from haproc.route.views import Views, last_part, rows_of, temporary_views
+from haproc.route.views import Views, changes_temporary, last_part, rows_of, temporary_views
 
 SHARED_SESSIONS_MAX = 64
 """Spark sessions kept for requests without a session of their own, one per catalog and schema."""
@@ -111,8 +111,8 @@ class RingService:
         since: int,
     ) -> Answer:
         self._check_serving()
-        if await self._drops_temporary(statement, session):
-            statement = replace(statement, operation_class=OperationClass.SESSION)
+        if self._core.board.find((request.user, request.id)) is None:
+            statement = await self._for_session(statement, session)
         match statement.operation_class:
             case OperationClass.QUERY:
                 answer = await self._reads.elsewhere(request)
@@ -143,20 +143,6 @@ class RingService:
                 return await self._query(request, statement, settings, None)
         except TimeoutError as error:
             raise _timed_out(request.timeout_s, self._core.me) from error
-
-    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
-        """See Service."""
-        known = self._core.board.find((user, request_id))
-        return None if known is None else self._settled(known)
-
-    async def _settled(self, known: Known) -> Answer:
-        timeout_s = self._core.timeouts.statement_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                outcome = await self._replica.settled(known)
-        except TimeoutError as error:
-            raise _timed_out(timeout_s, self._core.me) from error
-        return self._answer(known.operation, known.offset, outcome)
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
@@ -201,6 +187,7 @@ class RingService:
         await self._configure(session)
         for text in statements:
             statement = self._classify(text, session.settings, user, None)
+            statement = await self._for_session(statement, session)
             if statement.operation_class is not OperationClass.SESSION:
                 await self.sessions.close(session_id, user)
                 raise RequestError(
@@ -271,7 +258,8 @@ class RingService:
         session.settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
         )
-        session.holds_temporaries |= statement.kind is Kind.TEMPORARY_VIEW
+        # CACHE TABLE x AS … makes a temporary view, too.
+        session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         if statement.kind is Kind.RESET:
             await self._configure(session)  # it took back HAProc's own settings, too
         return chunks
@@ -283,12 +271,17 @@ class RingService:
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
 
-    async def _drops_temporary(self, statement: Statement, session: ClientSession | None) -> bool:
-        """Whether a DROP VIEW means one of the session's own temporary views."""
-        if session is None or not session.holds_temporaries or statement.kind is not Kind.DROP_VIEW:
-            return False
+    async def _for_session(self, statement: Statement, session: ClientSession | None) -> Statement:
+        """Return the statement as the session's own if it changes a temporary view of it."""
+        is_write = statement.kind in WRITING_KINDS and statement.bare
+        if session is None or not session.holds_temporaries or not is_write:
+            return statement
         names = await self._temporary_views(session)
-        return any(last_part(view) in names for view in statement.writes)
+        try:
+            own = changes_temporary(statement, names)
+        except RefusedError as error:
+            raise _refused(error) from error
+        return replace(statement, operation_class=OperationClass.SESSION) if own else statement
 
     async def _temporary_views(self, session: ClientSession) -> frozenset[str]:
         try:
@@ -392,7 +385,8 @@ class RingService:
         opaque = await self._views.among(statement.reads, spark, epoch, timeout_s)
         if session is not None and session.holds_temporaries:
             names = await self._temporary_views(session)
-            opaque |= {table for table in statement.reads if last_part(table) in names}
+            reads = statement.reads & statement.bare
+            opaque |= {table for table in reads if last_part(table) in names}
         return opaque
 
     async def _submit(
@@ -400,11 +394,6 @@ class RingService:
     ) -> Answer:
         """Put an operation into the log; ``rows`` says how many it adds where Spark will not."""
         offset, outcome = await self._replica.submit(operation, timeout_s)
-        return self._answer(operation, offset, outcome, rows)
-
-    def _answer(
-        self, operation: Operation, offset: int, outcome: Outcome, rows: int | None = None
-    ) -> Answer:
         if outcome.status is not Status.APPLIED:
             raise _rejected(outcome, offset)
         others = dict.fromkeys(self._core.identity.peers, QUEUED)

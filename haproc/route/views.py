@@ -10,6 +10,7 @@ import io
 
 import pyarrow as pa
 
+from haproc.classify.model import Kind, RefusedError, Statement
 from haproc.classify.names import joined
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError, ErrorKind
@@ -46,6 +47,40 @@ class Views:
             if name in self._views[namespace]:
                 found.add(table)
         return frozenset(found)
+
+
+_MEANS_EITHER = frozenset({Kind.DROP_VIEW, Kind.DROP_TABLE, Kind.ALTER_VIEW, Kind.ALTER_TABLE})
+_BY_ROWS = frozenset(
+    {
+        Kind.CREATE_TABLE_AS,
+        Kind.INSERT,
+        Kind.INSERT_OVERWRITE,
+        Kind.UPDATE,
+        Kind.DELETE,
+        Kind.MERGE,
+    }
+)
+"""What reads a temporary view as its rows, or is refused when it is pinned."""
+
+
+def changes_temporary(statement: Statement, temporary: frozenset[str]) -> bool:
+    """Whether a write means one of the session's temporary views, of these names, alone.
+
+    Spark takes the temporary view wherever a name could mean one: then dropping or altering it
+    changes the session. Anything else with such a name would do something else on the other
+    clusters, which don't have the view: RefusedError.
+    """
+    hidden = {table for table in statement.bare if last_part(table) in temporary}
+    if hidden & statement.writes and statement.kind in _MEANS_EITHER:
+        return True
+    if hidden & statement.writes or (hidden and statement.kind not in _BY_ROWS):
+        name = last_part(min(hidden))
+        raise RefusedError(
+            "HAPROC_TEMPORARY_VIEW",
+            f"{name} is a temporary view of this session, which the other clusters do not have",
+            f"write the schema in front of {name} to mean a table or a permanent view",
+        )
+    return False
 
 
 async def temporary_views(session: Session, timeout_s: float) -> frozenset[str]:

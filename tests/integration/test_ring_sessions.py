@@ -78,6 +78,17 @@ def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else
         cursor.execute(f"CREATE VIEW {name} AS SELECT 2 AS n")
         cursor.execute(f"DROP VIEW {name}")
         assert cursor.ha["outcomes"] == dict.fromkeys("abc", "applied")
+        # With its schema, the name means the permanent view although a temporary one hides it.
+        cursor.execute(f"CREATE VIEW {name} AS SELECT 2 AS n")
+        cursor.execute(f"CREATE TEMPORARY VIEW {name} AS SELECT 1 AS n")
+        with pytest.raises(haclient.DatabaseError, match="temporary view of this session"):
+            cursor.execute(f"CREATE VIEW {name}_w AS SELECT * FROM {name}")
+        cursor.execute(f"DROP VIEW default.{name}")
+        assert cursor.ha["outcomes"] == dict.fromkeys("abc", "applied")
+        assert cursor.execute(f"SELECT n FROM {name}").fetchall() == [(1,)]
+        cursor.execute(f"ALTER VIEW {name} AS SELECT 3 AS n")
+        cursor.execute(f"DROP TABLE {name}")
+        assert cursor.ha["class"] == "session"
         # RESET goes back to the ring's settings.
         cursor.execute("SET TIME ZONE 'Asia/Tokyo'")
         cursor.execute("RESET")

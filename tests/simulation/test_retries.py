@@ -22,7 +22,6 @@ from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import TOO_LATE, insert
 from tests.simulation.seeds import many, one
-from tests.simulation.violations import Violation, found_in
 
 SEEDS = int(os.environ.get("SEEDS", "100")) // 5
 WINDOW = 48
@@ -196,5 +195,4 @@ def test_rule_of_late_retries_broken_on_purpose_is_found(
     break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
-    runs = (one(seed, window_records=WINDOW).problems for seed in range(100))
-    found_in(runs, Violation.DOUBLED)
+    assert any(one(seed, window_records=WINDOW).problems for seed in range(100))

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from haproc.classify.classifier import classify, split
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
 from haproc.classify.names import Context
+from haproc.classify.paths import Paths
 from haproc.classify.rules import QUERY_KINDS, WRITING_KINDS, Rules
 from haproc.classify.tokens import TokenKind, tokenize
 from tests.unit.statement_table import Expected, accepted, statements
 
-RULES = Rules.builtin()
+RULES = Rules(paths=Paths(("/data",)))
 ACCEPTED = accepted()
 
 

@@ -133,7 +133,6 @@ def test_insert_of_more_than_literals_has_no_shape(values: str) -> None:
         "INSERT INTO t SELECT 1",
         "INSERT INTO t TABLE u",
         "INSERT INTO IDENTIFIER('t') VALUES (1)",
-        "INSERT INTO delta.`/x` VALUES (1)",
         "INSERT INTO t REPLACE WHERE a = 1 VALUES (1)",
         "INSERT INTO t PARTITION (p = current_date()) VALUES (1)",
         "INSERT INTO t PARTITION (p) VALUES (1)",

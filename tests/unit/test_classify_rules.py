@@ -149,9 +149,17 @@ def test_rule_for_write_concern_leaves_the_class() -> None:
 
 def test_rule_for_write_concern_holds_for_a_write_that_could_touch_the_table() -> None:
     rules = "- {table: spark_catalog.ledger.*, write_concern: all}"
-    statement = classified(rules, "CREATE FUNCTION f AS 'org.example.F'")
+    statement = classified(rules, "CREATE FUNCTION f() RETURNS INT RETURN 1")
     assert not statement.tables_known
     assert statement.write_concern is WriteConcern.ALL
+
+
+def test_rule_that_refuses_a_table_refuses_a_query_whose_tables_are_computed() -> None:
+    rules = "- {table: spark_catalog.ledger.*, refuse: nobody reads this}"
+    sql = "SELECT * FROM IDENTIFIER('led' || 'ger.x')"
+    assert refused(rules, sql).error_class == "HAPROC_REFUSED_BY_RULE"
+    assert classified(rules, "SELECT * FROM other.x").kind is Kind.SELECT
+    assert classified(rules, "SHOW TABLES").kind is Kind.SHOW
 
 
 def test_rule_may_set_class_and_write_concern() -> None:

@@ -78,6 +78,7 @@ def test_load_every_key_is_read() -> None:
         fanout: parallel
         on_cluster_down: exit
         state_dir: state
+        paths: [/data, "s3a://b/in"]
         users: [{name: etl, token: {env: ETL}}, {name: bi, token: {env: BI}}]
         limits: {lanes: 2, results_kept_s: 60}
         timeouts: {statement_s: 10, probes_missed: 3}
@@ -85,6 +86,7 @@ def test_load_every_key_is_read() -> None:
     loaded = config(text)
     assert loaded.fanout_parallel and loaded.on_cluster_down is OnClusterDown.EXIT
     assert [user.name for user in loaded.users] == ["etl", "bi"]
+    assert loaded.paths == ("/data", "s3a://b/in")
     assert loaded.limits == Limits(lanes=2, results_kept_s=60.0)
     assert loaded.timeouts == Timeouts(statement_s=10.0, probes_missed=3)
     assert isinstance(loaded.timeouts.statement_s, float)
@@ -171,6 +173,8 @@ def test_load_all_problems_reported_at_once() -> None:
         ("limits: {batch_bytes_max: 100000000}", "limits.batch_bytes_max", "operation_bytes_max"),
         ("limits: {window_records: 10}", "limits.look_ahead_records_max", "window_records (10)"),
         ("timeouts: {retry_first_s: 9}", "timeouts.retry_first_s", "timeouts.retry_max_s (5)"),
+        ("paths: [/data, data]", "paths[1]", "no absolute path"),
+        ("paths: ['s3a://b/{x}']", "paths[0]", "no absolute path"),
         ("writes: {concern: most}", "writes.concern", "must be one or majority or all"),
         ("writes: {min_insync_clusters: 0}", "writes.min_insync_clusters", "at least 1"),
         ("writes: {min_insync_clusters: 3}", "writes.min_insync_clusters", "the ring has 2"),

@@ -50,7 +50,8 @@ def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, str]]:
         items = typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
         if items is not None:
             yield path, ""
-            yield from keys(items, f"{path}[].")
+            if dataclasses.is_dataclass(items):
+                yield from keys(items, f"{path}[].")
         elif hint is EngineAddress:
             yield f"{path}.url", ""
             yield f"{path}.token", ""

@@ -1,0 +1,135 @@
+"""Files that statements name: normal forms, prefixes, and where a text names them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import RefusedError
+from haproc.classify.names import Context
+from haproc.classify.paths import Paths, place_of
+from haproc.classify.rules import Rules, parse_rules
+
+PATHS = Paths(("/data/in", "s3a://bucket/in/", "FILE:/srv"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/data/in",
+        "/data/in/",
+        "/data//in/./x.csv",
+        "/data/x/../in/y",
+        "/data/in/*/part-?.parquet",
+        "S3A://bucket/in/x",
+        "s3a://bucket//in/x",
+        "file:/srv/x",
+        "File:///srv/x",
+    ],
+)
+def test_path_below_a_prefix_is_allowed_however_it_is_written(path: str) -> None:
+    assert PATHS.allow(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/data",
+        "/data/input",
+        "/data/in/../out",
+        "/data/in/../../etc/passwd",
+        "/../data/in",
+        "/data/in/*/../../../etc",
+        "/data/in/{x,../../../etc}",
+        "/data/in/[.][.]/x",
+        "/data/in/%2e%2e/%2e%2e/etc",
+        "/data/in\\..\\..",
+        "/data/in\x00",
+        " /data/in",
+        "data/in",
+        "file:/data/in",
+        "file://host/srv/x",
+        "/srv/x",
+        "s3a://other/in/x",
+        "s3a://bucket@evil/in",
+        "s3://bucket/in",
+        "s3a:bucket/in",
+        "hdfs:///data/in",
+    ],
+)
+def test_path_elsewhere_or_unclear_is_not_allowed(path: str) -> None:
+    assert not PATHS.allow(path)
+    assert not Paths().allow(path)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "..", ".", "", "*", "{", "%", ":", "in", "data"])))
+def test_normal_form_of_any_path_holds_no_step_back(names: list[str]) -> None:
+    place = place_of("/" + "/".join(names))
+    assert place is None or not {"..", ".", ""} & set(place.names)
+
+
+def test_root_as_prefix_allows_all_of_its_file_system() -> None:
+    assert Paths(("/",)).allow("/etc/passwd")
+    assert not Paths(("/",)).allow("file:/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM parquet.`/data/in/x`",
+        "INSERT INTO t SELECT * FROM csv.`/data/in/x.csv`",
+        "CREATE TABLE t (a INT) USING delta LOCATION '/data/in/t'",
+        "CREATE TABLE t (a INT) USING csv OPTIONS (header 'true', path '/data/in/t', sep '/')",
+        "DESCRIBE DETAIL '/data/in'",
+        "CREATE TABLE t SHALLOW CLONE delta.`/data/in/t`",
+    ],
+)
+def test_statement_that_names_files_needs_their_prefix(sql: str) -> None:
+    classify(sql, Context(), Rules(paths=PATHS))
+    with pytest.raises(RefusedError, match="/data/in") as caught:
+        classify(sql, Context(), Rules.builtin())
+    assert caught.value.error_class == "HAPROC_PATH"
+
+
+def test_rule_by_table_or_for_unknown_statements_lets_no_path_through() -> None:
+    rules = parse_rules("rules: [{kind: unknown, class: query}, {kind: select, class: query}]")
+    for sql in ("SELECT * FROM text.`/etc/passwd`", "LIST JAR LOCATION '/etc'"):
+        with pytest.raises(RefusedError) as caught:
+            classify(sql, Context(), rules)
+        assert caught.value.error_class == "HAPROC_PATH"
+
+
+def test_query_with_a_writing_verb_or_a_computed_name_asks_for_confirmation() -> None:
+    def confirm(sql: str) -> bool:
+        return classify(sql, Context(), Rules.builtin()).confirm
+
+    assert confirm("FROM t insert SELECT insert.a")
+    assert confirm("SELECT delete FROM t")
+    assert confirm("SELECT * FROM IDENTIFIER('a' || 'b')")
+    assert not confirm("SELECT a FROM t WHERE b = 'insert into u' -- delete")
+    assert not confirm("SELECT `update` FROM t")
+
+
+@pytest.mark.parametrize(
+    ("sql", "bare"),
+    [
+        ("DROP VIEW v", {"v"}),
+        ("DROP VIEW default.v", set()),
+        ("DROP VIEW session.v", {"session.v"}),
+        ("DROP TABLE system.session.v", {"system.session.v"}),
+        ("INSERT INTO v VALUES (1)", {"v"}),
+        ("INSERT INTO default.v VALUES (1)", set()),
+        ("INSERT INTO t SELECT * FROM v JOIN default.w", {"t", "v"}),
+        ("CREATE TABLE t AS SELECT * FROM v", {"v"}),
+        ("CREATE OR REPLACE VIEW v AS SELECT 1", set()),
+        ("ALTER VIEW v RENAME TO w", {"v"}),
+    ],
+)
+def test_names_that_a_temporary_view_would_take_are_told(sql: str, bare: set[str]) -> None:
+    full = {1: "spark_catalog.default.", 2: "spark_catalog.", 3: ""}
+    expected = {full[name.count(".") + 1] + name for name in bare}
+    assert classify(sql, Context(), Rules.builtin()).bare == expected

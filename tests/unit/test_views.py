@@ -1,0 +1,76 @@
+"""What a write means in a session that holds temporary views."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import RefusedError
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.route.views import changes_temporary
+
+TEMPORARY = frozenset({"v"})
+
+
+def changes(sql: str) -> bool:
+    return changes_temporary(classify(sql, Context(), Rules.builtin()), TEMPORARY)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP VIEW v",
+        "DROP VIEW IF EXISTS `V`",
+        "DROP TABLE v",
+        "DROP VIEW session.v",
+        "DROP VIEW system.session.v",
+        "ALTER VIEW v AS SELECT 1",
+        "ALTER VIEW v RENAME TO w",
+        "ALTER TABLE v RENAME TO w",
+    ],
+)
+def test_drop_or_alter_of_a_name_that_a_temporary_view_hides_changes_the_session(sql: str) -> None:
+    assert changes(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP VIEW default.v",
+        "DROP VIEW spark_catalog.default.v",
+        "DROP TABLE other.v",
+        "DROP VIEW w",
+        "ALTER VIEW w RENAME TO v",
+        "CREATE TABLE v (a INT) USING delta",
+        "CREATE OR REPLACE VIEW v AS SELECT 1",
+        "CREATE VIEW w AS SELECT * FROM default.v",
+        "INSERT INTO t SELECT * FROM v",
+        "CREATE TABLE t AS SELECT * FROM v",
+        "DELETE FROM default.v",
+    ],
+)
+def test_other_names_and_reads_by_rows_are_writes_as_ever(sql: str) -> None:
+    assert not changes(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO v VALUES (1)",
+        "INSERT INTO session.v SELECT 1",
+        "UPDATE v SET a = 1",
+        "MERGE INTO v USING u ON v.a = u.a WHEN MATCHED THEN DELETE",
+        "TRUNCATE TABLE v",
+        "OPTIMIZE v",
+        "COMMENT ON TABLE v IS 'x'",
+        "CREATE VIEW w AS SELECT * FROM v",
+        "CREATE TABLE w LIKE v",
+        "CREATE FUNCTION f() RETURNS INT RETURN (SELECT max(a) FROM v)",
+        "ALTER VIEW w AS SELECT * FROM v",
+    ],
+)
+def test_write_that_would_mean_something_else_elsewhere_is_refused(sql: str) -> None:
+    with pytest.raises(RefusedError, match="schema in front") as caught:
+        changes(sql)
+    assert caught.value.error_class == "HAPROC_TEMPORARY_VIEW"
