@@ -171,8 +171,9 @@ class Applier:
         core, op = self._core, unit.operations[0]
         write, doubt = unit.write(), unit.in_doubt
         # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
-        # is worth it; an INSERT's first attempt relies on the fence alone.
-        plain = len(unit.operations) == 1 and op.kind in (Kind.INSERT, Kind.ROWS)
+        # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
+        # then it is run again after a crash without a look at the tables, on the guard's word.
+        plain = unit.intent is Intent.NONE and op.kind in (Kind.INSERT, Kind.ROWS)
         delay, skip = core.timeouts.retry_first_s, core.troubles.skip_wanted(unit.offsets)
         while not skip:
             await core.allowed.wait()

@@ -21,7 +21,7 @@ def main() -> int:
         totals["kills"] += report.kills
         if report.problems:
             bad += 1
-            print(f"seed {report.seed}:", *report.problems[:5], sep="\n  ")
+            print(f"seed {report.seed}:", *map(str, report.problems[:5]), sep="\n  ")
     seconds = time.monotonic() - began
     print(f"{seeds} seeds in {seconds:.0f} s: {dict(totals)}; {bad} broke a promise")
     return 1 if bad else 0

@@ -25,6 +25,7 @@ from haproc.replicate.steps import Step
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Ring
 from tests.simulation.scenario import operation
+from tests.simulation.violations import Violated, Violation, in_time
 
 CREATE = "CREATE TABLE t (x)"
 
@@ -141,10 +142,13 @@ class Stage:
         return set(self.node(name).spark.dump())
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 60) -> None:
-        """Wait for something to become true; TimeoutError if it does not."""
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        """Wait for something to become true; AssertionError if it does not."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        except TimeoutError as error:
+            raise AssertionError("it never became true") from error
 
     async def ready(self, *names: str) -> None:
         """Wait until these nodes are READY and have applied the whole log."""
@@ -152,7 +156,16 @@ class Stage:
         def all_there() -> bool:
             return all(self.ring.settled_node(self.node(name)) for name in names)
 
-        await self.until(all_there)
+        with in_time(self.not_ready):
+            async with asyncio.timeout(60):
+                while not all_there():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+    def not_ready(self) -> Violated:
+        """Return what it means that not all are READY, with every node's state."""
+        states = [(name, self.alive_state(name), self.reason(name)) for name in self.ring.nodes]
+        known = any(state is State.DIVERGED for _, state, _ in states)
+        return Violated(Violation.DIVERGED if known else Violation.NOT_READY, str(states))
 
     async def settle(self) -> None:
         """Start whoever is dead; wait until all are READY and have had time to compare."""
@@ -160,16 +173,20 @@ class Stage:
             node.thaw()
             node.start()
             node.spark.restart()
-        await self.ring.settled()
+        with in_time(self.not_ready):
+            await self.ring.settled()
         await asyncio.sleep(60)
         self.check_equal(*self.ring.names)
 
     def check_equal(self, *names: str) -> None:
         """These clusters are in service and hold the same."""
-        assert {name: self.state(name) for name in names} == dict.fromkeys(names, State.READY)
-        dumps = [self.node(name).spark.dump() for name in names]
-        assert dumps == dumps[:1] * len(dumps)
-        assert [repr(error) for error in self.ring.errors] == []
+        if self.ring.errors:
+            raise Violated(Violation.CRASHED, repr(self.ring.errors))
+        if any(self.alive_state(name) is not State.READY for name in names):
+            raise self.not_ready()
+        dumps = {name: self.node(name).spark.dump() for name in names}
+        if any(dump != dumps[names[0]] for dump in dumps.values()):
+            raise Violated(Violation.UNEQUAL, str(dumps))
 
 
 def story(

@@ -32,6 +32,7 @@ from haproc.route.reads import Reads, readers
 from tests.simulation.clock import run
 from tests.simulation.ring import Life, Refused, Ring
 from tests.simulation.scenario import Attempted, Report, Scenario, insert
+from tests.simulation.violations import Violation
 
 TABLES = ("ids", "copies")
 """What is read: two tables, so that operations run side by side."""
@@ -277,9 +278,10 @@ class ReadScenario(Scenario):
                 must_show |= {i for offset, i in written if offset < read.end_before - bound}
             missing = sorted(must_show - read.shown)
             if missing:
-                report.problems.append(
+                report.wrong(
+                    Violation.STALE,
                     f"{read.level} read of client {read.client} on {read.cluster}, begun at "
-                    f"{read.began_at:.3f}, lacks {missing[:5]}"
+                    f"{read.began_at:.3f}, lacks {missing[:5]}",
                 )
 
     def written(self) -> list[tuple[int, str]]:

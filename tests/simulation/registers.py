@@ -21,6 +21,7 @@ from tests.simulation.clock import run
 from tests.simulation.reads import Doors
 from tests.simulation.ring import Refused
 from tests.simulation.scenario import KEYS, Attempted, Report, Scenario
+from tests.simulation.violations import Violation
 
 
 class RegisterDoors(Doors):
@@ -107,7 +108,7 @@ class RegisterScenario(Scenario):
         super().check(report)
         for calls in self.calls.values():
             if not search(calls).possible:
-                report.problems.append(str(contradiction(calls)))
+                report.wrong(Violation.STALE, str(contradiction(calls)))
 
 
 def simulate_registers(seed: int) -> tuple[Report, RegisterScenario]:

@@ -23,6 +23,7 @@ from haproc.replicate.outcomes import Status
 from haproc.route.model import FailureKind, Outcome, RequestError
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Refused, Ring
+from tests.simulation.violations import Problem, Violation
 
 SETUP = (
     "CREATE TABLE ids (id)",
@@ -49,7 +50,7 @@ class Report:
     """What a run came to; ``problems`` is empty if every promise was kept."""
 
     seed: int
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     acknowledged: int = 0
     unknown: int = 0
     rejected: int = 0
@@ -59,6 +60,10 @@ class Report:
     trimmed: int = 0
     steps: dict[str, int] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
+
+    def wrong(self, violation: Violation, text: str) -> None:
+        """Note that a promise was broken."""
+        self.problems.append(Problem(violation, text))
 
 
 def operation(op_id: str, kind: Kind, sql: str, origin: str, **fields: object) -> Operation:
@@ -81,7 +86,14 @@ def build(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
     key = rng_value % KEYS
     match what:
         case "set":
-            return insert(op_id, "ids", origin)
+            op = insert(op_id, "ids", origin)
+            # Some run alone: tried by their origin first, or of unknown tables.
+            match rng_value % 4:
+                case 1:
+                    return replace(op, operation_class=OperationClass.SYNCHRONOUS)
+                case 2:
+                    return replace(op, tables_known=False, writes=frozenset())
+            return op
         case "register":
             sql = f"UPDATE registers SET history = history || ',{op_id}' WHERE k = {key}"
             return operation(op_id, Kind.UPDATE, sql, origin, writes=frozenset({"registers"}))
@@ -301,7 +313,7 @@ class Scenario:
             await self.heal()
         except TimeoutError:
             states = {n: self.state(n) for n in self.ring.names}
-            report.problems.append(f"the ring did not settle: {states}")
+            self.lasting(report, f"the ring did not settle: {states}", *states.values())
         await asyncio.sleep(90)  # comparisons of outcomes come to their end
         await self.verify(report)
         self.check(report)
@@ -321,10 +333,10 @@ class Scenario:
                     await asyncio.sleep(1)
                     found = await replica.operators.verification(marker)
         except TimeoutError:
-            report.problems.append(f"the verification did not come to its end: {found}")
+            report.wrong(Violation.NOT_READY, f"the verification did not come to its end: {found}")
         told = {name: each["finding"] for name, each in found.get("clusters", {}).items()}
         if set(told.values()) != {"equal"}:
-            report.problems.append(f"the verification found {told}")
+            report.wrong(Violation.UNVERIFIED, f"the verification found {told}")
 
     def state(self, name: str) -> str:
         replica = self.ring.nodes[name].replica
@@ -337,23 +349,25 @@ class Scenario:
 
     def check(self, report: Report) -> None:
         """Hold every promise against what the clusters hold now."""
-        problems = report.problems
         dumps = {name: node.spark.dump() for name, node in self.ring.nodes.items()}
         first = self.ring.names[0]
         for name in self.ring.names[1:]:
             for table in sorted(dumps[first].keys() | dumps[name].keys()):
                 if dumps[first].get(table) != dumps[name].get(table):
-                    problems.append(
+                    report.wrong(
+                        Violation.UNEQUAL,
                         f"{table} differs: {first} {dumps[first].get(table)} "
-                        f"{name} {dumps[name].get(table)}"
+                        f"{name} {dumps[name].get(table)}",
                     )
         for name in self.ring.names:
             if self.state(name).split()[0] != "READY":
-                problems.append(f"{name} is {self.state(name)}")
-            self.check_one(name, dumps[name], problems)
+                self.lasting(report, f"{name} is {self.state(name)}", self.state(name))
+            self.check_one(name, dumps[name], report)
             for life in self.ring.nodes[name].replaced:
-                problems.append(f"a replaced process of {name} is {life.replica.core.state}")
-        problems.extend(repr(error) for error in self.ring.errors)
+                state = life.replica.core.state
+                report.wrong(Violation.NOT_ENDED, f"a replaced process of {name} is {state}")
+        for error in self.ring.errors:
+            report.wrong(Violation.CRASHED, repr(error))
         told = Counter(attempt.acknowledged for attempt in self.attempts)
         report.acknowledged, report.rejected, report.unknown = told[True], told[False], told[None]
         report.kills, report.too_late = self.kills, self.told_late
@@ -362,9 +376,15 @@ class Scenario:
         report.steps = {step.value: count for step, count in self.ring.steps.items()}
         report.history = self.ring.history
 
+    def lasting(self, report: Report, text: str, *states: str) -> None:
+        """Note that some clusters do not serve, though nothing is broken any more."""
+        known = any(state.startswith("DIVERGED") for state in states)
+        report.wrong(Violation.DIVERGED if known else Violation.NOT_READY, text)
+
     def check_one(
-        self, name: str, dump: dict[str, list[tuple[object, ...]]], problems: list[str]
+        self, name: str, dump: dict[str, list[tuple[object, ...]]], report: Report
     ) -> None:
+        """Hold what one cluster has against what clients were told."""
         ids = Counter(str(row[0]) for row in dump.get("ids", []))
         histories = [str(row[1]).split(",")[1:] for row in dump.get("registers", [])]
         updates = Counter(op_id for history in histories for op_id in history)
@@ -373,17 +393,18 @@ class Scenario:
                 continue
             count = (ids if attempt.what == "set" else updates)[attempt.id]
             if count > 1:
-                problems.append(f"{attempt.id} is {count} times on {name}")
+                report.wrong(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
             if attempt.acknowledged and count == 0:
-                problems.append(f"{attempt.id} was acknowledged and is not on {name}")
+                report.wrong(Violation.LOST, f"{attempt.id} was acknowledged, and is not on {name}")
             if attempt.acknowledged is False and count:
-                problems.append(f"{attempt.id} was rejected and is on {name}")
+                report.wrong(Violation.REJECTED, f"{attempt.id} was rejected, and is on {name}")
         ended = {a.id: a for a in self.attempts if a.acknowledged}
         for history in histories:
             known = [ended[op_id] for op_id in history if op_id in ended]
             for earlier, later in pairwise(known):
                 if later.ended_at < earlier.started_at:
-                    problems.append(f"{later.id} ended before {earlier.id} began, on {name}")
+                    text = f"{later.id} ended before {earlier.id} began, on {name}"
+                    report.wrong(Violation.ORDER, text)
 
 
 def simulate(seed: int, **options: int) -> Report:

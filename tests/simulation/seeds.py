@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from tests.simulation.scenario import Report, simulate
+from tests.simulation.violations import Problem, Violation
 
 
 def one(seed: int, **options: int) -> Report:
@@ -17,7 +18,7 @@ def one(seed: int, **options: int) -> Report:
     try:
         return simulate(seed, **options)
     except Exception as error:
-        return Report(seed, problems=[repr(error)])
+        return Report(seed, problems=[Problem(Violation.CRASHED, repr(error))])
     finally:
         logging.disable(logging.NOTSET)
 

@@ -32,6 +32,7 @@ from tests.simulation.directed import Stage, ddl, parallel, story
 from tests.simulation.reads import Doors
 from tests.simulation.ring import MEMBERSHIP, Life, Node, Refused, Ring
 from tests.simulation.scenario import insert
+from tests.simulation.violations import Problem, Violation, found_in
 
 ALL, MAJORITY, ONE = WriteConcern.ALL, WriteConcern.MAJORITY, WriteConcern.ONE
 NOTICED_S = 15.0
@@ -372,7 +373,7 @@ SERVED_S = 2 * MEMBERSHIP.window_s
 class Verdict:
     """What a run came to."""
 
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     acknowledged: dict[WriteConcern, int] = field(default_factory=dict)
     kills: int = 0
 
@@ -442,10 +443,14 @@ class Run:
         verdict.acknowledged[concern] = verdict.acknowledged.get(concern, 0) + 1
         having = [name for name, node in self.ring.nodes.items() if holds(node, op_id)]
         if concern is MAJORITY and len(having) < 2:
-            verdict.problems.append(f"{op_id} is on {having} alone")
+            self.unfulfilled(f"{op_id} is on {having} alone")
         if concern is ALL:
             lacking = [n.name for n in self.watch.serving() if not holds(n, op_id)]
-            verdict.problems += [f"{op_id} is not on {name}, which serves" for name in lacking]
+            for name in lacking:
+                self.unfulfilled(f"{op_id} is not on {name}, which serves")
+
+    def unfulfilled(self, text: str) -> None:
+        self.verdict.problems.append(Problem(Violation.UNFULFILLED, text))
 
     async def nemesis(self) -> None:
         rng, call_later = self.rng, asyncio.get_running_loop().call_later
@@ -524,4 +529,4 @@ def test_concern_broken_on_purpose_is_found(
     break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
-    assert any(run(Run(seed).main()).problems for seed in SEEDS)
+    found_in((run(Run(seed).main()).problems for seed in SEEDS), Violation.UNFULFILLED)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.simulation.registers import longest, simulate_registers
 from tests.simulation.test_reads import end_known_before, nothing_waited_for
+from tests.simulation.violations import Violation, found_in
 
 SEEDS = 20
 
@@ -34,5 +35,4 @@ def test_register_read_that_breaks_a_rule_is_found(
     break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
-    told = (simulate_registers(seed)[0].problems for seed in range(100))
-    assert any("read of" in problem for problems in told for problem in problems)
+    found_in((simulate_registers(seed)[0].problems for seed in range(100)), Violation.STALE)
