@@ -17,7 +17,8 @@ from pathlib import Path
 from dmq import Json
 from haproc.config.model import Config
 from haproc.doors.board import Board
-from haproc.doors.errors import BAD_REQUEST, NOT_NOW, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import BAD_REQUEST, NOT_NOW
 from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal
 from haproc.replicate.core import Core

@@ -10,14 +10,15 @@ import json
 
 from dmq import Json
 from haproc.doors.board import Board
-from haproc.doors.errors import STATEMENT_UNKNOWN, body_of, refused
+from haproc.doors.context import STATEMENTS_PATH
+from haproc.doors.errors import body_of, refused
 from haproc.doors.execution import Execution, StatementState, ha_block
 from haproc.doors.results import Kept
 from haproc.doors.spark_types import manifest_column
 from haproc.doors.statement_request import Delivery, Disposition, Format
+from haproc.doors.statuses import STATEMENT_UNKNOWN
 from haproc.route.model import FailureKind
 
-STATEMENTS_PATH = "/api/2.0/sql/statements"
 RESULTS_PATH = "/api/ha/results"
 
 
@@ -41,7 +42,10 @@ class Answers:
             "status": {"state": execution.state.value},
         }
         if error is not None:
-            body["status"] = {"state": "FAILED", "error": body_of(error, self._cluster)}
+            body["status"] = {
+                "state": "FAILED",
+                "error": body_of(error, self._cluster, execution.id),
+            }
         if execution.state is not StatementState.SUCCEEDED:
             return _dumps(body)
         assert execution.report is not None and execution.delivery is not None

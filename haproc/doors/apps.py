@@ -10,7 +10,7 @@ from aiohttp import web
 from haproc.config.model import Config
 from haproc.doors.answers import Answers
 from haproc.doors.board import Board
-from haproc.doors.context import CLUSTER, CONFIG, Credentials, error_response
+from haproc.doors.context import ASKED, CLUSTER, CONFIG, Credentials, error_response
 from haproc.doors.drain import DrainDoor, DrainService
 from haproc.doors.errors import as_request_error
 from haproc.doors.forwarded import Forwarded, ForwardedDoor
@@ -112,7 +112,7 @@ def _boundary(
             if gone and isinstance(error, ConnectionError):
                 raise  # the client went away: nobody is there to be answered
             told = as_request_error(error, f"{request.method} {_route(request)}")
-            return error_response(told, cluster)
+            return error_response(told, cluster, request.get(ASKED))
 
     return boundary
 

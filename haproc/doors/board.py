@@ -15,25 +15,20 @@ import contextlib
 import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from haproc.classify.model import OperationClass
 from haproc.config.model import Limits
 from haproc.doors.collect import Collector
-from haproc.doors.errors import (
-    CANCELED,
-    REQUEST_ID_REUSED,
-    STATEMENT_UNKNOWN,
-    as_request_error,
-    refused,
-)
-from haproc.doors.execution import Execution, StatementState
+from haproc.doors.errors import as_request_error, refused
+from haproc.doors.execution import Execution, Key, StatementState
 from haproc.doors.gate import Gate
 from haproc.doors.metrics import Metrics
 from haproc.doors.results import OVERHEAD_BYTES, ResultStore
-from haproc.doors.statement_request import StatementRequest
+from haproc.doors.statement_request import Delivery, StatementRequest
+from haproc.doors.statuses import CANCELED, REQUEST_ID_REUSED, STATEMENT_UNKNOWN
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.route.interface import Service
 from haproc.route.model import Answer, Freshness, Outcome, Request, RequestError
@@ -54,10 +49,10 @@ class Board:
         self._service = service
         self._limits = limits
         self._metrics = metrics
-        self._running: dict[str, Execution] = {}
-        self._finished: OrderedDict[str, Execution] = OrderedDict()
-        self._streams: dict[str, Execution] = {}
-        self._delivered: OrderedDict[str, Execution] = OrderedDict()
+        self._running: dict[Key, Execution] = {}
+        self._finished: OrderedDict[Key, Execution] = OrderedDict()
+        self._streams: dict[Key, Execution] = {}
+        self._delivered: OrderedDict[Key, Execution] = OrderedDict()
         self._links: dict[str, Execution] = {}
         self.store = store
         self.gate = gate
@@ -67,8 +62,8 @@ class Board:
         request = asked.request
         await self._wait_for_stream(request)
         await self._wait_for_another_concern(request)
-        known = self._running.get(request.id) or self._finished.get(request.id)
-        if known is not None:
+        known = self._running.get(key_of(request)) or self._finished.get(key_of(request))
+        if known is not None and not known.recalled:
             self._check_same(known, request)
             if not (known.finished and (known.repeatable or _asks_for_other(request, known))):
                 if known.delivery != asked.delivery or not _as_fresh(known.request, request):
@@ -79,11 +74,11 @@ class Board:
                         "fetch its result as it is, or use another request_id",
                     )
                 return known
+        if known is not None:
             self._forget(known)
         self.gate.enter()
         execution = Execution(request, asked.delivery, time.monotonic())
-        self._running[request.id] = execution
-        execution.task = asyncio.create_task(self._run(execution))
+        self._start(execution, self._service.execute(request))
         return execution
 
     async def open_stream(self, request: Request) -> tuple[Execution, Answer]:
@@ -94,7 +89,7 @@ class Board:
         """
         await self._wait_for_running(request)
         execution = Execution(request, None, time.monotonic(), StatementState.RUNNING)
-        self._running[request.id] = execution
+        self._running[key_of(request)] = execution
         task = asyncio.create_task(self._execute(execution))
         task.add_done_callback(_look_at)
         execution.task = task
@@ -114,12 +109,12 @@ class Board:
     def streaming(self, execution: Execution) -> Iterator[None]:
         """Let ``cancel`` find a statement whose result is being sent by the current task."""
         execution.reader = asyncio.current_task()
-        self._streams[execution.id] = execution
+        self._streams[execution.key] = execution
         try:
             yield
         finally:
-            if self._streams.get(execution.id) is execution:
-                del self._streams[execution.id]
+            if self._streams.get(execution.key) is execution:
+                del self._streams[execution.key]
 
     async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
         """Wait for the execution's end; a query that nobody waits for any more is cancelled."""
@@ -154,12 +149,11 @@ class Board:
     def find(self, statement_id: str, user: str) -> Execution:
         """Return a statement of this user; raises RequestError."""
         self.purge()
-        execution = (
-            self._running.get(statement_id)
-            or self._streams.get(statement_id)
-            or self._finished.get(statement_id)
-        )
-        if execution is None or execution.request.user != user:
+        key = (user, statement_id)
+        execution = self._running.get(key) or self._streams.get(key) or self._finished.get(key)
+        if execution is None or (execution.finished and execution.unsettled):
+            execution = self._recall(statement_id, user) or execution
+        if execution is None:
             raise refused(
                 STATEMENT_UNKNOWN,
                 f"this HAProc has no statement {statement_id[:128]!r}",
@@ -167,6 +161,24 @@ class Board:
             )
         execution.asked_s = time.monotonic()
         return execution
+
+    def _recall(self, statement_id: str, user: str) -> Execution | None:
+        """Return the execution of a write that is in the log, whoever brought it there."""
+        self.gate.enter()
+        answer = self._service.find_write(statement_id, user)
+        if answer is None:
+            self.gate.leave()
+            return None
+        request = Request(statement_id, "", "", user, operation_class=OperationClass.ASYNCHRONOUS)
+        execution = Execution(request, Delivery(), time.monotonic(), recalled=True)
+        if known := self._finished.get(execution.key):
+            self._forget(known)
+        self._start(execution, answer)
+        return execution
+
+    def _start(self, execution: Execution, answer: Awaitable[Answer]) -> None:
+        self._running[execution.key] = execution
+        execution.task = asyncio.create_task(self._run(execution, answer))
 
     def find_link(self, secret: str, user: str) -> Execution:
         """Return the statement whose result link holds this secret; raises RequestError."""
@@ -184,8 +196,8 @@ class Board:
     def delivered(self, execution: Execution, index: int) -> None:
         """Note that a chunk was handed to the client."""
         execution.undelivered.discard(index)
-        if execution.finished and not execution.undelivered and execution.id in self._finished:
-            self._delivered[execution.id] = execution
+        if execution.finished and not execution.undelivered and execution.key in self._finished:
+            self._delivered[execution.key] = execution
 
     def unfetched(self) -> int:
         """Return how many kept results clients are still fetching, or may be about to."""
@@ -215,29 +227,29 @@ class Board:
         self.store.clean()
 
     async def _wait_for_stream(self, request: Request) -> None:
-        while (known := self._running.get(request.id)) is not None and known.delivery is None:
+        while (known := self._running.get(key_of(request))) is not None and known.delivery is None:
             self._check_same(known, request)
             assert known.task is not None
             await asyncio.wait({known.task})
 
     async def _wait_for_another_concern(self, request: Request) -> None:
         """Let the same write of another write concern end: its answer is not this one's."""
-        while (known := self._running.get(request.id)) and _asks_for_other(request, known):
+        while (known := self._running.get(key_of(request))) and _asks_for_other(request, known):
             self._check_same(known, request)
             assert known.task is not None
             await asyncio.wait({known.task})
 
     async def _wait_for_running(self, request: Request) -> None:
-        while (known := self._running.get(request.id)) is not None:
+        while (known := self._running.get(key_of(request))) is not None:
             self._check_same(known, request)
             assert known.task is not None
             await asyncio.wait({known.task})
-        kept = self._finished.get(request.id)
+        kept = self._finished.get(key_of(request))
         if kept is not None:
             self._check_same(kept, request)
 
     def _check_same(self, known: Execution, request: Request) -> None:
-        if known.request.fingerprint != request.fingerprint:
+        if known.request.fingerprint != request.fingerprint and not known.recalled:
             raise refused(
                 REQUEST_ID_REUSED,
                 f"request_id {request.id} was used for another request",
@@ -268,13 +280,13 @@ class Board:
         except Exception as error:
             raise self.told(execution, error) from error
         finally:
-            if self._running.get(execution.id) is execution:
-                del self._running[execution.id]
+            if self._running.get(execution.key) is execution:
+                del self._running[execution.key]
 
-    async def _run(self, execution: Execution) -> None:
+    async def _run(self, execution: Execution, answering: Awaitable[Answer]) -> None:
         try:
             execution.state = StatementState.RUNNING
-            answer = await self._service.execute(execution.request)
+            answer = await answering
             execution.report = answer.report
             execution.affected_rows = answer.affected_rows
             await self._collect(execution, answer)
@@ -312,8 +324,8 @@ class Board:
     def _finish(self, execution: Execution) -> None:
         self.gate.leave()
         now = time.monotonic()
-        if self._running.get(execution.id) is execution:
-            del self._running[execution.id]
+        if self._running.get(execution.key) is execution:
+            del self._running[execution.key]
         self._metrics.request(
             execution.class_label, outcome_label(execution), now - execution.started_s
         )
@@ -331,10 +343,10 @@ class Board:
         execution.expires_at = datetime.now(UTC) + timedelta(seconds=kept_s)
         execution.undelivered = set(range(len(execution.kept.chunks)))
         self.store.charge(execution.kept, OVERHEAD_BYTES)
-        self._finished[execution.id] = execution
+        self._finished[execution.key] = execution
         self._links[execution.link_secret] = execution
         if not execution.undelivered:
-            self._delivered[execution.id] = execution
+            self._delivered[execution.key] = execution
         while len(self._finished) > STATEMENTS_KEPT_MAX:
             self._forget(next(iter((self._delivered or self._finished).values())))
         self._make_room(0)
@@ -347,10 +359,15 @@ class Board:
         return self.store.bytes_used + size <= self.store.bytes_max
 
     def _forget(self, execution: Execution) -> None:
-        self._finished.pop(execution.id, None)
-        self._delivered.pop(execution.id, None)
+        self._finished.pop(execution.key, None)
+        self._delivered.pop(execution.key, None)
         self._links.pop(execution.link_secret, None)
         self.store.drop(execution.kept)
+
+
+def key_of(request: Request) -> Key:
+    """Return whose request it is, and its id."""
+    return request.user, request.id
 
 
 def _as_fresh(known: Request, request: Request) -> bool:

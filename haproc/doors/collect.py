@@ -13,10 +13,11 @@ from typing import Final
 
 from haproc.doors import json_rows
 from haproc.doors.cut import Cutter
-from haproc.doors.errors import RESULT_TOO_LARGE, RESULTS_FULL, refused
+from haproc.doors.errors import refused
 from haproc.doors.results import Kept, ResultStore
 from haproc.doors.spark_types import columns_of
 from haproc.doors.statement_request import Delivery, Disposition, Format
+from haproc.doors.statuses import RESULT_TOO_LARGE, RESULTS_FULL
 from haproc.engine.frames import joined
 from haproc.engine.interface import Chunk, Column
 from haproc.route.model import Answer, FailureKind, RequestError

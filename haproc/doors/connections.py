@@ -23,7 +23,8 @@ from typing import Final, Protocol, cast
 from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError
 
-from haproc.doors.errors import BAD_REQUEST, CONTENT_TYPE, body_of, busy, refused, status_of
+from haproc.doors.errors import body_of, busy, refused
+from haproc.doors.statuses import BAD_REQUEST, CONTENT_TYPE, status_of
 from haproc.route.model import RequestError
 
 _LOG = logging.getLogger(__name__)

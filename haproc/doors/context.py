@@ -12,14 +12,16 @@ from typing import Any, Final
 from aiohttp import web
 
 from haproc.config.model import Config
-from haproc.doors.errors import (
+from haproc.doors.errors import body_of, refused
+from haproc.doors.statuses import (
     BODY_TIMEOUT,
     CONTENT_TYPE,
+    RETRY_AFTER_S,
     TOO_LARGE,
     UNAUTHENTICATED,
-    body_of,
-    refused,
+    Asked,
     status_of,
+    told,
 )
 from haproc.route.model import RequestError
 
@@ -29,6 +31,10 @@ BODY_READ_S: Final = 60.0
 """A body that takes longer is given up; chosen, not measured."""
 ENVELOPE_BYTES: Final = 1 << 20
 """What a JSON body may hold beside a statement of the largest size."""
+
+STATEMENTS_PATH: Final = "/api/2.0/sql/statements"
+ASKED: Final = web.RequestKey("asked", Asked)
+"""What a request turned out to ask for."""
 
 CLUSTER: Final = web.AppKey("cluster", str)
 CONFIG: Final = web.AppKey("config", Config)
@@ -125,11 +131,15 @@ def raw_json(data: bytes, status: int = 200) -> web.Response:
     )
 
 
-def error_response(error: RequestError, cluster: str) -> web.Response:
-    """Return an error's answer."""
-    response = json_response(body_of(error, cluster), status_of(error))
-    if response.status == 401:
+def error_response(error: RequestError, cluster: str, asked: Asked | None = None) -> web.Response:
+    """Return an error's answer; ``asked`` tells of the statement that it is about."""
+    status = status_of(error, asked)
+    body = body_of(
+        told(error, asked, STATEMENTS_PATH), cluster, asked.statement_id if asked else None, status
+    )
+    response = json_response(body, status)
+    if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
-    elif response.status in (429, 503):
-        response.headers["Retry-After"] = "1"
+    elif status in RETRY_AFTER_S:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
     return response

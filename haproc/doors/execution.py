@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.doors.results import Kept
 from haproc.doors.statement_request import Delivery
-from haproc.route.model import FailureKind, HaReport, Request, RequestError
+from haproc.route.model import FailureKind, HaReport, Outcome, Request, RequestError
 
 
 class StatementState(StrEnum):
@@ -40,6 +40,9 @@ def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
     }
 
 
+Key: TypeAlias = tuple[str, str]
+
+
 @dataclass(eq=False, slots=True)
 class Execution:
     """A statement; ``delivery`` is None for one whose result is streamed and not kept."""
@@ -63,6 +66,8 @@ class Execution:
     waiters: int = 0
     promised: bool = False
     """The client was told that the statement goes on: nobody's disconnect ends it."""
+    recalled: bool = False
+    """It was found in the log, and did not come through this door."""
     abandoned: bool = False
     """Nobody wants the result any more."""
     reader: asyncio.Task[Any] | None = None
@@ -74,6 +79,11 @@ class Execution:
         return self.request.id
 
     @property
+    def key(self) -> Key:
+        """Whose statement it is, and its id: another user's of the same id is another one."""
+        return self.request.user, self.request.id
+
+    @property
     def finished(self) -> bool:
         """Whether the state will not change any more."""
         return self.state not in (StatementState.PENDING, StatementState.RUNNING)
@@ -81,9 +91,14 @@ class Execution:
     @property
     def repeatable(self) -> bool:
         """Whether asking again with the same id runs the statement anew."""
-        if self.state is StatementState.CANCELED:
+        if self.state is StatementState.CANCELED or self.recalled:
             return True
         return self.error is not None and self.error.kind is not FailureKind.APPLICATION
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether it ended here without anybody knowing what became of it."""
+        return self.error is not None and self.error.outcome is Outcome.UNKNOWN
 
     @property
     def class_label(self) -> str:

@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NoReturn, TypeVar
 
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import BAD_REQUEST
 
 ID_PATTERN: Final = "[A-Za-z0-9._:-]{1,128}"
 _ID: Final = re.compile(ID_PATTERN)

@@ -12,9 +12,10 @@ from aiohttp import web
 from haproc.classify.model import OperationClass
 from haproc.doors import fields
 from haproc.doors.context import CLUSTER, ENVELOPE_BYTES, Credentials, check_json, read_body
-from haproc.doors.errors import BAD_REQUEST, as_request_error, body_of, refused
+from haproc.doors.errors import as_request_error, body_of, refused
 from haproc.doors.gate import Gate
 from haproc.doors.statement_request import TIMEOUT_MAX_S
+from haproc.doors.statuses import BAD_REQUEST
 from haproc.doors.stream import STALL_S
 from haproc.engine.interface import Chunk
 from haproc.route import pieces

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from haproc.config.model import Consistency, Reads
 from haproc.doors import fields
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import BAD_REQUEST
 from haproc.route.model import Freshness
 
 FIELDS: Final = ("consistency", "acceptable_offset_lag", "after_offset", "seen")

@@ -22,7 +22,8 @@ from haproc.config.model import Config
 from haproc.doors import fields
 from haproc.doors.connections import HEAD_S, KEEPALIVE_S, Connections
 from haproc.doors.context import Credentials, check_json, read_body
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import BAD_REQUEST
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, answered_together, head
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State

@@ -14,7 +14,8 @@ from haproc.config.hosts import is_client_url, is_wildcard
 from haproc.config.model import Address, Config
 from haproc.doors import fields
 from haproc.doors.context import Credentials, check_json, json_response, read_body
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import BAD_REQUEST
 
 _BODY_BYTES_MAX: Final = 64 << 10
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{1,60})\]|([A-Za-z0-9._-]{1,253})):(\d{1,5})")

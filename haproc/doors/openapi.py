@@ -33,11 +33,13 @@ _ERRORS: Final = {
     "409": "The request id was used for another request, or nothing may be done now.",
     "413": "The request, or an inline result, is too large.",
     "415": "The body's content type is not the one this path takes.",
+    "417": "The header Expect says something else than 100-continue.",
     "422": "The statement is wrong (kind application).",
+    "424": "The outcome is unknown, and the request had no request_id: ask, don't repeat it.",
     "429": "Too many requests are under way.",
     "503": "This HAProc cannot answer now (kind availability).",
 }
-_COMMON: Final = ("401", "503")
+_COMMON: Final = ("401", "417", "503")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ OPERATIONS: Final = (
         "/api/2.0/sql/statements",
         "Run a statement; with Accept: application/vnd.apache.arrow.stream, stream its result",
         "Statement",
-        (*_BODY_ERRORS, "404", "409", "422", "429"),
+        (*_BODY_ERRORS, "404", "409", "422", "424", "429"),
         "StatementRequest",
         stream=True,
         headers=_HEADERS,
@@ -111,7 +113,7 @@ OPERATIONS: Final = (
         "/api/ha/tables/{table}/rows",
         "Append the rows of an Arrow stream to a table, as one operation",
         "Appended",
-        (*_BODY_ERRORS, "409", "422", "429"),
+        (*_BODY_ERRORS, "409", "422", "424", "429"),
         ARROW_STREAM,
         query=("request_id", "timeout_s", "age_s", "catalog", "schema", "write_concern"),
         headers=tuple(HEADERS),

@@ -134,7 +134,7 @@ _FINDING = choice(*Finding)
 SCHEMAS: Final[dict[str, Schema]] = {
     "StatementRequest": record(
         "statement",
-        statement=described(TEXT, "One SQL statement."),
+        statement={"type": "string", "pattern": r"\S", "description": "One SQL statement."},
         parameters=nullable(listed(ref("Parameter"))),
         parameter_rows=described(
             nullable(listed(listed(ref("Parameter")))),
@@ -149,6 +149,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         format=choice(*Format, default="JSON_ARRAY"),
         disposition=choice(*Disposition, default="INLINE"),
         warehouse_id=described(nullable(TEXT), "Ignored."),
+        query_tags=described(
+            nullable(listed({"type": "object"})),
+            "Objects of key and value; the one of key request_id counts as request_id.",
+        ),
         request_id=described(IDENTIFIER, "Idempotency key; becomes the statement_id."),
         session_id=described(IDENTIFIER, "The session the statement runs in."),
         consistency=described(choice(*Consistency), "How fresh a query must be; else configured."),
@@ -258,6 +262,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
         hint=described(TEXT, "What to do."),
         cluster=TEXT,
         log_offset=OFFSET,
+        statement_id=described(
+            {"type": ["string", "null"]}, "Where it is about a statement or rows."
+        ),
     ),
     "Appended": record(
         "*", statement_id=TEXT, status=record("*", state={"const": "SUCCEEDED"}), ha=ref("Ha")

@@ -10,7 +10,8 @@ from aiohttp import web
 from dmq import Json
 from haproc.doors import fields
 from haproc.doors.context import Credentials, check_json, json_response, read_body
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import BAD_REQUEST
 
 _BODY_BYTES_MAX = 64 << 10
 _TIMEOUT_MAX_S = 86_400.0

@@ -10,7 +10,8 @@ from aiohttp import web
 from dmq import Json
 from haproc.doors import fields
 from haproc.doors.context import Credentials, check_json, json_response, read_body
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import BAD_REQUEST
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 1000

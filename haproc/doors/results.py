@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from dmq import Json
-from haproc.doors.errors import STATEMENT_UNKNOWN, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import STATEMENT_UNKNOWN
 from haproc.engine.interface import Column
 
 _LOG = logging.getLogger(__name__)

@@ -15,20 +15,14 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.doors import fields, rows
-from haproc.doors.context import ARROW_STREAM, json_response, read_body
-from haproc.doors.errors import (
-    BAD_REQUEST,
-    CONTENT_TYPE,
-    REQUEST_ID_REUSED,
-    ROWS_MISFIT,
-    as_request_error,
-    refused,
-)
-from haproc.doors.execution import ha_block
+from haproc.doors.context import ARROW_STREAM, ASKED, json_response, read_body
+from haproc.doors.errors import as_request_error, refused
+from haproc.doors.execution import Key, ha_block
 from haproc.doors.gate import Gate
 from haproc.doors.metrics import Metrics
 from haproc.doors.statement_request import TIMEOUT_MAX_S, fingerprint_of, with_headers
 from haproc.doors.statements import USER
+from haproc.doors.statuses import BAD_REQUEST, CONTENT_TYPE, REQUEST_ID_REUSED, ROWS_MISFIT, Asked
 from haproc.engine.interface import Column, Settings
 from haproc.route.interface import Service
 from haproc.route.model import Answer, RequestError, RowsRequest, WriteConcern
@@ -45,7 +39,7 @@ class RowsDoor:
         self._service = service
         self._gate = gate
         self._metrics = metrics
-        self._running: dict[str, tuple[str, asyncio.Task[Answer], WriteConcern | None]] = {}
+        self._running: dict[Key, tuple[str, asyncio.Task[Answer], WriteConcern | None]] = {}
 
     def routes(self) -> list[web.RouteDef]:
         """Return the route."""
@@ -75,7 +69,9 @@ class RowsDoor:
                 f"send {ARROW_STREAM}",
             )
         given = with_headers(_query(request), request.headers)
-        request_id = fields.identifier(given, "request_id") or uuid.uuid4().hex
+        own_id = fields.identifier(given, "request_id")
+        request_id = own_id or uuid.uuid4().hex
+        request[ASKED] = Asked(request_id, own_id is not None)
         arrived_s = asyncio.get_running_loop().time()
         age_s = fields.age(_number(given, "age_s"))
         timeout_s = fields.seconds(_number(given, "timeout_s"), "timeout_s", TIMEOUT_MAX_S)
@@ -109,10 +105,11 @@ class RowsDoor:
 
     async def _append(self, asked: RowsRequest, row_count: int) -> web.Response:
         """Run the append in a task of its own: a client that goes away doesn't stop it."""
-        known = self._running.get(asked.id)
+        key = (asked.user, asked.id)
+        known = self._running.get(key)
         while known is not None and known[2] is not asked.write_concern:
             await asyncio.wait({known[1]})  # its answer is not this one's
-            known = self._running.get(asked.id)
+            known = self._running.get(key)
         if known is not None and known[0] != asked.fingerprint:
             raise refused(
                 REQUEST_ID_REUSED,
@@ -121,7 +118,7 @@ class RowsDoor:
             )
         if known is None:
             task = asyncio.create_task(self._run(asked))
-            self._running[asked.id] = known = (asked.fingerprint, task, asked.write_concern)
+            self._running[key] = known = (asked.fingerprint, task, asked.write_concern)
         try:
             answer = await asyncio.shield(known[1])
         except asyncio.CancelledError:
@@ -146,7 +143,7 @@ class RowsDoor:
         except Exception as error:
             raise as_request_error(error, f"rows {asked.id}") from error
         finally:
-            del self._running[asked.id]
+            del self._running[asked.user, asked.id]
 
 
 def _query(request: web.Request) -> dict[str, str]:

@@ -7,9 +7,10 @@ from aiohttp import web
 from haproc.config.model import Config
 from haproc.doors import fields
 from haproc.doors.context import ENVELOPE_BYTES, check_json, json_response, raw_json, read_body
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
 from haproc.doors.gate import Gate
 from haproc.doors.statements import USER
+from haproc.doors.statuses import BAD_REQUEST
 from haproc.route.interface import Service
 
 JOURNAL_STATEMENTS_MAX = 10_000

@@ -19,9 +19,10 @@ from typing import Any, Final
 from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.config.model import Reads
 from haproc.doors import fields
-from haproc.doors.errors import BAD_REQUEST, refused
+from haproc.doors.errors import refused
 from haproc.doors.freshness_fields import FIELDS as FRESHNESS_FIELDS
 from haproc.doors.freshness_fields import read_freshness
+from haproc.doors.statuses import BAD_REQUEST
 from haproc.pin.parameters import bind, expand_rows, parse_parameters
 from haproc.route.model import Fanout, Request
 
@@ -47,6 +48,7 @@ FIELDS: Final = (
     "format",
     "disposition",
     "warehouse_id",
+    "query_tags",
     "request_id",
     *FRESHNESS_FIELDS,
     "fanout",
@@ -54,8 +56,9 @@ FIELDS: Final = (
     "timeout_s",
     "age_s",
 )
-HEADERS: Final = {"HAProc-Write-Concern": "write_concern"}
+HEADERS: Final = {"HAProc-Write-Concern": "write_concern", "Idempotency-Key": "request_id"}
 """Headers that may say a field, too; what the body says counts more."""
+_ID_TAG: Final = "request_id"
 
 
 class Format(StrEnum):
@@ -97,6 +100,8 @@ class StatementRequest:
     delivery: Delivery
     wait_s: float
     on_wait_timeout: OnWaitTimeout
+    own_id: bool = True
+    """The client chose the request's id, so that it can repeat the request."""
 
 
 def read_statement(
@@ -120,7 +125,7 @@ def read_statement(
     wait_s, on_wait_timeout = _waiting(given)
     fingerprint = fingerprint_of(user, {name: given.get(name) for name in _FINGERPRINTED})
     request = Request(
-        id=fields.identifier(given, "request_id") or made_id,
+        id=fields.identifier(given, "request_id") or _tagged_id(given) or made_id,
         statement=_bound(statement, given),
         fingerprint=fingerprint,
         user=user,
@@ -136,12 +141,14 @@ def read_statement(
         age_s=fields.age(given.get("age_s")),
         arrived_s=arrived_s,
     )
-    return StatementRequest(request, _delivery(given), wait_s, on_wait_timeout)
+    own_id = request.id != made_id
+    return StatementRequest(request, _delivery(given), wait_s, on_wait_timeout, own_id)
 
 
 def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a body, and those that only headers say."""
-    said = {field: headers[name] for name, field in HEADERS.items() if name in headers}
+    # An Idempotency-Key is a string in quotes, which not everybody writes.
+    said = {field: headers[name].strip('"') for name, field in HEADERS.items() if name in headers}
     return {**said, **{name: value for name, value in given.items() if value is not None}}
 
 
@@ -152,6 +159,17 @@ def fingerprint_of(user: str, parts: Mapping[str, Any]) -> str:
         return hashlib.sha256(canonical.encode()).hexdigest()
     except UnicodeEncodeError:
         raise refused(BAD_REQUEST, "the request holds half a surrogate pair") from None
+
+
+def _tagged_id(given: Mapping[str, Any]) -> str | None:
+    """Return the request's id where it is one of Databricks' ``query_tags``; others are ignored."""
+    tags = given.get("query_tags")
+    if tags is None:
+        return None
+    if not isinstance(tags, list) or not all(isinstance(tag, dict) for tag in tags):
+        raise fields.wrong("query_tags", "a list of objects", tags)
+    values = [tag.get("value") for tag in tags if tag.get("key") == _ID_TAG]
+    return fields.identifier({_ID_TAG: values[0]}, _ID_TAG) if values else None
 
 
 def _delivery(given: Mapping[str, Any]) -> Delivery:

@@ -9,17 +9,19 @@ from typing import Final
 from aiohttp import web
 
 from haproc.config.model import Config
-from haproc.doors.answers import RESULTS_PATH, STATEMENTS_PATH, Answers
+from haproc.doors.answers import RESULTS_PATH, Answers
 from haproc.doors.board import Board
 from haproc.doors.collect import THREAD_BYTES
 from haproc.doors.context import (
     ARROW_STREAM,
+    ASKED,
     ENVELOPE_BYTES,
+    STATEMENTS_PATH,
     check_json,
     raw_json,
     read_body,
 )
-from haproc.doors.errors import STATEMENT_UNKNOWN, refused
+from haproc.doors.errors import refused
 from haproc.doors.execution import Execution
 from haproc.doors.statement_request import (
     Format,
@@ -27,8 +29,11 @@ from haproc.doors.statement_request import (
     StatementRequest,
     read_statement,
 )
+from haproc.doors.statuses import STATEMENT_UNKNOWN, Asked
 from haproc.doors.stream import Streams
 
+RECALL_S: Final = 1.0
+"""What became of a write that is in the log is mostly known at once; chosen, not measured."""
 USER: Final = web.RequestKey("user", str)
 
 
@@ -59,6 +64,7 @@ class Statements:
         limit = self._config.limits.operation_bytes_max + ENVELOPE_BYTES
         body = await read_body(request, limit)
         asked = await self._read(body, request, arrived_s)
+        request[ASKED] = Asked(asked.request.id, asked.own_id)
         if ARROW_STREAM in request.headers.get("Accept", ""):
             return await self._streams.answer(request, asked)
         execution = await self._board.submit(asked)
@@ -70,7 +76,10 @@ class Statements:
 
     async def status(self, request: web.Request) -> web.Response:
         """Answer with a statement's state and, once it has one, its result."""
-        return await self._answer(self._find(request), request)
+        execution = self._find(request)
+        if execution.recalled:
+            await self._board.wait(execution, RECALL_S)
+        return await self._answer(execution, request)
 
     async def chunk(self, request: web.Request) -> web.Response:
         """Answer with one chunk of a result."""

@@ -22,10 +22,11 @@ from dmq import Json
 from haproc.doors.board import Board
 from haproc.doors.context import ARROW_STREAM
 from haproc.doors.cut import Cutter
-from haproc.doors.errors import CANCELED, as_request_error, refused
+from haproc.doors.errors import as_request_error, refused
 from haproc.doors.execution import Execution, ha_block
 from haproc.doors.metrics import Metrics
 from haproc.doors.statement_request import StatementRequest
+from haproc.doors.statuses import CANCELED
 from haproc.engine.arrow import empty_stream
 from haproc.engine.frames import END_OF_STREAM, continuation, opening
 from haproc.engine.interface import Chunk

@@ -30,7 +30,7 @@ from haproc.replicate.core import Core
 from haproc.replicate.definitions import redefined_by
 from haproc.replicate.operation import Claim, Operation, to_record
 from haproc.replicate.operators import Operators
-from haproc.replicate.outcomes import DONE_BEFORE, Outcome, Status
+from haproc.replicate.outcomes import DONE_BEFORE, Known, Outcome, Status
 from haproc.replicate.progress import Progress, from_cursor
 from haproc.replicate.reader import Reader
 from haproc.replicate.steps import Step
@@ -342,9 +342,13 @@ class Replica:
                 error_class="HAPROC_REQUEST_ID_REUSED",
                 hint="use a new request_id for each new request",
             )
+        return known.offset, await self.settled(known)
+
+    async def settled(self, known: Known) -> Outcome:
+        """Wait until it is known what became of an operation here; raises RequestError."""
         outcome = await self.core.board.outcome(known)
         if outcome.status is Status.EXPIRED:
-            raise _too_late(op.id, known.offset)
+            raise _too_late(known.operation.id, known.offset)
         if outcome.status is Status.SKIPPED:
             raise RequestError(
                 FailureKind.AVAILABILITY,
@@ -354,7 +358,7 @@ class Replica:
                 hint="ask the next HAProc with the same request_id",
                 offset=known.offset,
             )
-        return known.offset, outcome
+        return outcome
 
     def unavailable(
         self, outcome: WriteOutcome = WriteOutcome.NOT_SENT, offset: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from haproc.classify.model import Statement
@@ -15,6 +15,13 @@ class Service(Protocol):
 
     async def execute(self, request: Request) -> Answer:
         """Classify the statement, run it, and return its answer (a query's result streams)."""
+        ...
+
+    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
+        """Return what became of this user's write, once that is known; None if it is not here.
+
+        Here: read from the log by this HAProc, within the window of request ids.
+        """
         ...
 
     async def append_rows(self, request: RowsRequest) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Outcome, Status
+from haproc.replicate.outcomes import Known, Outcome, Status
 from haproc.replicate.replica import Replica, now_ms
 from haproc.replicate.synchronous import QUEUED
 from haproc.route.materialise import materialise
@@ -143,6 +143,22 @@ class RingService:
                 return await self._query(request, statement, settings, None)
         except TimeoutError as error:
             raise _timed_out(request.timeout_s, self._core.me) from error
+
+    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
+        """See Service."""
+        known = self._core.board.find(request_id)
+        if known is None or known.operation.user != user:
+            return None
+        return self._settled(known)
+
+    async def _settled(self, known: Known) -> Answer:
+        timeout_s = self._core.timeouts.statement_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                outcome = await self._replica.settled(known)
+        except TimeoutError as error:
+            raise _timed_out(timeout_s, self._core.me) from error
+        return self._answer(known.operation, known.offset, outcome)
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
@@ -394,6 +410,11 @@ class RingService:
     ) -> Answer:
         """Put an operation into the log; ``rows`` says how many it adds where Spark will not."""
         offset, outcome = await self._replica.submit(operation, timeout_s)
+        return self._answer(operation, offset, outcome, rows)
+
+    def _answer(
+        self, operation: Operation, offset: int, outcome: Outcome, rows: int | None = None
+    ) -> Answer:
         if outcome.status is not Status.APPLIED:
             raise _rejected(outcome, offset)
         others = dict.fromkeys(self._core.identity.peers, QUEUED)

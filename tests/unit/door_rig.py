@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,8 @@ class CannedService:
         self.cancelled: list[str] = []
         self.finished: list[str] = []
         self.started = asyncio.Event()
+        self.written: dict[tuple[str, str], Request] = {}
+        """What the log holds, by user and id."""
         self.away: RequestError | None = None
         """Why nothing new is taken, if so."""
         self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
@@ -133,6 +135,10 @@ class CannedService:
         outcomes = canned.outcomes if offset else {}
         report = HaReport("a", canned.operation_class, offset, outcomes, 8 if offset else 5)
         return Answer(report, stream, canned.columns, canned.affected_rows)
+
+    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
+        found = self.written.get((user, request_id))
+        return None if found is None else self.execute(found)
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         self.needed.append(needed)

@@ -31,6 +31,7 @@ ERROR_FIELDS = {
     "hint",
     "cluster",
     "log_offset",
+    "statement_id",
 }
 
 
@@ -279,7 +280,7 @@ async def test_unforeseen_error_logged_with_the_reference_told(
     async with door(tmp_path) as rig:
         rig.service.table["BUG"] = Canned(error=KeyError("secret detail"))
         with caplog.at_level(logging.ERROR):
-            answer = await rig.post(503, statement="BUG")
+            answer = await rig.post(503, statement="BUG", request_id="r")
         reference = answer["message"].rsplit(" ", 1)[-1]
         assert any(reference in record.getMessage() for record in caplog.records)
         assert "secret detail" not in json.dumps(answer)

@@ -13,7 +13,8 @@ import pytest
 from haproc.cli import queue
 from haproc.cli.main import _parser
 from haproc.config.model import Address, Config
-from haproc.doors.errors import NOT_NOW, OFFSET_UNKNOWN, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import NOT_NOW, OFFSET_UNKNOWN
 from tests.unit.door_rig import Rig, door
 from tests.unit.test_doors_openapi import check
 

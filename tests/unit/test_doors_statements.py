@@ -134,11 +134,13 @@ async def test_statement_failure_answers_with_its_own_status(
 ) -> None:
     async with door(tmp_path) as rig:
         rig.service.table["BAD"] = Canned(error=error)
-        answer = await rig.post(status, statement="BAD")
+        answer = await rig.post(status, statement="BAD", request_id="r")
         assert answer.items() >= told.items()
         assert answer["cluster"] == "a" and "a bug" not in answer["message"]
         async with rig.http.post(
-            rig.url + STATEMENTS, json={"statement": "BAD"}, headers=ARROW
+            rig.url + STATEMENTS,
+            json={"statement": "BAD", "request_id": "r"},
+            headers=ARROW,
         ) as streamed:
             assert streamed.status == status
             assert (await streamed.json()).items() >= told.items()
@@ -398,7 +400,7 @@ async def test_result_breaking_off_is_a_failure(tmp_path: Path) -> None:
         answer = await rig.post(503, statement="MANY")
         assert (answer["kind"], answer["outcome"]) == ("availability", "NOT_SENT")
         rig.service.table["W"] = Canned([lost], OperationClass.ASYNCHRONOUS)
-        assert (await rig.post(503, statement="W"))["outcome"] == "UNKNOWN"
+        assert (await rig.post(503, statement="W", request_id="r"))["outcome"] == "UNKNOWN"
         wrong = EngineError(ErrorKind.APPLICATION, "1/0", error_class="DIVIDE_BY_ZERO")
         rig.service.table["MANY"] = Canned([*chunks_of(*NUMBERS), wrong])
         failed = await rig.post(statement="MANY")
@@ -486,7 +488,8 @@ async def test_statement_of_another_user_is_unknown(tmp_path: Path) -> None:
                 async with rig.http.get(url, headers=headers) as response:
                     assert response.status == status
         async with rig.http.post(rig.url + STATEMENTS, json=body, headers=bob) as response:
-            assert response.status == 409
+            assert response.status == 200  # another one, of his own
+        assert [request.user for request in rig.service.requests] == ["ann", "bob"]
 
 
 async def test_large_body_read_in_a_thread(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from haproc.cli.main import _parser
 from haproc.config.model import Limits, Timeouts
 from haproc.doors import board as boards
 from haproc.doors.apps import BOARD
-from haproc.doors.errors import NOT_NOW, refused
+from haproc.doors.errors import refused
 from haproc.doors.status import Readiness
+from haproc.doors.statuses import NOT_NOW
 from haproc.maintenance import Maintenance, drained_file
 from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal

@@ -61,6 +61,7 @@ DECISIONS = (
     "haproc/replicate/roster.py",
     "haproc/replicate/trimming.py",
     "haproc/route/model.py",
+    "haproc/doors/statuses.py",
     "haproc/route/freshness.py",
     "haproc/route/pieces.py",
     "haclient/exceptions.py",

@@ -1,0 +1,194 @@
+"""What failures are answered with, and that no client doubles a write by repeating one."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from haproc.config.model import User
+from haproc.doors import statuses
+from haproc.doors.statuses import SETTLED_ELSEWHERE, Asked, status_of, told
+from haproc.route.model import FailureKind, Outcome, Request, RequestError
+from tests.unit.door_rig import ARROW, STATEMENTS, WRITE, Canned, Rig, door, stream_of
+
+SDK_WORDS = (
+    "com.databricks.backend.manager.util.UnknownWorkerEnvironmentException",
+    "does not have any associated worker environments",
+    "There is no worker environment with id",
+    "Unknown worker environment",
+    "ClusterNotReadyException",
+    "Unexpected error",
+    "Please try again later or try a faster operation.",
+    "RPC token bucket limit has been exceeded",
+)
+"""What databricks-sdk 0.156 looks for in the message of an error, whatever its status."""
+REPEATED = {408, 409, 413, 421, 425, 429, *range(500, 600)}
+"""What some client repeats a POST at: the SDK, urllib3, OkHttp, libraries for retrying."""
+OWN, MADE = Asked("s1", True), Asked("s1", False)
+CLASSES = [
+    value
+    for name, value in vars(statuses).items()
+    if name.isupper() and str(value).startswith("HAPROC_")
+]
+
+
+def error(kind: FailureKind, outcome: Outcome, error_class: str = "X") -> RequestError:
+    return RequestError(kind, "Unexpected error", error_class=error_class, outcome=outcome)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error_class"), list(itertools.product(FailureKind, [*CLASSES, "X"]))
+)
+def test_status_that_is_repeated_only_where_that_does_no_harm(
+    kind: FailureKind, error_class: str
+) -> None:
+    failed = error(kind, Outcome.UNKNOWN, error_class)
+    assert status_of(failed, MADE) not in REPEATED
+    assert not any(word in told(failed, MADE, STATEMENTS).message for word in SDK_WORDS)
+    assert "s1" in told(failed, MADE, STATEMENTS).message
+    assert status_of(failed, OWN) == status_of(failed)  # its repetition is recognised
+    assert told(failed, OWN, STATEMENTS) is failed
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "asked", "status"),
+    [
+        (FailureKind.AVAILABILITY, Outcome.NOT_SENT, None, 503),
+        (FailureKind.AVAILABILITY, Outcome.NOT_SENT, OWN, 503),
+        (FailureKind.AVAILABILITY, Outcome.NOT_SENT, MADE, 503),
+        (FailureKind.AVAILABILITY, Outcome.UNKNOWN, None, 503),
+        (FailureKind.AVAILABILITY, Outcome.UNKNOWN, OWN, 503),
+        (FailureKind.AVAILABILITY, Outcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
+        (FailureKind.APPLICATION, Outcome.REJECTED, OWN, 422),
+        (FailureKind.APPLICATION, Outcome.REJECTED, MADE, 422),
+        (FailureKind.REFUSED, Outcome.NOT_SENT, MADE, 400),
+        (FailureKind.REFUSED, Outcome.UNKNOWN, OWN, 400),
+        (FailureKind.REFUSED, Outcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
+    ],
+)
+def test_status_of_kind_and_outcome(
+    kind: FailureKind, outcome: Outcome, asked: Asked | None, status: int
+) -> None:
+    assert status_of(error(kind, outcome), asked) == status
+
+
+# -- at the door -------------------------------------------------------------------------------
+
+
+async def unknown(rig: Rig) -> None:
+    lost = error(FailureKind.AVAILABILITY, Outcome.UNKNOWN)
+    rig.service.table["T"] = rig.service.table["t"] = Canned(error=lost)
+
+
+@pytest.mark.parametrize("headers", [{}, ARROW])
+async def test_statement_of_unknown_outcome_without_an_id_is_not_to_be_repeated(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with door(tmp_path) as rig:
+        await unknown(rig)
+        async with rig.http.post(
+            rig.url + STATEMENTS, json={"statement": "T"}, headers=headers
+        ) as response:
+            answer = await response.json()
+            assert response.status == SETTLED_ELSEWHERE
+            assert "Retry-After" not in response.headers
+        assert answer["outcome"] == "UNKNOWN" and answer["error_code"] == "OUTCOME_UNKNOWN"
+        assert answer["statement_id"] == rig.service.requests[0].id
+        assert answer["statement_id"] in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        ({"request_id": "r1"}, {}),
+        ({}, {"Idempotency-Key": '"r1"'}),
+        ({}, {"Idempotency-Key": "r1"}),
+        ({"query_tags": [{"key": "team", "value": "x"}, {"key": "request_id", "value": "r1"}]}, {}),
+    ],
+)
+async def test_statement_of_unknown_outcome_with_an_id_may_be_repeated(
+    tmp_path: Path, body: dict[str, Any], headers: dict[str, str]
+) -> None:
+    async with door(tmp_path) as rig:
+        await unknown(rig)
+        async with rig.http.post(
+            rig.url + STATEMENTS, json={"statement": "T", **body}, headers=headers
+        ) as response:
+            answer = await response.json()
+            assert (response.status, response.headers["Retry-After"]) == (503, "1")
+        assert (answer["statement_id"], answer["outcome"]) == ("r1", "UNKNOWN")
+
+
+@pytest.mark.parametrize("tags", ["x", [1], [{"key": "request_id", "value": 1}]])
+async def test_query_tags_of_another_form_refused(tmp_path: Path, tags: Any) -> None:
+    async with door(tmp_path) as rig:
+        await rig.post(400, statement="SELECT 1", query_tags=tags)
+
+
+async def test_rows_of_unknown_outcome_told_by_their_id(tmp_path: Path) -> None:
+    data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+    headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    async with door(tmp_path) as rig:
+        await unknown(rig)
+        for query, status in (("", SETTLED_ELSEWHERE), ("?request_id=r1", 503)):
+            url = f"{rig.url}/api/ha/tables/t/rows{query}"
+            async with rig.http.post(url, data=data, headers=headers) as response:
+                answer = await response.json()
+                assert response.status == status
+            assert answer["statement_id"] == rig.service.rows[-1].id
+
+
+# -- asking afterwards -------------------------------------------------------------------------
+
+
+async def test_statement_of_unknown_outcome_is_found_in_the_log_later(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        await unknown(rig)
+        lost = await rig.post(SETTLED_ELSEWHERE, statement="T")
+        path = f"{STATEMENTS}/{lost['statement_id']}"
+        assert (await rig.get(path, 503))["outcome"] == "UNKNOWN"
+        rig.service.table["W"] = WRITE
+        rig.service.written["anonymous", lost["statement_id"]] = Request("x", "W", "")
+        answer = await rig.get(path)
+        assert answer["status"] == {"state": "SUCCEEDED"}
+        assert answer["ha"]["log_offset"] == 7
+        assert await rig.get(path) == answer
+
+
+async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path) -> None:
+    users = (User("ann", "ann-token"), User("bob", "bob-token"))
+    async with door(tmp_path, users=users) as rig:
+        rig.service.table["W"] = WRITE
+        rig.service.written["ann", "r1"] = Request("x", "W", "")
+        for name, status in (("ann", 200), ("bob", 404)):
+            headers = {"Authorization": f"Bearer {name}-token"}
+            async with rig.http.get(f"{rig.url}{STATEMENTS}/r1", headers=headers) as response:
+                assert response.status == status
+        body = {"statement": "INSERT", "request_id": "r1"}
+        headers = {"Authorization": "Bearer ann-token"}
+        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
+            assert response.status == 200  # the log tells whether it is the same
+        assert rig.service.requests[-1].statement == "INSERT"
+
+
+async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
+    users = (User("ann", "ann-token"), User("bob", "bob-token"))
+    data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+    async with door(tmp_path, users=users) as rig:
+        for name in ("ann", "bob"):
+            headers = {"Authorization": f"Bearer {name}-token"}
+            body = {"statement": f"SELECT '{name}'", "request_id": "r1"}
+            async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
+                assert response.status == 200
+            url = f"{rig.url}/api/ha/tables/{name}/rows?request_id=r1"
+            headers["Content-Type"] = "application/vnd.apache.arrow.stream"
+            async with rig.http.post(url, data=data, headers=headers) as response:
+                assert response.status == 200
+        assert [(r.user, r.statement) for r in rig.service.requests] == [
+            ("ann", "SELECT 'ann'"),
+            ("bob", "SELECT 'bob'"),
+        ]
