@@ -146,10 +146,8 @@ class RingService:
 
     def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
         """See Service."""
-        known = self._core.board.find(request_id)
-        if known is None or known.operation.user != user:
-            return None
-        return self._settled(known)
+        known = self._core.board.find((user, request_id))
+        return None if known is None else self._settled(known)
 
     async def _settled(self, known: Known) -> Answer:
         timeout_s = self._core.timeouts.statement_s
