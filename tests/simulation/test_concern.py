@@ -325,6 +325,28 @@ def test_request_gets_the_stronger_of_its_own_concern_and_the_rule_s(
     tell_on_table(tell)
 
 
+def test_write_of_unknown_outcome_is_found_by_its_id_on_every_cluster() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("a").spark.held.add("t")
+        with pytest.raises(RequestError) as told:
+            await service(stage).execute(request("one", None, timeout_s=2))
+        assert told.value.outcome is Outcome.UNKNOWN
+        pending = service(stage).find_write("one", "anonymous")
+        assert pending is not None
+        stage.node("a").spark.held.discard("t")
+        offset = (await pending).report.offset
+        await stage.until(lambda: all(holds(stage.node(name), "one") for name in "abc"), NOTICED_S)
+        for name in "abc":
+            found = service(stage, name).find_write("one", "anonymous")
+            assert found is not None
+            report = (await found).report
+            assert (report.cluster, report.offset) == (name, offset)
+            assert service(stage, name).find_write("one", "somebody else") is None
+            assert service(stage, name).find_write("two", "anonymous") is None
+
+    tell_on_table(tell)
+
+
 def test_request_without_a_concern_gets_the_configured_one() -> None:
     async def tell(stage: Stage) -> None:
         life_of(stage, "a").assurance.default = ALL
