@@ -29,7 +29,7 @@ from haproc.doors.context import ARROW_STREAM
 from haproc.doors.listener import Listener
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
-from haproc.engine.interface import Chunk, Column, EngineAddress, Settings
+from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.route.model import Answer, HaReport, Request, RowsRequest
 
 ROUNDS = 20
@@ -69,9 +69,6 @@ class InstantService:
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         return Answer(self._report, Instant(self._one))
-
-    async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
-        return ()
 
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str]

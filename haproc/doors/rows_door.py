@@ -23,7 +23,7 @@ from haproc.doors.metrics import Metrics
 from haproc.doors.statement_request import TIMEOUT_MAX_S, fingerprint_of, with_headers
 from haproc.doors.statements import USER
 from haproc.doors.statuses import BAD_REQUEST, CONTENT_TYPE, REQUEST_ID_REUSED, ROWS_MISFIT, Asked
-from haproc.engine.interface import Column, Settings
+from haproc.engine.interface import Column
 from haproc.route.interface import Service
 from haproc.route.model import Answer, RequestError, RowsRequest, WriteConcern
 
@@ -51,7 +51,7 @@ class RowsDoor:
         outcome = "ok"
         try:
             with self._gate:
-                answer = await self._append(*await self._read(request))
+                answer = await self._append(await self._read(request))
         except RequestError as error:
             outcome = error.kind.value
             raise
@@ -60,8 +60,8 @@ class RowsDoor:
             self._metrics.request("asynchronous", outcome, seconds)
         return answer
 
-    async def _read(self, request: web.Request) -> tuple[RowsRequest, int]:
-        """Return what is asked, and how many rows it brings."""
+    async def _read(self, request: web.Request) -> RowsRequest:
+        """Return what is asked. Whether the rows fit the table is seen where it is their turn."""
         if request.content_type != ARROW_STREAM:
             raise refused(
                 CONTENT_TYPE,
@@ -80,18 +80,17 @@ class RowsDoor:
         body = await read_body(request, bytes_max)
         catalog, schema = given.get("catalog"), given.get("schema")
         table = request.match_info["table"]
-        settings = Settings()
-        columns = await self._service.table_columns(
-            table, Settings(catalog or settings.catalog, schema or settings.schema)
-        )
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         parts = {"table": table, "catalog": catalog, "schema": schema, "rows": digest}
         user = request[USER]
-        checked, row_count = await asyncio.to_thread(_checked, body, columns, bytes_max)
-        asked = RowsRequest(
+
+        async def fit(columns: Sequence[Column]) -> bytes:
+            return await asyncio.to_thread(_checked, body, columns, bytes_max)
+
+        return RowsRequest(
             id=request_id,
             table=table,
-            rows=checked,
+            fit=fit,
             fingerprint=fingerprint_of(user, parts),
             user=user,
             catalog=catalog,
@@ -101,9 +100,8 @@ class RowsDoor:
             age_s=age_s,
             arrived_s=arrived_s,
         )
-        return asked, row_count
 
-    async def _append(self, asked: RowsRequest, row_count: int) -> web.Response:
+    async def _append(self, asked: RowsRequest) -> web.Response:
         """Run the append in a task of its own: a client that goes away doesn't stop it."""
         key = (asked.user, asked.id)
         known = self._running.get(key)
@@ -129,7 +127,7 @@ class RowsDoor:
             {
                 "statement_id": asked.id,
                 "status": {"state": "SUCCEEDED"},
-                "ha": ha_block(answer.report, row_count),  # Spark itself does not say
+                "ha": ha_block(answer.report, answer.affected_rows),
             }
         )
 
@@ -165,14 +163,14 @@ def _number(given: dict[str, str], name: str) -> float | None:
         raise refused(BAD_REQUEST, f"{name} must be a number of seconds") from None
 
 
-def _checked(body: bytes, columns: Sequence[Column], bytes_max: int) -> tuple[bytes, int]:
-    """Return the rows as Spark takes them, and their count; RequestError if they don't fit."""
+def _checked(body: bytes, columns: Sequence[Column], bytes_max: int) -> bytes:
+    """Return the rows as Spark takes them; RequestError if they don't fit."""
     try:
         table: pa.Table = rows.read(body, bytes_max)
         problems = rows.fits(table.schema, columns)
         if problems:
             raise rows.RowsError(problems)
-        return rows.plain(table, columns), table.num_rows
+        return rows.plain(table, columns)
     except rows.RowsError as error:
         raise refused(
             ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"

@@ -57,6 +57,15 @@ class Recovery:
     seconds_left: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An operation in the log, and what became of it here."""
+
+    operation: Operation
+    offset: int
+    outcome: Outcome
+
+
 class Replica:
     """See the module."""
 
@@ -274,7 +283,7 @@ class Replica:
             await core.trace(Step.APPEND_AFTER)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._outcome(op, offset)
+                return await self._outcome(op.key, op.fingerprint, offset)
         except TimeoutError as error:
             raise RequestError(
                 FailureKind.AVAILABILITY,
@@ -285,6 +294,17 @@ class Replica:
                 hint="ask again with the same request_id to learn its outcome",
                 offset=offset,
             ) from error
+
+    async def repeated(self, key: tuple[str, str], fingerprint: str) -> Attempt | None:
+        """Return the operation that the log holds of this request already, once it has an outcome.
+
+        None if none was read here so far. Raises RequestError.
+        """
+        known = self.core.board.find(key)
+        if known is None:
+            return None
+        offset, outcome = await self._outcome(key, fingerprint, known.offset)
+        return Attempt(known.operation, offset, outcome)
 
     def since(self, age_s: float = 0.0, arrived_s: float | None = None) -> int:
         """Return an offset below which no copy of a request stands.
@@ -319,9 +339,11 @@ class Replica:
             ) from error
         return offset
 
-    async def _outcome(self, op: Operation, offset: int | None) -> tuple[int, Outcome]:
+    async def _outcome(
+        self, key: tuple[str, str], fingerprint: str, offset: int | None
+    ) -> tuple[int, Outcome]:
         core = self.core
-        answer = asyncio.ensure_future(self._answer(op, offset))
+        answer = asyncio.ensure_future(self._answer(key, fingerprint, offset))
         gone = asyncio.ensure_future(core.out_of_service.wait())
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -333,12 +355,14 @@ class Replica:
             gone.cancel()
             await asyncio.gather(answer, gone, return_exceptions=True)
 
-    async def _answer(self, op: Operation, offset: int | None) -> tuple[int, Outcome]:
-        known = await self.core.board.arrival(op.key, offset)
-        if known.operation.fingerprint != op.fingerprint:
+    async def _answer(
+        self, key: tuple[str, str], fingerprint: str, offset: int | None
+    ) -> tuple[int, Outcome]:
+        known = await self.core.board.arrival(key, offset)
+        if known.operation.fingerprint != fingerprint:
             raise RequestError(
                 FailureKind.REFUSED,
-                f"request id {op.id!r} was used for another request (offset {known.offset})",
+                f"request id {key[1]!r} was used for another request (offset {known.offset})",
                 error_class="HAPROC_REQUEST_ID_REUSED",
                 hint="use a new request_id for each new request",
             )

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from haproc.classify.model import Statement
-from haproc.engine.interface import Column, Settings
 from haproc.route.model import Answer, Request, RowsRequest
 
 
@@ -26,10 +25,6 @@ class Service(Protocol):
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """Append the rows to the table on every cluster as one operation."""
-        ...
-
-    async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
-        """Return a table's columns, to check rows before they are accepted."""
         ...
 
     async def open_session(

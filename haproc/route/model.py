@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -77,11 +77,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """Rows to append to one table as one operation; ``rows`` is an Arrow IPC stream."""
+    """Rows to append to one table as one operation.
+
+    ``fit`` is given the table's columns and returns the rows as one Arrow IPC stream for them;
+    RequestError if they don't fit. It is called again where the columns may have been old ones.
+    """
 
     id: str
     table: str
-    rows: bytes
+    fit: Callable[[Sequence[Column]], Awaitable[bytes]]
     fingerprint: str
     user: str = "anonymous"
     catalog: str | None = None

@@ -42,6 +42,12 @@ def request_error(error: EngineError, cluster: str, outcome: Outcome) -> Request
     )
 
 
+def rows_in(stream: bytes) -> int:
+    """Return how many rows an Arrow IPC stream holds."""
+    with pa.ipc.open_stream(stream) as reader:
+        return sum(batch.num_rows for batch in reader)
+
+
 class Collected:
     """A result that is already here."""
 
@@ -52,9 +58,7 @@ class Collected:
         if not self._chunks:
             yield EMPTY
         for data in self._chunks:
-            with pa.ipc.open_stream(data) as reader:
-                rows = sum(batch.num_rows for batch in reader)
-            yield Chunk(data, rows)
+            yield Chunk(data, rows_in(data))
 
     async def aclose(self) -> None:
         """Nothing to release."""

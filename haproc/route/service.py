@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -21,8 +22,9 @@ from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Known, Outcome, Status
-from haproc.replicate.replica import Replica, now_ms
+from haproc.replicate.replica import Attempt, Replica, now_ms
 from haproc.replicate.synchronous import QUEUED
+from haproc.route.attempts import Attempts
 from haproc.route.materialise import materialise
 from haproc.route.model import (
     Answer,
@@ -36,7 +38,7 @@ from haproc.route.model import (
 )
 from haproc.route.model import Outcome as WriteOutcome
 from haproc.route.reads import Reads
-from haproc.route.results import Collected, Running, request_error
+from haproc.route.results import Collected, Running, request_error, rows_in
 from haproc.route.sessions import (
     ClientSession,
     Sessions,
@@ -73,6 +75,7 @@ class RingService:
         self._defaults = defaults
         self._fanout_parallel = fanout_parallel
         self._reads = reads
+        self._attempts = Attempts(replica)
         self._views = Views()
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
         self.sessions = Sessions(engine.session, defaults, self._core.limits.sessions_max)
@@ -83,6 +86,30 @@ class RingService:
         """See Service."""
         since = self._replica.since(request.age_s, request.arrived_s)
         deadline_s = self._now() + request.timeout_s
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                answer, concern = await self._execute(request, since)
+        except TimeoutError as error:
+            raise _timed_out(request.timeout_s, self._core.me) from error
+        return await self._assured(answer, concern, deadline_s)
+
+    async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
+        """Return the answer, and which clusters are to have applied it before it is given."""
+        self._check_serving()
+        known = await self._attempts.known(request)
+        if known is None:
+            try:
+                session, settings, statement = self._read(request)
+                statement = await self._for_session(statement, session)
+            except RequestError as error:
+                known = await self._attempts.unless_known(request, error)
+        if known is not None:
+            return self._answer(known), self._concern_again(request, known)
+        concern = self._concern(request, statement)
+        return await self._run(request, statement, settings, session, since), concern
+
+    def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Statement]:
+        """Return the request's session, the settings it runs under, and what its statement is."""
         session = self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise RequestError(
@@ -92,15 +119,8 @@ class RingService:
                 hint="send USE in the session, or leave session_id out",
             )
         settings = self._settings(session, request.catalog, request.schema)
-        statement = self._classify(
-            request.statement, settings, request.user, request.operation_class
-        )
-        try:
-            async with asyncio.timeout(request.timeout_s):
-                answer = await self._run(request, statement, settings, session, since)
-        except TimeoutError as error:
-            raise _timed_out(request.timeout_s, self._core.me) from error
-        return await self._assured(answer, self._concern(request, statement), deadline_s)
+        text, override = request.statement, request.operation_class
+        return session, settings, self._classify(text, settings, request.user, override)
 
     async def _run(
         self,
@@ -110,9 +130,6 @@ class RingService:
         session: ClientSession | None,
         since: int,
     ) -> Answer:
-        self._check_serving()
-        if self._core.board.find((request.user, request.id)) is None:
-            statement = await self._for_session(statement, session)
         match statement.operation_class:
             case OperationClass.QUERY:
                 answer = await self._reads.elsewhere(request)
@@ -156,37 +173,53 @@ class RingService:
                 outcome = await self._replica.settled(known)
         except TimeoutError as error:
             raise _timed_out(timeout_s, self._core.me) from error
-        return self._answer(known.operation, known.offset, outcome)
+        return self._answer(Attempt(known.operation, known.offset, outcome))
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
         since = self._replica.since(request.age_s, request.arrived_s)
         deadline_s = self._now() + request.timeout_s
-        settings = self._settings(None, request.catalog, request.schema)
-        statement = self._insert_into(request.table, settings, request.user)
-        self._check_serving()
-        concern = self._concern(request, statement)
-        self._assurance.check(concern, (request.user, request.id))
-        operation = Operation(
-            id=request.id,
-            operation_class=OperationClass.ASYNCHRONOUS,
-            kind=Kind.ROWS,
-            origin=self._core.me,
-            fingerprint=request.fingerprint,
-            write=RowsWrite(request.table, request.rows),
-            settings=settings,
-            user=request.user,
-            writes=statement.writes,
-            created_ms=now_ms(),
-            since=since,
-        )
-        answer = await self._submit(operation, request.timeout_s)
+        try:
+            async with asyncio.timeout(request.timeout_s):
+                answer, concern = await self._append_rows(request, since)
+        except TimeoutError as error:
+            raise _timed_out(request.timeout_s, self._core.me) from error
         return await self._assured(answer, concern, deadline_s)
 
-    async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
-        """See Service."""
+    async def _append_rows(self, request: RowsRequest, since: int) -> tuple[Answer, WriteConcern]:
         self._check_serving()
-        (name,) = self._insert_into(table, settings, "").writes
+        settings = self._settings(None, request.catalog, request.schema)
+        known = await self._attempts.known(request)
+        if known is None:
+            try:
+                statement = self._insert_into(request.table, settings, request.user)
+            except RequestError as error:
+                known = await self._attempts.unless_known(request, error)
+        if known is not None:
+            return self._answer(known), self._concern_again(request, known)
+        concern = self._concern(request, statement)
+        self._assurance.check(concern, (request.user, request.id))
+        (name,) = statement.writes
+
+        async def make() -> Operation:
+            rows = await request.fit(await self._columns(name))
+            return Operation(
+                id=request.id,
+                operation_class=OperationClass.ASYNCHRONOUS,
+                kind=Kind.ROWS,
+                origin=self._core.me,
+                fingerprint=request.fingerprint,
+                write=RowsWrite(request.table, rows),
+                settings=settings,
+                user=request.user,
+                writes=statement.writes,
+                created_ms=now_ms(),
+                since=since,
+            )
+
+        return self._answer(await self._attempts.write(request, make)), concern
+
+    async def _columns(self, name: str) -> Sequence[Column]:
         try:
             return await self._engine.table_columns(name)
         except EngineError as error:
@@ -320,43 +353,60 @@ class RingService:
         session: ClientSession | None,
         since: int,
     ) -> Answer:
-        text, affected = statement.sql, None
         self._assurance.check(self._concern(request, statement), (request.user, request.id))
-        if self._core.board.find((request.user, request.id)) is None:
-            try:
-                pinned = await self._pinned(request, statement, settings, session)
-                text = pinned.sql
-                if pinned.treatment is Treatment.MATERIALISE:
-                    spark = await self._spark_session(settings, session)
-                    text, affected = await materialise(
-                        pinned, spark, self._core.limits, request.timeout_s
-                    )
-            except EngineError as error:
-                raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
-            except RefusedError as error:
-                raise _refused(error) from error
+        affected: int | None = None
+
+        async def make() -> Operation:
+            nonlocal affected
+            operation, affected = await self._made(request, statement, settings, session)
+            return replace(operation, since=since)
+
+        return self._answer(await self._attempts.write(request, make), affected)
+
+    async def _made(
+        self,
+        request: Request,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> tuple[Operation, int | None]:
+        """Return the statement as an operation, and how many rows it adds where Spark won't say."""
+        text, affected = statement.sql, None
+        rests_on = _rests_on(statement)
+        analyzed_to = await self._attempts.ground() if rests_on else None
+        try:
+            pinned = await self._pinned(request, statement, settings, session)
+            text = pinned.sql
+            if pinned.treatment is Treatment.MATERIALISE:
+                await self._attempts.latest()
+                spark = await self._spark_session(settings, session)
+                text, affected = await materialise(
+                    pinned, spark, self._core.limits, request.timeout_s
+                )
+        except EngineError as error:
+            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+        except RefusedError as error:
+            raise _refused(error) from error
         if text != statement.sql:
             statement = self._classify(text, settings, request.user, statement.operation_class)
-        return await self._submit(
-            Operation(
-                id=request.id,
-                operation_class=self._class_of(request, statement),
-                kind=statement.kind,
-                origin=self._core.me,
-                fingerprint=request.fingerprint,
-                write=SqlWrite(statement.sql),
-                settings=settings,
-                user=request.user,
-                reads=statement.reads,
-                writes=statement.writes,
-                tables_known=statement.tables_known,
-                insert=statement.insert,
-                created_ms=now_ms(),
-                since=since,
-            ),
-            request.timeout_s,
-            affected,
+        operation = Operation(
+            id=request.id,
+            operation_class=self._class_of(request, statement),
+            kind=statement.kind,
+            origin=self._core.me,
+            fingerprint=request.fingerprint,
+            write=SqlWrite(statement.sql),
+            settings=settings,
+            user=request.user,
+            reads=statement.reads,
+            writes=statement.writes,
+            tables_known=statement.tables_known,
+            insert=statement.insert,
+            created_ms=now_ms(),
+            analyzed_to=analyzed_to if affected is None else None,  # rows rest on nothing
+            rests_on=rests_on if affected is None else frozenset(),
         )
+        return operation, affected
 
     def _class_of(self, request: Request, statement: Statement) -> OperationClass:
         if statement.operation_class is not OperationClass.SYNCHRONOUS:
@@ -403,16 +453,9 @@ class RingService:
             opaque |= {table for table in reads if last_part(table) in names}
         return opaque
 
-    async def _submit(
-        self, operation: Operation, timeout_s: float, rows: int | None = None
-    ) -> Answer:
-        """Put an operation into the log; ``rows`` says how many it adds where Spark will not."""
-        offset, outcome = await self._replica.submit(operation, timeout_s)
-        return self._answer(operation, offset, outcome, rows)
-
-    def _answer(
-        self, operation: Operation, offset: int, outcome: Outcome, rows: int | None = None
-    ) -> Answer:
+    def _answer(self, attempt: Attempt, rows: int | None = None) -> Answer:
+        """Return what the client is told; ``rows``: how many were added where Spark won't say."""
+        operation, offset, outcome = attempt.operation, attempt.offset, attempt.outcome
         if outcome.status is not Status.APPLIED:
             raise _rejected(outcome, offset)
         others = dict.fromkeys(self._core.identity.peers, QUEUED)
@@ -425,14 +468,26 @@ class RingService:
         )
         applied = outcome.applied
         affected = applied.affected_rows
-        if affected is None:
+        if affected is None and isinstance(operation.write, RowsWrite):
+            affected = rows_in(operation.write.rows)
+        elif affected is None:
             affected = operation.insert.rows if operation.insert is not None else rows
         return Answer(report, Collected(applied.chunks), affected_rows=affected)
 
-    def _concern(self, request: Request | RowsRequest, statement: Statement) -> WriteConcern:
+    def _concern(self, request: Request | RowsRequest, statement: Statement | None) -> WriteConcern:
         """Return what the request asks for, or the configuration; a rule may ask for more."""
         asked = request.write_concern or self._assurance.default
-        return asked.at_least(statement.write_concern)
+        return asked.at_least(statement.write_concern if statement is not None else None)
+
+    def _concern_again(self, request: Request | RowsRequest, known: Attempt) -> WriteConcern:
+        """Return the same for one that the log has already, whatever may be said of it by now."""
+        op, statement = known.operation, None
+        with suppress(RequestError):
+            if isinstance(op.write, RowsWrite):
+                statement = self._insert_into(op.write.table, op.settings, op.user)
+            else:
+                statement = self._classify(op.write.sql, op.settings, op.user, op.operation_class)
+        return self._concern(request, statement)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
         """Return the answer once the clusters have the write that the concern asks for."""
@@ -504,6 +559,18 @@ class RingService:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _rests_on(statement: Statement) -> frozenset[str]:
+    """Return the tables whose nature decides how the statement is replicated.
+
+    Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds
+    out first.
+    """
+    if statement.insert is not None:
+        return frozenset()
+    asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
+    return statement.reads | (statement.writes if asynchronous else frozenset())
 
 
 def _refused(error: RefusedError) -> RequestError:

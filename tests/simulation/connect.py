@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from haproc.engine import protos
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import EngineError, ErrorKind
@@ -73,7 +75,8 @@ class SimChannel(Channel):
         await self._alive()
         await self._spark.travel()
         session = self._session(request, make=True)
-        task = self._spark.start(session, request.operation_id, request.plan.root.sql.query)
+        sql = request.plan.root.sql.query or _insert(request.plan.command.write_operation_v2)
+        task = self._spark.start(session, request.operation_id, sql)
         await asyncio.wait([task])
         await self._alive()
         if task.cancelled():
@@ -84,6 +87,16 @@ class SimChannel(Channel):
     def _session(self, request: Any, *, make: bool) -> Any:
         observed = request.client_observed_server_side_session_id
         return self._spark.session(request.session_id, observed, make=make)
+
+
+def _insert(write: Any) -> str:
+    """Return rows that are appended as the INSERT that they are."""
+    with pa.ipc.open_stream(write.input.local_relation.data) as reader:
+        table = reader.read_all()
+    rows = [f"({', '.join(repr(v) for v in row.values())})" for row in table.to_pylist()]
+    return (
+        f"INSERT INTO {write.table_name} ({', '.join(table.column_names)}) VALUES {', '.join(rows)}"
+    )
 
 
 class _Call:

@@ -120,6 +120,9 @@ MIX = ("set",) * 8 + ("register",) * 4 + ("copy", "copy", "prune", "fail", "crea
 class Scenario:
     """See the module."""
 
+    setup: tuple[str, ...] = SETUP
+    mix: tuple[str, ...] = MIX
+
     def __init__(
         self, seed: int, writes_per_client: int = 12, clients: int = 4, window_records: int = 0
     ) -> None:
@@ -146,7 +149,7 @@ class Scenario:
         order = order[number % len(order) :] + order[: number % len(order)]
         for n in range(self.writes_per_client):
             await asyncio.sleep(self.rng.expovariate(2))
-            attempt = Attempted(f"c{number}n{n}", self.rng.choice(MIX))
+            attempt = Attempted(f"c{number}n{n}", self.rng.choice(self.mix))
             attempt.started_at = asyncio.get_running_loop().time()
             self.attempts.append(attempt)
             value = self.rng.randrange(1000)
@@ -295,7 +298,7 @@ class Scenario:
         for node in self.ring.nodes.values():
             node.start()
         await self.ring.settled()
-        for n, sql in enumerate(SETUP):
+        for n, sql in enumerate(self.setup):
             op = operation(f"setup{n}", Kind.CREATE_TABLE, sql, "a")
             await self.ring.submit("a", op, timeout_s=60)
         for key in range(KEYS):

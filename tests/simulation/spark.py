@@ -27,7 +27,12 @@ from haproc.engine.status import SESSION_CHANGED
 from tests.simulation.connect import SimChannel
 
 _TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
-_STATES = (("already exists", "42P07"), ("no such table", "42P01"), ("CHECK constraint", "23001"))
+_STATES = (
+    ("already exists", "42P07"),
+    ("no such table", "42P01"),
+    ("duplicate column", "42711"),
+    ("CHECK constraint", "23001"),
+)
 
 
 @dataclass
@@ -135,6 +140,15 @@ class SimSpark:
             raise EngineError(ErrorKind.APPLICATION, "dropped meanwhile", sqlstate="42P01")
         assert state.version is not None
         return self._kept[state.name, state.version]
+
+    def columns(self, table: str) -> list[str]:
+        """Return a table's columns; none if there is no such table."""
+        return [row[1] for row in self._disk.execute(f"PRAGMA table_info({table})")]
+
+    def views(self) -> list[str]:
+        """Return the names of all views."""
+        rows = self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+        return [row[0] for row in rows]
 
     def mend(self, sql: str) -> None:
         """Somebody runs a statement past HAProc."""

@@ -24,7 +24,7 @@ from haproc.doors.listener import Listener
 from haproc.doors.members import admit
 from haproc.doors.metrics import Metrics
 from haproc.doors.status import Readiness
-from haproc.engine.interface import Chunk, Column, EngineAddress, Settings
+from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.membership.messages import Beat, Report
 from haproc.route.model import Answer, HaReport, Request, RequestError, RowsRequest
 
@@ -145,6 +145,7 @@ class CannedService:
         return await self.execute(request)
 
     async def append_rows(self, request: RowsRequest) -> Answer:
+        stream = await request.fit(self.columns)
         self.rows.append(request)
         self.started.set()
         canned = self.canned(request.table)
@@ -154,11 +155,8 @@ class CannedService:
             raise canned.error
         self.finished.append(request.id)
         report = HaReport("a", OperationClass.ASYNCHRONOUS, 8, {"a": "applied", "b": "queued"}, 9)
-        count = pa.ipc.open_stream(request.rows).read_all().num_rows
+        count = pa.ipc.open_stream(stream).read_all().num_rows
         return Answer(report, CannedStream(ONE.chunks), None, count)
-
-    async def table_columns(self, table: str, settings: Settings) -> Sequence[Column]:
-        return self.columns
 
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str]

@@ -1,0 +1,173 @@
+"""Brings a client's write into the log: looked for first, made, and made again where that helps.
+
+In this order, for every door and every kind of write:
+
+1. *Is it known?* Whatever else is to be said of a request, an operation of its user and id in the
+   log comes first: the answer is that operation's outcome, whatever the tables are like by now.
+2. *Make it*: whatever is looked up for it (columns, views, the analysis, the rows of a query) is
+   looked up where this cluster is, which is cheap. If that fails for good, it may only be because
+   this cluster lags. So it waits until everything is applied that the log held at that moment, and
+   looks again: for the id, and at the tables. Only then a failure is final.
+3. *Append it.* If it turns out to be stale (`haproc.replicate.definitions`), it is made again.
+
+Where the log cannot be asked, a request that is sent for the first time is told its error: nobody
+can have applied it. A retry is told that its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeAlias
+
+from dmq import LogError
+from haproc.failure import FailureKind, RequestError, message_of
+from haproc.failure import Outcome as WriteOutcome
+from haproc.replicate.definitions import reach
+from haproc.replicate.operation import Operation
+from haproc.replicate.outcomes import Status
+from haproc.replicate.replica import Attempt, Replica
+from haproc.route.log_end import LogEnd
+
+ATTEMPTS_MAX: Final = 8
+"""Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
+PAUSE_S: Final = 0.1
+"""After n stale attempts, up to n times that: those who define the same thing at the same time must
+not go on in step."""
+
+Make: TypeAlias = Callable[[], Awaitable[Operation]]
+
+
+class Asked(Protocol):
+    """What counts of a request; see `haproc.route.model.Request`."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def age_s(self) -> float: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+class Attempts:
+    """See the module. The caller keeps the request's deadline."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._core = replica.core
+        self._log_end = LogEnd(replica.read_end)
+
+    async def known(self, asked: Asked) -> Attempt | None:
+        """Return the operation that the log has of this request already.
+
+        None if none was read here so far. Raises RequestError.
+        """
+        return await self._replica.repeated((asked.user, asked.id), asked.fingerprint)
+
+    async def unless_known(self, asked: Asked, error: RequestError) -> Attempt:
+        """Return the operation of a request that would be refused, if the log has it; else raise.
+
+        For what is refused by its words alone, wherever the tables stand.
+        """
+        if not _is_final(error):
+            raise error
+        await self._read(await self._end_after(asked, error))
+        found = await self.known(asked)
+        if found is None:
+            raise error
+        return found
+
+    async def write(self, asked: Asked, make: Make) -> Attempt:
+        """Return the operation that counts, with its outcome here.
+
+        ``make`` raises RequestError; it is called again if that may come to something else.
+        """
+        needed: int | None = None
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            looked_at = self._core.schedule.low
+            try:
+                operation = await make()
+            except RequestError as error:
+                if not _is_final(error):
+                    raise
+                if needed is None:
+                    needed = await self._end_after(asked, error)
+                    await self._replica.applied(needed)
+                if (found := await self.known(asked)) is not None:
+                    return found
+                if looked_at >= needed:
+                    raise
+                continue
+            offset, outcome = await self._replica.submit(operation, asked.timeout_s)
+            if outcome.status is not Status.STALE:
+                return Attempt(operation, offset, outcome)
+            await self._replica.applied(offset + 1)
+            await asyncio.sleep(random.uniform(0, attempt * PAUSE_S))
+        raise RequestError(
+            FailureKind.AVAILABILITY,
+            f"what the write rests on was defined anew {ATTEMPTS_MAX} times between the look at it "
+            "and its place in the order",
+            error_class="HAPROC_REDEFINED",
+            outcome=WriteOutcome.NOT_SENT,
+            hint="ask again with the same request_id when there is less DDL on its tables",
+        )
+
+    async def ground(self) -> int:
+        """Return the offset below which everything is applied, for what is to be looked up now.
+
+        It is near enough to the log's end for the operation to find its place in time.
+        """
+        far = reach(self._core.limits.window_records) // 2
+        await self._replica.applied(self._replica.log_end - far)
+        return self._core.schedule.low
+
+    async def latest(self) -> None:
+        """Wait until everything is applied here that the log holds at this moment."""
+        try:
+            end = await self._log_end.read()
+        except LogError as error:
+            raise _log_away(error, WriteOutcome.NOT_SENT) from error
+        await self._replica.applied(end)
+
+    async def _end_after(self, asked: Asked, refusal: RequestError) -> int:
+        """Return an end that the log had after the request came."""
+        try:
+            async with asyncio.timeout(self._core.timeouts.append_s):
+                return await self._log_end.read()
+        except (LogError, TimeoutError) as error:
+            if asked.age_s == 0:
+                raise refusal from error
+            raise _log_away(error, WriteOutcome.UNKNOWN) from error
+
+    async def _read(self, end: int) -> None:
+        """Wait until the log is read up to there."""
+        append_s = self._core.timeouts.append_s
+        if not await self._replica.admission.heard_up_to(end, append_s):
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"cluster {self._core.me} has not read the log to its end: whether it holds the "
+                "request already is not known",
+                error_class="HAPROC_NOT_FRESH",
+                outcome=WriteOutcome.UNKNOWN,
+                hint="ask the next HAProc with the same request_id",
+            )
+
+
+def _is_final(error: RequestError) -> bool:
+    """Whether the client would take the request for one that is over."""
+    return error.kind is not FailureKind.AVAILABILITY
+
+
+def _log_away(error: Exception, outcome: WriteOutcome) -> RequestError:
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"the log did not tell its end: {message_of(error)}",
+        error_class="HAPROC_LOG_UNAVAILABLE",
+        outcome=outcome,
+        hint="ask the next HAProc with the same request_id",
+    )

@@ -1,0 +1,122 @@
+"""The door's service on a simulated ring: what it looks up, it finds in the cluster's tables."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from haproc.classify.rules import parse_rules
+from haproc.doors.errors import ROWS_MISFIT, refused
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Chunk, Column, Settings
+from haproc.route.model import RequestError, RowsRequest
+from haproc.route.service import RingService
+from tests.simulation.directed import Stage
+from tests.simulation.reads import Doors
+
+
+async def at_once() -> None:
+    """Nothing happens meanwhile."""
+
+
+class Looking:
+    """Engine and session, as far as a write looks something up."""
+
+    def __init__(self, stage: Stage, name: str, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self._spark = stage.node(name).spark
+        self._meanwhile = meanwhile
+        """What happens after a look, before its answer is used."""
+        self.looks = 0
+
+    def session(self, key: str) -> Looking:
+        return self
+
+    async def configure(self, settings: Settings) -> None:
+        """All sessions are alike."""
+
+    async def table_columns(self, name: str) -> Sequence[Column]:
+        self.looks += 1
+        await self._spark.travel()
+        found = self._spark.columns(name.rpartition(".")[2])
+        await self._meanwhile()
+        if not found:
+            raise EngineError(
+                ErrorKind.APPLICATION,
+                f"no table {name}",
+                error_class="TABLE_OR_VIEW_NOT_FOUND",
+                sqlstate="42P01",
+            )
+        return [Column(column, "string") for column in found]
+
+    async def query(self, sql: str, *, timeout_s: float) -> Streamed:
+        assert sql.startswith("SHOW VIEWS"), sql
+        self.looks += 1
+        await self._spark.travel()
+        views = self._spark.views()
+        await self._meanwhile()
+        nothing = [False] * len(views)
+        return Streamed(pa.table({"n": views, "name": views, "temporary": nothing}))
+
+
+class Streamed:
+    """A small result."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        yield Chunk(stream(self._table), self._table.num_rows)
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def stream(table: pa.Table) -> bytes:
+    """Return the Arrow IPC stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def service(
+    stage: Stage,
+    name: str,
+    meanwhile: Callable[[], Awaitable[None]] = at_once,
+    rules: str = "[]",
+) -> RingService:
+    """Return what a node's doors would ask."""
+    life = stage.node(name).life
+    assert life is not None
+    engine: Any = Looking(stage, name, meanwhile)
+    return RingService(
+        life.replica,
+        engine,
+        parse_rules(f"rules: {rules}"),
+        assurance=life.assurance,
+        defaults=Settings(),
+        fanout_parallel=False,
+        reads=Doors(stage.ring, random.Random(1)).reads(life),
+    )
+
+
+def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) -> RowsRequest:
+    """Rows for a table, checked as the door checks them."""
+
+    async def fit(columns: Sequence[Column]) -> bytes:
+        await asyncio.sleep(0)
+        if set(row) != {column.name for column in columns}:
+            raise misfit()
+        return stream(pa.table({name: [value] for name, value in row.items()}))
+
+    return RowsRequest(op_id, table, fit, repr((op_id, row)), **fields)
+
+
+def misfit() -> RequestError:
+    """What the door says of rows that don't fit."""
+    return refused(ROWS_MISFIT, "the rows don't fit")
