@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from haproc.classify.rules import parse_rules
-from haproc.doors.errors import ROWS_MISFIT, refused
+from haproc.doors.errors import refused
+from haproc.doors.statuses import ROWS_MISFIT
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk, Column, Settings
 from haproc.route.model import RequestError, RowsRequest
