@@ -58,6 +58,7 @@ class Report:
     drains: int = 0
     too_late: int = 0
     trimmed: int = 0
+    stale: int = 0
     steps: dict[str, int] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
 

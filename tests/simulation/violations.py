@@ -29,6 +29,7 @@ class Violation(StrEnum):
     UNVERIFIED = "the ring's own verification found its clusters different"
     NOT_ENDED = "a process that was replaced goes on"
     STALE = "a read does not show what it must"
+    OVERTAKEN = "applied, though what it rests on had been defined anew"
     UNFULFILLED = "acknowledged before its concern was met"
     CRASHED = "a task died, or the run itself: no promise, but a bug"
 
