@@ -186,7 +186,17 @@ def _pin_query(
         tuple(finding.reason for finding in findings),
         _hint(findings, ""),
         _source(examination, split),
+        _hides_tables(statement, examination, split, opaque_reads),
     )
+
+
+def _hides_tables(
+    statement: Statement, examination: Examination, split: Split, opaque_reads: Collection[str]
+) -> bool:
+    """Whether the query may read tables that it does not name."""
+    calls = examination.scan.calls(split.query, len(examination.scan.tokens))
+    foreign = any(call.nature is Nature.UNKNOWN for call in calls)
+    return foreign or bool(_opaque(statement, opaque_reads))
 
 
 def _is_rows(scan: Scan, split: Split) -> bool:

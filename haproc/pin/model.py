@@ -67,3 +67,5 @@ class Pinned:
     reasons: tuple[str, ...] = ()
     hint: str = ""
     source: Source | None = None
+    hides_tables: bool = False
+    """For MATERIALISE: the query may read more tables than it names (views, functions)."""

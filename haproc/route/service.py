@@ -20,12 +20,12 @@ from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
+from haproc.replicate.computed import QueryWrite
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Known, Outcome, Status
 from haproc.replicate.replica import Attempt, Replica, now_ms
 from haproc.replicate.synchronous import QUEUED
 from haproc.route.attempts import Attempts
-from haproc.route.materialise import materialise
 from haproc.route.model import (
     Answer,
     FailureKind,
@@ -96,6 +96,7 @@ class RingService:
     async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
+        self._lend(request)
         known = await self._attempts.known(request)
         if known is None:
             try:
@@ -107,6 +108,13 @@ class RingService:
             return self._answer(known), self._concern_again(request, known)
         concern = self._concern(request, statement)
         return await self._run(request, statement, settings, session, since), concern
+
+    def _lend(self, request: Request) -> None:
+        """Let a write that rests on the client's session be computed in it, also by a retry."""
+        with suppress(RequestError):  # whoever needs the session says that it is not known
+            session = self._session_of(request)
+            if session is not None and session.holds_temporaries:
+                self._replica.computing.lend((request.user, request.id), session.spark)
 
     def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Statement]:
         """Return the request's session, the settings it runs under, and what its statement is."""
@@ -354,14 +362,12 @@ class RingService:
         since: int,
     ) -> Answer:
         self._assurance.check(self._concern(request, statement), (request.user, request.id))
-        affected: int | None = None
 
         async def make() -> Operation:
-            nonlocal affected
-            operation, affected = await self._made(request, statement, settings, session)
+            operation = await self._made(request, statement, settings, session)
             return replace(operation, since=since)
 
-        return self._answer(await self._attempts.write(request, make), affected)
+        return self._answer(await self._attempts.write(request, make))
 
     async def _made(
         self,
@@ -369,44 +375,36 @@ class RingService:
         statement: Statement,
         settings: Settings,
         session: ClientSession | None,
-    ) -> tuple[Operation, int | None]:
-        """Return the statement as an operation, and how many rows it adds where Spark won't say."""
-        text, affected = statement.sql, None
+    ) -> Operation:
+        """Return the statement as an operation."""
         rests_on = _rests_on(statement)
         analyzed_to = await self._attempts.ground() if rests_on else None
         try:
             pinned = await self._pinned(request, statement, settings, session)
-            text = pinned.sql
-            if pinned.treatment is Treatment.MATERIALISE:
-                await self._attempts.latest()
-                spark = await self._spark_session(settings, session)
-                text, affected = await materialise(
-                    pinned, spark, self._core.limits, request.timeout_s
-                )
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
         except RefusedError as error:
             raise _refused(error) from error
-        if text != statement.sql:
-            statement = self._classify(text, settings, request.user, statement.operation_class)
-        operation = Operation(
+        if pinned.sql != statement.sql:
+            override = statement.operation_class
+            statement = self._classify(pinned.sql, settings, request.user, override)
+        return Operation(
             id=request.id,
             operation_class=self._class_of(request, statement),
             kind=statement.kind,
             origin=self._core.me,
             fingerprint=request.fingerprint,
-            write=SqlWrite(statement.sql),
+            write=_as_written(pinned, session),
             settings=settings,
             user=request.user,
             reads=statement.reads,
             writes=statement.writes,
-            tables_known=statement.tables_known,
+            tables_known=statement.tables_known and not pinned.hides_tables,
             insert=statement.insert,
             created_ms=now_ms(),
-            analyzed_to=analyzed_to if affected is None else None,  # rows rest on nothing
-            rests_on=rests_on if affected is None else frozenset(),
+            analyzed_to=analyzed_to,
+            rests_on=rests_on,
         )
-        return operation, affected
 
     def _class_of(self, request: Request, statement: Statement) -> OperationClass:
         if statement.operation_class is not OperationClass.SYNCHRONOUS:
@@ -453,8 +451,8 @@ class RingService:
             opaque |= {table for table in reads if last_part(table) in names}
         return opaque
 
-    def _answer(self, attempt: Attempt, rows: int | None = None) -> Answer:
-        """Return what the client is told; ``rows``: how many were added where Spark won't say."""
+    def _answer(self, attempt: Attempt) -> Answer:
+        """Return what the client is told."""
         operation, offset, outcome = attempt.operation, attempt.offset, attempt.outcome
         if outcome.status is not Status.APPLIED:
             raise _rejected(outcome, offset)
@@ -470,8 +468,10 @@ class RingService:
         affected = applied.affected_rows
         if affected is None and isinstance(operation.write, RowsWrite):
             affected = rows_in(operation.write.rows)
-        elif affected is None:
-            affected = operation.insert.rows if operation.insert is not None else rows
+        elif affected is None and operation.insert is not None:
+            affected = operation.insert.rows
+        elif affected is None and (found := self._core.computations.found(offset)) is not None:
+            affected = found.count
         return Answer(report, Collected(applied.chunks), affected_rows=affected)
 
     def _concern(self, request: Request | RowsRequest, statement: Statement | None) -> WriteConcern:
@@ -571,6 +571,16 @@ def _rests_on(statement: Statement) -> frozenset[str]:
         return frozenset()
     asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
     return statement.reads | (statement.writes if asynchronous else frozenset())
+
+
+def _as_written(pinned: Pinned, session: ClientSession | None) -> SqlWrite | QueryWrite:
+    """Return what a pinned statement is in the log."""
+    if pinned.treatment is not Treatment.MATERIALISE:
+        return SqlWrite(pinned.sql)
+    source = pinned.source
+    assert source is not None
+    of_session = session is not None and session.holds_temporaries
+    return QueryWrite(source.head + source.query, len(source.head), of_session)
 
 
 def _refused(error: RefusedError) -> RequestError:
