@@ -51,6 +51,8 @@ DECISIONS = (
     "haproc/replicate/schedule.py",
     "haproc/replicate/coalesce.py",
     "haproc/replicate/claims.py",
+    "haproc/replicate/computed.py",
+    "haproc/replicate/failures.py",
     "haproc/replicate/concern.py",
     "haproc/failure.py",
     "haproc/replicate/divergence.py",
