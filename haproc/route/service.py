@@ -96,7 +96,8 @@ class RingService:
     async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
-        self._lend(request)
+        if self._core.board.find((request.user, request.id)) is not None:
+            self._lend(request)
         known = await self._attempts.known(request)
         if known is None:
             try:
@@ -364,6 +365,7 @@ class RingService:
         self._assurance.check(self._concern(request, statement), (request.user, request.id))
 
         async def make() -> Operation:
+            self._lend(request)
             operation = await self._made(request, statement, settings, session)
             return replace(operation, since=since)
 
