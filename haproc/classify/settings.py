@@ -8,7 +8,6 @@ and must read it as Spark does) or if HAProc itself works through it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import refuse_global
@@ -17,12 +16,11 @@ from haproc.classify.reader import Reader, Recognised, unknown
 _READING = "it changes how the text of a statement is read"
 _NAMING = "it changes what a table's name means"
 _MARKING = "HAProc marks its writes through it"
-_RUNNING = "it names code that runs inside Spark"
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A setting that no client may change, or all that fit a pattern with ``*``."""
+    """A setting (or, with a closing ``*``, all that begin so) that no client may change."""
 
     key: str
     reason: str
@@ -55,10 +53,6 @@ RESERVED_SETTINGS = (
     Reserved("spark.databricks.delta.properties.defaults.*", _MARKING, "write TBLPROPERTIES"),
     Reserved("spark.databricks.delta.v2.*", "Delta's marks are honoured in the default mode only"),
     Reserved("spark.haproc.*", _MARKING),
-    Reserved("*class", _RUNNING),
-    Reserved("*class.*", _RUNNING),
-    Reserved("*.impl", _RUNNING),
-    Reserved("*.impl.*", _RUNNING),
 )
 
 
@@ -66,7 +60,7 @@ def reserved(key: str) -> Reserved | None:
     """Return why a setting is reserved; None if a client may change it."""
     key = key.lower()
     for entry in RESERVED_SETTINGS:
-        if fnmatchcase(key, entry.key):
+        if key == entry.key or (entry.key.endswith("*") and key.startswith(entry.key[:-1])):
             return entry
     return None
 

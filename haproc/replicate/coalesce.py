@@ -17,7 +17,6 @@ import pyarrow as pa
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate.computed import QueryWrite
 from haproc.replicate.operation import Operation
 
 
@@ -71,7 +70,7 @@ def row_count(op: Operation) -> int:
     return op.insert.rows if op.insert is not None else 1
 
 
-def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite | QueryWrite:
+def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite:
     """Return the one write that does what these do one after another; their keys are equal."""
     first = operations[0]
     if len(operations) == 1:
@@ -79,7 +78,6 @@ def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite | QueryWrit
     if isinstance(first.write, RowsWrite):
         streams = [op.write.rows for op in operations if isinstance(op.write, RowsWrite)]
         return RowsWrite(first.write.table, _concatenate(streams))
-    assert isinstance(first.write, SqlWrite)
     parts = [first.write.sql]
     for op in operations[1:]:
         assert op.insert is not None and isinstance(op.write, SqlWrite)

@@ -140,15 +140,7 @@ def test_module_follows_pep_249() -> None:
     for name in ["close", "commit", "rollback", "cursor"]:
         assert callable(getattr(haclient.Connection, name))
     fetching = ["fetchone", "fetchmany", "fetchall"]
-    for name in [
-        "close",
-        "execute",
-        "executemany",
-        *fetching,
-        "setinputsizes",
-        "setoutputsize",
-        "nextset",
-    ]:
+    for name in ["close", "execute", "executemany", *fetching, "setinputsizes", "setoutputsize"]:
         assert callable(getattr(haclient.Cursor, name))
     assert haclient.Binary(b"x") == b"x"
     assert haclient.TimestampFromTicks(0).date() == haclient.DateFromTicks(0)
