@@ -62,6 +62,15 @@ def parser() -> argparse.ArgumentParser:
     return main
 
 
+_QUIT = ("quit", "exit", "\\q")
+_HELP = ("help", "?")
+HELP = """Statements end with ; and may take several lines. Ctrl-C cancels the one that runs, or
+forgets what was typed. At the beginning of a statement:
+  help  \\help       this text
+  quit  \\q  Ctrl-D  leave
+`haclient sql --help` shows the options, among them --format and --rows."""
+
+
 class Runner:
     """Runs statements on one connection and shows what comes of them."""
 
@@ -74,6 +83,7 @@ class Runner:
         self.rows_max: int | None = limit or None
         self.options = options
         self.code = 0
+        self._told: set[str] = set()
         self.connection = haclient.connect(
             options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS,
             token=_token(options.token_file),
@@ -94,12 +104,16 @@ class Runner:
     def _failover(self, event: Failover) -> None:
         same = event.failed == event.next
         onward = "asked again" if same else f"→ {event.next}"
-        self.say(f"failover: {event.failed} {onward} ({event.message})")
+        line = f"failover: {event.failed} {onward} ({event.message})"
+        if line not in self._told:  # a request goes round until it gives up
+            self._told.add(line)
+            self.say(line)
 
     def run(self, statement: str) -> bool:
         """Run one statement; return whether it succeeded."""
         cursor = self.connection.cursor()
         begun = time.monotonic()
+        self._told.clear()
         try:
             cursor.execute(
                 statement,
@@ -177,7 +191,7 @@ def _prompt(runner: Runner) -> int:
     """Read statements that end with ``;`` until the end of input."""
     read_line = _reader()
     servers = ", ".join(server.url for server in runner.connection.settings.servers)
-    runner.say(f"{servers}\nEnd a statement with ; — quit with Ctrl-D.")
+    runner.say(f"{servers}\nEnd a statement with ; — quit with Ctrl-D, help with \\help.")
     text = ""
     while True:
         try:
@@ -187,8 +201,12 @@ def _prompt(runner: Runner) -> int:
             continue
         except EOFError:
             return 0
-        if not text and line.strip().rstrip(";").lower() in ("quit", "exit", "\\q"):
+        command = "" if text else line.strip().rstrip(";").strip().lower()
+        if command in _QUIT:
             return 0
+        if command.startswith("\\") or command in _HELP:
+            runner.say(HELP)
+            continue
         parts = split(f"{text}\n{line}" if text else line)
         text = parts.rest
         for statement in parts.statements:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from haclient.intervals import readable, readable_schema
+
 _CONTINUATION = 0xFFFFFFFF
 _SCHEMA, _DICTIONARY = 1, 2
 _END_OF_STREAM = struct.pack("<II", _CONTINUATION, 0)
@@ -45,14 +47,14 @@ class Frames:
             elif kind in (_SCHEMA, _DICTIONARY):
                 self._head += bytes(message)
                 if kind == _SCHEMA:
-                    self.schema = _read(self._head).schema
+                    self.schema = readable_schema(_read(self._head).schema)
             else:
                 complete += message
         del self._data[:position]
         if not complete:
             return []
         try:
-            return list(_read(self._head + bytes(complete)))
+            return [readable(batch) for batch in _read(self._head + bytes(complete))]
         except pa.ArrowInvalid as error:
             raise BrokenStream(f"the answer cannot be read: {error}") from error
 
@@ -99,6 +101,6 @@ def read_whole(stream: bytes) -> tuple[Any, list[Any]]:
     """Return the schema and the batches of a complete stream."""
     try:
         reader = pa.ipc.open_stream(stream)
-        return reader.schema, list(reader)
+        return readable_schema(reader.schema), [readable(batch) for batch in reader]
     except (pa.ArrowInvalid, OSError) as error:
         raise BrokenStream(f"the answer cannot be read: {error}") from error

@@ -11,6 +11,8 @@ from datetime import date, datetime, time
 from itertools import islice
 from typing import Any, Protocol, TextIO
 
+import pyarrow as pa
+
 from haclient.columns import Column
 from haclient.exceptions import Error
 from haclient.type_objects import NUMBER
@@ -125,11 +127,24 @@ def text(value: Any) -> str:
         return value.isoformat(" ")
     if isinstance(value, date | time):
         return value.isoformat()
+    if isinstance(value, pa.MonthDayNano):
+        return _interval(*value)
     if isinstance(value, list | dict):
         return json.dumps(_json_value(value), ensure_ascii=False)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> str:
+    """Return an interval as Spark writes it: ``1 years 2 months 3 days 4 seconds``."""
+    sign = -1 if months < 0 else 1
+    years, months = sign * (abs(months) // 12), sign * (abs(months) % 12)
+    parts = [(years, "years"), (months, "months"), (days, "days")]
+    said = [f"{number} {unit}" for number, unit in parts if number]
+    if nanoseconds or not said:
+        said.append(f"{nanoseconds / 1e9:.9f}".rstrip("0").rstrip(".") + " seconds")
+    return " ".join(said)
 
 
 def _json_value(value: Any) -> Any:

@@ -89,6 +89,8 @@ class AsyncCursor:
             self.rowcount = 0
         elif is_row_insert(operation):
             await self._run(replace(statement, parameter_rows=sets), False)
+            if self.rowcount < 0:  # all or none
+                self.rowcount = len(sets)
         else:
             await self._run_each(statement, sets)
         return self
@@ -215,6 +217,11 @@ class AsyncCursor:
         if self._closed:
             raise InterfaceError("the cursor is closed")
         self.connection.check_open()
+
+    async def nextset(self) -> None:
+        """Give up the result: a statement has only one, so that there is no next (None)."""
+        self._held()
+        await self._reset()
 
     def setinputsizes(self, sizes: object) -> None:
         """Do nothing, as PEP 249 allows."""

@@ -90,6 +90,8 @@ class Cursor:
             self.rowcount = 0
         elif is_row_insert(operation):
             self._run(replace(statement, parameter_rows=sets), False)
+            if self.rowcount < 0:  # all or none
+                self.rowcount = len(sets)
         else:
             self._run_each(statement, sets)
         return self
@@ -216,6 +218,11 @@ class Cursor:
         if self._closed:
             raise InterfaceError("the cursor is closed")
         self.connection.check_open()
+
+    def nextset(self) -> None:
+        """Give up the result: a statement has only one, so that there is no next (None)."""
+        self._held()
+        self._reset()
 
     def setinputsizes(self, sizes: object) -> None:
         """Do nothing, as PEP 249 allows."""

@@ -8,6 +8,7 @@ and must read it as Spark does) or if HAProc itself works through it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import refuse_global
@@ -16,11 +17,12 @@ from haproc.classify.reader import Reader, Recognised, unknown
 _READING = "it changes how the text of a statement is read"
 _NAMING = "it changes what a table's name means"
 _MARKING = "HAProc marks its writes through it"
+_RUNNING = "it names code that runs inside Spark"
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A setting (or, with a closing ``*``, all that begin so) that no client may change."""
+    """A setting that no client may change, or all that fit a pattern with ``*``."""
 
     key: str
     reason: str
@@ -53,6 +55,10 @@ RESERVED_SETTINGS = (
     Reserved("spark.databricks.delta.properties.defaults.*", _MARKING, "write TBLPROPERTIES"),
     Reserved("spark.databricks.delta.v2.*", "Delta's marks are honoured in the default mode only"),
     Reserved("spark.haproc.*", _MARKING),
+    Reserved("*class", _RUNNING),
+    Reserved("*class.*", _RUNNING),
+    Reserved("*.impl", _RUNNING),
+    Reserved("*.impl.*", _RUNNING),
 )
 
 
@@ -60,7 +66,7 @@ def reserved(key: str) -> Reserved | None:
     """Return why a setting is reserved; None if a client may change it."""
     key = key.lower()
     for entry in RESERVED_SETTINGS:
-        if key == entry.key or (entry.key.endswith("*") and key.startswith(entry.key[:-1])):
+        if fnmatchcase(key, entry.key):
             return entry
     return None
 

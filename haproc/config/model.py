@@ -121,7 +121,7 @@ class Timeouts:
     probes_missed: int = 2
     """Failed probes in a row that make a cluster DOWN; a refused connection does at once."""
     takeover_s: float = 3.0
-    """How long the origin of a synchronous operation may be silent before a peer decides."""
+    """How long who owes a decision, or the rows of a write, may be silent before another acts."""
     peer_s: float = 2.0
     """A short question to a peer."""
     fanout_s: float = 60.0

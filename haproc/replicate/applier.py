@@ -16,6 +16,7 @@ from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, Mark
 from haproc.membership.state import Cause, Divergence
+from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
 from haproc.replicate.operation import Failure, Operation
 from haproc.replicate.outcomes import Outcome, Status
@@ -60,6 +61,7 @@ class Applier:
         core: Core,
         lanes: Sequence[Lane],
         synchronous: Synchronous,
+        computing: Computing,
         on_outcome: Callable[[int, Operation, Outcome], None],
         on_marker: Callable[[int], Awaitable[None]],
     ) -> None:
@@ -68,6 +70,7 @@ class Applier:
         self._lanes = list(lanes)
         self.stopping = False
         self._synchronous = synchronous
+        self._computing = computing
         self._on_outcome = on_outcome
         self._on_marker = on_marker
 
@@ -86,6 +89,7 @@ class Applier:
                 continue
             for unit in core.schedule.take(len(self._lanes)):
                 core.spawn(self._run(unit, self._lanes.pop()))
+            self._computing.look()
 
     async def _run(self, unit: Unit, lane: Lane) -> None:
         try:
@@ -124,6 +128,7 @@ class Applier:
             )
         elif outcome.status is Status.FAILED:
             await self._report(unit, outcome)
+        outcome = self._computing.counted(unit, outcome)
         core.on_applied(outcome.status.value, len(unit.operations))
         if unit.intent is Intent.ALONE:
             core.exclusive_applied += 1
@@ -169,7 +174,7 @@ class Applier:
     async def _execute(self, unit: Unit, lane: Lane) -> Outcome | None:
         """Run the unit until it has a deterministic outcome; None: take it apart."""
         core, op = self._core, unit.operations[0]
-        write, doubt = unit.write(), unit.in_doubt
+        write, doubt = await self._computing.write(unit), unit.in_doubt
         # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
         # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
         # then it is run again after a crash without a look at the tables, on the guard's word.

@@ -17,6 +17,7 @@ import pyarrow as pa
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.replicate.computed import QueryWrite
 from haproc.replicate.operation import Operation
 
 
@@ -70,7 +71,7 @@ def row_count(op: Operation) -> int:
     return op.insert.rows if op.insert is not None else 1
 
 
-def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite:
+def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite | QueryWrite:
     """Return the one write that does what these do one after another; their keys are equal."""
     first = operations[0]
     if len(operations) == 1:
@@ -78,6 +79,7 @@ def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite:
     if isinstance(first.write, RowsWrite):
         streams = [op.write.rows for op in operations if isinstance(op.write, RowsWrite)]
         return RowsWrite(first.write.table, _concatenate(streams))
+    assert isinstance(first.write, SqlWrite)
     parts = [first.write.sql]
     for op in operations[1:]:
         assert op.insert is not None and isinstance(op.write, SqlWrite)

@@ -32,6 +32,7 @@ from haproc.membership.roster import Enrolled, Member
 from haproc.membership.state import HOPELESS, Condition, Divergence, State, beneath, state_of
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
+from haproc.replicate.computed import Computations
 from haproc.replicate.definitions import Definitions
 from haproc.replicate.operation import (
     Claim,
@@ -84,13 +85,16 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._first: dict[int, Verdict] = {}
+        self._failures: dict[int, Failure] = {}
         self._waiting: dict[int, asyncio.Event] = {}
 
-    def see(self, offset: int, verdict: Verdict) -> bool:
+    def see(self, offset: int, verdict: Verdict, failure: Failure | None = None) -> bool:
         """Note a decision; False if it is not the first on this operation."""
         if offset in self._first:
             return False
         self._first[offset] = verdict
+        if failure is not None:
+            self._failures[offset] = failure
         if event := self._waiting.pop(offset, None):
             event.set()
         return True
@@ -99,10 +103,15 @@ class Verdicts:
         """Return the verdict, if there is one yet."""
         return self._first.get(offset)
 
+    def failure(self, offset: int) -> Failure | None:
+        """Return why an operation was rejected, if it was and somebody said why."""
+        return self._failures.get(offset)
+
     def forget(self, below: int) -> None:
         """Forget decisions on operations that nobody asks about any more."""
         if self._first and next(iter(self._first)) < below:
             self._first = {o: verdict for o, verdict in self._first.items() if o >= below}
+            self._failures = {o: failure for o, failure in self._failures.items() if o >= below}
 
     async def wait(self, offset: int) -> Verdict:
         """Wait for the verdict."""
@@ -147,6 +156,7 @@ class Core:
         """What the log, as far as it was read, defined anew."""
         self.unix_ms = unix_ms
         self.verdicts = Verdicts()
+        self.computations = Computations()
         self.troubles = Troubles(timeouts.stuck_after_attempts)
         self.claims = Claims()
         self.enrolled = Enrolled()
@@ -156,6 +166,8 @@ class Core:
         begins at offset 0 again, and its marks must not be taken for the old one's."""
         self.epoch = -1
         """The offset of this incarnation's claim; -1 before it has one."""
+        self.looked_ahead_to = 0
+        """How far the log was read for its control records alone, see `reader`."""
         self._claims_read_to = 0
         self.schedule = self.new_schedule(Progress(), 0)
         self.store = Committer(self._commit)
@@ -349,6 +361,11 @@ class Core:
 
     # -- log -------------------------------------------------------------------------------
 
+    @property
+    def heard_to(self) -> int:
+        """The offset up to which all control records are known."""
+        return max(self.schedule.read_to, self.looked_ahead_to)
+
     def new_schedule(self, progress: Progress, doubtful_below: int) -> Schedule:
         """Return a schedule that goes on from a progress."""
         limits = BatchLimits(
@@ -431,7 +448,8 @@ class Core:
     async def _commit(self) -> None:
         await self.reaching(self._commit_once)
         self.log_answered()
-        self.verdicts.forget(self.schedule.low - self.limits.window_records)
+        for known in (self.verdicts, self.computations):
+            known.forget(self.schedule.low - self.limits.window_records)
 
     async def _commit_once(self) -> None:
         progress = self.schedule.progress

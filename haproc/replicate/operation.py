@@ -9,6 +9,7 @@ meaning. *Control* records say what became of operations and who applies them:
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
 - ``skip``, ``verify``, ``checksums``: see `haproc.replicate.checks`.
+- ``rows``, ``passed``: see `haproc.replicate.computed`.
 - ``join``, ``leave``, ``members``: see `haproc.replicate.roster`.
 
 **Versions.** A reader passes over headers that it does not know: so a new header is for what may
@@ -19,7 +20,8 @@ versions ever written are read; the bytes of each are kept in tests/golden.
 - ``operation.2`` has ``since``, see `haproc.replicate.window`. Without it an operation is written
   as version 1.
 - ``operation.3``: its id is its user's own, see `haproc.replicate.window`; it says what it rests on
-  and what it defines anew, see `haproc.replicate.definitions`.
+  and what it defines anew, see `haproc.replicate.definitions`; and where its query begins if its
+  rows are yet to be computed, see `haproc.replicate.computed`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from typing import Any, Final, TypeAlias
 from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate import roster
+from haproc.replicate import computed, roster
 from haproc.replicate.checks import (
     KINDS,
     Check,
@@ -42,6 +44,16 @@ from haproc.replicate.checks import (
     check_message,
     check_record,
 )
+from haproc.replicate.computed import (
+    Computed,
+    Passed,
+    QueryWrite,
+    Rows,
+    computed_message,
+    computed_record,
+)
+from haproc.replicate.failures import Failure as Failure
+from haproc.replicate.failures import failure_json, failure_of
 from haproc.replicate.roster import Roster
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
@@ -68,19 +80,6 @@ _SIDE_BY_SIDE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An application error: the deterministic outcome of an operation on a cluster."""
-
-    error_class: str
-    sqlstate: str
-    message: str
-
-    def same_as(self, other: Failure) -> bool:
-        """Whether two clusters met the same error (messages may name files or hosts)."""
-        return (self.error_class, self.sqlstate) == (other.error_class, other.sqlstate)
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
     """One write, the same for every cluster. ``created_ms`` is Unix time by its origin's clock."""
 
@@ -89,7 +88,7 @@ class Operation:
     kind: Kind
     origin: str
     fingerprint: str
-    write: SqlWrite | RowsWrite
+    write: SqlWrite | RowsWrite | QueryWrite
     settings: Settings = field(default_factory=Settings)
     user: str = "anonymous"
     reads: frozenset[str] = frozenset()
@@ -125,6 +124,11 @@ class Operation:
     def exclusive(self) -> bool:
         """Whether it runs with nothing beside it: its tables don't say all that it touches."""
         return self.synchronous or not self.tables_known or self.kind not in _SIDE_BY_SIDE
+
+    @property
+    def computed(self) -> bool:
+        """Whether it waits for its rows, which another record has."""
+        return isinstance(self.write, QueryWrite)
 
     @property
     def size_bytes(self) -> int:
@@ -182,17 +186,7 @@ class Filler:
     """A place in the log that means nothing, such as a part of a large record; never written."""
 
 
-Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check | Roster
-
-
-def _failure_json(failure: Failure | None) -> Json:
-    if failure is None:
-        return None
-    return [failure.error_class, failure.sqlstate, failure.message]
-
-
-def _failure(value: Any) -> Failure | None:
-    return None if value is None else Failure(*value)
+Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check | Roster | Computed
 
 
 def _operation_record(op: Operation) -> Record:
@@ -220,7 +214,7 @@ def _operation_record(op: Operation) -> Record:
     if op.since is not None:
         kind = OPERATION_2
         headers["since"] = [op.since, op.window]
-    if op.own_id:
+    if op.own_id or op.computed:
         kind = OPERATION_3
         headers["rests_on"] = None
         if op.analyzed_to is not None:
@@ -229,6 +223,8 @@ def _operation_record(op: Operation) -> Record:
     if isinstance(op.write, RowsWrite):
         headers["rows_table"] = op.write.table
         return Record(kind, op.id, headers, op.write.rows)
+    if isinstance(op.write, QueryWrite):
+        headers["query"] = [op.write.query_at, op.write.of_session]
     return Record(kind, op.id, headers, op.write.sql.encode())
 
 
@@ -251,7 +247,6 @@ def _operation(record: Record) -> Operation:
     h: Mapping[str, Any] = record.headers
     catalog, schema, time_zone, ansi, confs = h["settings"]
     insert = h.get("insert")
-    table = h.get("rows_table")
     since, window = h["since"] if record.kind != OPERATION_1 else (None, 0)
     own_id = record.kind == OPERATION_3
     analyzed_to, rests_on = _rests_on(h["rests_on"] if own_id else None)
@@ -262,9 +257,7 @@ def _operation(record: Record) -> Operation:
         kind=Kind(h["kind"]),
         origin=h["origin"],
         fingerprint=h["fingerprint"],
-        write=SqlWrite(record.payload.decode())
-        if table is None
-        else RowsWrite(table, record.payload),
+        write=_write(record),
         settings=Settings(catalog, schema, time_zone, ansi, tuple((k, v) for k, v in confs)),
         user=h["user"],
         reads=frozenset(h["reads"]),
@@ -281,6 +274,17 @@ def _operation(record: Record) -> Operation:
     )
 
 
+def _write(record: Record) -> SqlWrite | RowsWrite | QueryWrite:
+    h: Mapping[str, Any] = record.headers
+    if (table := h.get("rows_table")) is not None:
+        return RowsWrite(table, record.payload)
+    sql = record.payload.decode()
+    if record.kind == OPERATION_3 and (query := h.get("query")) is not None:
+        query_at, of_session = query
+        return QueryWrite(sql, query_at, of_session)
+    return SqlWrite(sql)
+
+
 def to_record(message: Message) -> Record:
     """Return the log record of a message."""
     match message:
@@ -295,7 +299,7 @@ def to_record(message: Message) -> Record:
                     "verdict": message.verdict.value,
                     "by": message.by,
                     "epoch": message.epoch,
-                    "failure": _failure_json(message.failure),
+                    "failure": failure_json(message.failure),
                 },
             )
         case FailureReport():
@@ -306,7 +310,7 @@ def to_record(message: Message) -> Record:
                     "offset": message.offset,
                     "cluster": message.cluster,
                     "epoch": message.epoch,
-                    "failure": _failure_json(message.failure),
+                    "failure": failure_json(message.failure),
                 },
             )
         case Claim():
@@ -317,6 +321,8 @@ def to_record(message: Message) -> Record:
             return check_record(message)
         case Roster():
             return roster.roster_record(message)
+        case Rows() | Passed():
+            return computed_record(message)
 
 
 def from_record(record: Record) -> Message | Filler:
@@ -329,7 +335,7 @@ def from_record(record: Record) -> Message | Filler:
             case "operation" | "operation.2" | "operation.3":
                 return _operation(record)
             case "decision":
-                failure = _failure(h["failure"])
+                failure = failure_of(h["failure"])
                 verdict = Verdict(h["verdict"])
                 return Decision(h["offset"], record.key, verdict, h["by"], h["epoch"], failure)
             case "outcome":
@@ -340,6 +346,8 @@ def from_record(record: Record) -> Message | Filler:
                 return check_message(record)
             case kind if kind in roster.KINDS:
                 return roster.roster_message(record)
+            case kind if kind in computed.KINDS:
+                return computed_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
     raise LogCorruptError(

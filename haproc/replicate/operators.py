@@ -97,6 +97,9 @@ class Operators:
             return Standing(Position.RUNNING, head=head)
         if blocked_by is not None:
             return Standing(Position.BLOCKED, blocked_by, head=head)
+        if each.uncomputed:
+            attempts, error = core.computations.trouble(offset)
+            return Standing(Position.UNCOMPUTED, None, None, attempts, error, head)
         return Standing(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
 
     def _standing_at(self, offset: int) -> Standing:
@@ -299,6 +302,8 @@ def _operation_json(op: Operation) -> dict[str, Json]:
     else:
         described["sql"] = op.write.sql[:SQL_CHARACTERS_MAX]
         described["sql_characters"] = len(op.write.sql)
+    if op.computed:
+        described["computed"] = True
     return described
 
 

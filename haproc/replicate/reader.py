@@ -12,11 +12,13 @@ from typing import TypeAlias
 
 from dmq import Entry, TrimmedError
 from haproc.replicate.checks import Check, Verify
+from haproc.replicate.computed import Computed, Passed, Rows
 from haproc.replicate.core import Core
 from haproc.replicate.definitions import records_needed
 from haproc.replicate.operation import (
     Claim,
     Decision,
+    Failure,
     FailureReport,
     Filler,
     Operation,
@@ -30,7 +32,7 @@ from haproc.replicate.window import Sighting, Window, WindowTooSmallError
 
 logger = logging.getLogger(__name__)
 
-Control: TypeAlias = Decision | FailureReport | Claim | Check | Roster | Filler
+Control: TypeAlias = Decision | Computed | FailureReport | Claim | Check | Roster | Filler
 """What is no operation."""
 
 WAIT_S = 30.0
@@ -56,12 +58,18 @@ class Reader:
         self._on_check = on_check
         self._on_roster = on_roster
         self._window = Window(core.limits.window_records)
-        self._ahead = 0
         self.unfinished: dict[int, Operation] = {}
         """Synchronous operations of this origin without a decision so far."""
 
     async def rebuild(self, low: int) -> None:
         """Read what is applied already: its request ids and outcomes, and what it defined."""
+        try:
+            await self._core.reaching(lambda: self._rebuild(low))
+        except TrimmedError:
+            await self._core.unless_replaced()
+            raise
+
+    async def _rebuild(self, low: int) -> None:
         core = self._core
         log_start = await core.log.start()
         start = max(log_start, low - records_needed(core.limits.window_records))
@@ -177,17 +185,18 @@ class Reader:
     async def _look_ahead(self) -> None:
         """Read on for control records only, until there is room again."""
         core = self._core
-        self._ahead = max(self._ahead, core.schedule.read_to)
-        entries = await core.log.read(self._ahead, records_max=4096)
+        position = core.heard_to
+        entries = await core.log.read(position, records_max=4096)
         for entry in entries:
             message = from_record(entry.record)
             if not isinstance(message, Operation):
                 self._control(entry.offset, message)
         if entries:
-            self._ahead = entries[-1].offset + 1
+            core.looked_ahead_to = entries[-1].offset + 1
             core.wake.set()
+            core.moved.set()
         else:
-            await core.log.wait(self._ahead, core.timeouts.retry_first_s)
+            await core.log.wait(position, core.timeouts.retry_first_s)
 
     def see(self, entry: Entry) -> None:
         """Take in one entry at its place in the order."""
@@ -206,7 +215,9 @@ class Reader:
         self._note_own(offset, message)
         if not core.schedule.add(offset, message):
             rejected = core.verdicts.get(offset) is Verdict.REJECT
-            core.board.resolve(offset, Outcome(Status.REJECTED) if rejected else DONE_BEFORE)
+            why = core.verdicts.failure(offset)
+            outcome = Outcome(Status.REJECTED, failure=why) if rejected else DONE_BEFORE
+            core.board.resolve(offset, outcome)
 
     def _note_own(self, offset: int, operation: Operation) -> None:
         own = operation.synchronous and operation.origin == self._core.me
@@ -218,6 +229,8 @@ class Reader:
         match message:
             case Decision():
                 self._decided(offset, message)
+            case Rows() | Passed():
+                self._computed(offset, message)
             case FailureReport() if (
                 message.cluster == core.me and message.epoch < core.schedule.born
             ):
@@ -260,12 +273,30 @@ class Reader:
         if core.claims.void(offset, decision.by, decision.epoch):
             logger.info("offset %d: a decision of a replaced process", offset)
             return
-        if not core.verdicts.see(decision.offset, decision.verdict):
+        self._settle(decision.offset, decision.verdict, decision.failure)
+
+    def _computed(self, place: int, message: Computed) -> None:
+        core, offset = self._core, message.offset
+        if core.claims.void(place, message.by, message.epoch):
+            logger.info("offset %d: rows of a replaced process", place)
+        elif isinstance(message, Passed):
+            core.computations.see_passed(place, message)
+        elif core.computations.see(place, message):
+            if message.failure is not None:
+                self._settle(offset, Verdict.REJECT, message.failure)
+            else:
+                core.schedule.provide(offset)
+        core.wake.set()
+        core.moved.set()
+
+    def _settle(self, offset: int, verdict: Verdict, failure: Failure | None) -> None:
+        """Note an operation's fate, if nothing has settled it before."""
+        core = self._core
+        if not core.verdicts.see(offset, verdict, failure):
             return
-        self.unfinished.pop(decision.offset, None)
-        core.schedule.decide(decision.offset, decision.verdict)
-        if decision.verdict is Verdict.REJECT:
-            outcome = Outcome(Status.REJECTED, failure=decision.failure)
-            core.board.resolve(decision.offset, outcome)
+        self.unfinished.pop(offset, None)
+        core.schedule.decide(offset, verdict)
+        if verdict is Verdict.REJECT:
+            core.board.resolve(offset, Outcome(Status.REJECTED, failure=failure))
         core.wake.set()
         core.moved.set()

@@ -26,6 +26,7 @@ from haproc.replicate.admission import Admission
 from haproc.replicate.applier import Applier
 from haproc.replicate.claims import Claims
 from haproc.replicate.comparison import Comparison
+from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
 from haproc.replicate.definitions import redefined_by
 from haproc.replicate.operation import Claim, Operation, to_record
@@ -35,6 +36,7 @@ from haproc.replicate.progress import Progress, from_cursor
 from haproc.replicate.reader import Reader
 from haproc.replicate.steps import Step
 from haproc.replicate.synchronous import Synchronous, describe
+from haproc.replicate.takeover import Takeover
 from haproc.replicate.verify import Verifier
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class Replica:
         self.core = core
         self._comparison = Comparison(core)
         self._synchronous = Synchronous(core)
+        self.computing = Computing(core)
         self._verifier = Verifier(core)
         self.operators = Operators(core, self._verifier)
         self.admission = Admission(core)
@@ -81,7 +84,12 @@ class Replica:
         )
         lanes = [core.engine.lane(i, core.still_mine) for i in range(core.limits.lanes)]
         self._applier = Applier(
-            core, lanes, self._synchronous, self._comparison.ran, self._verifier.at
+            core,
+            lanes,
+            self._synchronous,
+            self.computing,
+            self._comparison.ran,
+            self._verifier.at,
         )
         self._log_end = 0
         self._recovery_from: tuple[int, float] | None = None
@@ -116,7 +124,7 @@ class Replica:
         core.schedule = core.new_schedule(progress, doubtful_below)
         core.claims = Claims(progress.claims)
         await self.admission.restore(progress.roster)
-        await core.reaching(lambda: self._reader.rebuild(progress.low))
+        await self._reader.rebuild(progress.low)
         core.update(diverged=progress.diverged)
         core.spawn(self._reader.run())
         await self._fence()
@@ -124,7 +132,7 @@ class Replica:
         await self._restore(doubtful_below)
         core.update(started=True)
         core.spawn(self._applier.run())
-        core.spawn(self._synchronous.watch())
+        core.spawn(Takeover(core, self.computing).watch())
         core.spawn(self._catch_up())
         core.spawn(self._know_the_end())
         self._comparison.resume()

@@ -3,7 +3,8 @@
 Operations enter in log order. One may start when it conflicts with nothing unfinished before it:
 no table that one of the two writes is read or written by the other. *Exclusive* operations (DDL,
 unknown tables) run with nothing beside them. A synchronous operation that another cluster
-originated waits, and everything behind it, until its fate is known.
+originated waits, and everything behind it, until its fate is known. A *computed* one waits for its
+rows, and only what touches its tables waits with it.
 
 An operation goes through ``take`` (it runs), ``complete`` (it ran; `progress` says so) and
 ``release`` (that progress is durable; what conflicts with it may start). The order of the last two
@@ -26,6 +27,7 @@ from haproc.classify.model import Kind, OperationClass
 from haproc.engine.interface import RowsWrite, SqlWrite
 from haproc.membership.state import Divergence
 from haproc.replicate.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
+from haproc.replicate.computed import QueryWrite
 from haproc.replicate.operation import Operation, Verdict
 from haproc.replicate.progress import JUDGING_MAX, SPAN_MAX, Progress
 
@@ -60,19 +62,23 @@ class Unit:
     def version(self) -> int:
         return self.offsets[-1]
 
-    def write(self) -> SqlWrite | RowsWrite:
-        """Return the statement to run."""
+    def write(self) -> SqlWrite | RowsWrite | QueryWrite:
+        """Return the statement to run; what stands for a computed one is in the log."""
         return combine(self.operations)
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """An operation of the queue; ``undecided``: it waits for its origin's decision."""
+    """An operation of the queue.
+
+    ``undecided``: it waits for its origin's decision; ``uncomputed``: for its rows.
+    """
 
     offset: int
     op: Operation
     running: bool
     undecided: bool
+    uncomputed: bool = False
 
 
 class _State(Enum):
@@ -133,6 +139,8 @@ class Schedule:
         self._settled: set[str] = set()
         self._permitted: set[int] = set()
         self._verdicts: dict[int, Verdict] = {}
+        self._provided: set[int] = set()
+        self._uncomputed = 0
         self._singles: set[int] = set()
         self._bytes = 0
         known = [progress.low, *(offset + 1 for offset in progress.done)]
@@ -156,6 +164,7 @@ class Schedule:
             return False
         self._tasks[offset] = _Task(offset, op, batch_key(op), single=offset in self._singles)
         self._bytes += op.size_bytes
+        self._uncomputed += op.computed
         return True
 
     def passed(self, offset: int) -> None:
@@ -175,6 +184,10 @@ class Schedule:
             self._drop(task)
             return True
         return False
+
+    def provide(self, offset: int) -> None:
+        """Note that the rows of a computed operation are in the log: it may run."""
+        self._provided.add(offset)
 
     def permit(self, offset: int) -> None:
         """Let a synchronous operation run before its decision: its origin asked for it."""
@@ -206,6 +219,7 @@ class Schedule:
     def _drop(self, task: _Task) -> None:
         del self._tasks[task.offset]
         self._bytes -= task.op.size_bytes
+        self._uncomputed -= task.op.computed
         self._done.add(task.offset)
         self.finished += 1
         self._forget_intent(task.offset)
@@ -220,28 +234,57 @@ class Schedule:
     def take(self, lanes_free: int) -> list[Unit]:
         """Return units to start now, at most ``lanes_free``; they count as running from here."""
         units: list[Unit] = []
-        busy = _Busy()
         tasks = list(self._tasks.values())
-        # From the first that is not released: the stored progress may not say more than that.
-        farthest = (tasks[0].offset if tasks else self._read_to) + SPAN_MAX
-        for position, task in enumerate(tasks):
-            if len(units) == lanes_free or task.offset >= farthest:
+        for position, task in self._in_turn(tasks):
+            if len(units) == lanes_free:
                 break
+            if not self._may_run(task):
+                continue
             if task.op.exclusive:
-                idle = position == 0 and task.state is _State.WAITING and not self.held
-                if idle and self._may_run(task):
-                    intent = Intent.NONE if task.op is MARKER else Intent.ALONE
-                    units.append(self._start([task], intent))
-                break
-            if task.state is _State.WAITING and not busy.conflicts(task.op):
-                unit = self._begin(task, tasks[position:], farthest)
-                if unit is not None:
-                    units.append(unit)
-            busy.add(task.op)
+                intent = Intent.NONE if task.op is MARKER else Intent.ALONE
+                units += [] if self.held else [self._start([task], intent)]
+                continue
+            unit = self._begin(task, tasks[position:], self._farthest(tasks))
+            if unit is not None:
+                units.append(unit)
         return units
 
+    def uncomputed(self) -> list[tuple[int, Operation]]:
+        """Return the operations whose turn has come and whose rows are not there.
+
+        Everything that they might see is applied here, and nothing after it.
+        """
+        if not self._uncomputed:
+            return []
+        tasks = list(self._tasks.values())
+        return [(t.offset, t.op) for _, t in self._in_turn(tasks) if self._lacks_rows(t)]
+
+    def _in_turn(self, tasks: Sequence[_Task]) -> Iterator[tuple[int, _Task]]:
+        """Yield what waits and conflicts with nothing unfinished before it, and its position."""
+        busy, farthest = _Busy(), self._farthest(tasks)
+        for position, task in enumerate(tasks):
+            if task.offset >= farthest:
+                return
+            if task.op.exclusive:
+                if position == 0 and task.state is _State.WAITING:
+                    yield position, task
+                return
+            if task.state is _State.WAITING and not busy.conflicts(task.op):
+                yield position, task
+            busy.add(task.op)
+
+    def _farthest(self, tasks: Sequence[_Task]) -> int:
+        # From the first that is not released: the stored progress may not say more than that.
+        return (tasks[0].offset if tasks else self._read_to) + SPAN_MAX
+
     def _may_run(self, task: _Task) -> bool:
-        return (
+        return not self._lacks_rows(task) and not self._lacks_decision(task)
+
+    def _lacks_rows(self, task: _Task) -> bool:
+        return task.op.computed and task.offset not in self._provided
+
+    def _lacks_decision(self, task: _Task) -> bool:
+        return not (
             not task.op.synchronous
             or task.op.origin == self._me
             or task.offset in self._permitted
@@ -313,6 +356,7 @@ class Schedule:
             task = self._tasks.pop(offset)
             assert task.state is _State.COMPLETE
             self._bytes -= op.size_bytes
+            self._uncomputed -= op.computed
             self._settled |= op.writes
             self._permitted.discard(offset)
 
@@ -395,8 +439,9 @@ class Schedule:
         """Yield what is not finished, in order."""
         for offset, task in self._tasks.items():
             running = task.state in (_State.RUNNING, _State.COMPLETE)
-            undecided = task.op.exclusive and not self._may_run(task)
-            yield Unfinished(offset, task.op, running, undecided)
+            uncomputed = self._lacks_rows(task)
+            undecided = not uncomputed and self._lacks_decision(task)
+            yield Unfinished(offset, task.op, running, undecided, uncomputed)
 
     @property
     def pending(self) -> int:
@@ -415,6 +460,7 @@ class Schedule:
         self._done = {offset for offset in self._done if offset >= low}
         self._verdicts = {o: verdict for o, verdict in self._verdicts.items() if o >= low}
         self._singles = {offset for offset in self._singles if offset >= low}
+        self._provided = {offset for offset in self._provided if offset >= low}
         units = {
             id(task.unit): task.unit
             for task in self._tasks.values()
@@ -441,8 +487,8 @@ class Schedule:
     def undecided(self) -> tuple[int, Operation] | None:
         """Return the synchronous operation that everything waits for, if there is one."""
         for offset, task in self._tasks.items():
-            waits = task.state is _State.WAITING and task.op.exclusive and not self._may_run(task)
-            return (offset, task.op) if waits else None
+            waits = task.state is _State.WAITING and not self._lacks_rows(task)
+            return (offset, task.op) if waits and self._lacks_decision(task) else None
         return None
 
     def doubtful_tables(self) -> frozenset[str]:

@@ -25,6 +25,8 @@ class Position(StrEnum):
     """It waits for an earlier one that touches the same tables."""
     UNDECIDED = "waiting for decision"
     """Its origin tries it first."""
+    UNCOMPUTED = "waiting for its rows"
+    """The cluster that runs its query has not put the rows into the log."""
     FAILING = "failing"
     """It failed and is tried again."""
     STUCK = "stuck"
@@ -63,6 +65,8 @@ _PATIENCE: Final = {
     Position.BLOCKED: "it waits for the operation that blocks it; look at that one",
     Position.UNDECIDED: "it waits for its origin's decision; if the origin stays silent, another "
     "cluster decides",
+    Position.UNCOMPUTED: "it waits for the rows that its query gives; if the cluster that runs it "
+    "stays silent or cannot, another one does, and if none can, it is rejected everywhere",
     Position.DONE: "it is done here",
 }
 

@@ -27,6 +27,12 @@ class Step(StrEnum):
     FANOUT_AFTER = "fanout.after"
     """A peer has answered; the decision is not in the log."""
     DECISION_AFTER = "decision.after"
+    ROWS_BEFORE = "rows.before"
+    """An operation's turn has come, its query has not started."""
+    ROWS_COMPUTED = "rows.computed"
+    """Its query has given its rows, the log does not have them."""
+    ROWS_AFTER = "rows.after"
+    """The log has them; nobody has applied them."""
 
 
 Trace: TypeAlias = Callable[[Step], Awaitable[None]]

@@ -3,7 +3,7 @@
 The origin runs the operation when its turn comes. An application error there is a *reject* in the
 log, and no other cluster runs it. Success takes it to each available peer in ring order, and a
 *commit* in the log releases it for the rest. A peer that waits for an origin gone silent appends
-the commit itself. The first decision in the log counts for all, the origin included.
+the commit itself (`takeover`). The first decision in the log counts for all, the origin included.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TypeAlias
 from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.state import PROGRESSING, State
+from haproc.membership.state import State
 from haproc.replicate.core import Core
+from haproc.replicate.liveness import progressing
 from haproc.replicate.operation import Operation, Verdict
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.steps import Step
@@ -96,11 +97,11 @@ class Synchronous:
             core.peers.apply_now(peer, offset, operation_id, core.timeouts.fanout_s)
         )
         try:
-            if not await self._alive(peer):
+            if not await progressing(core, peer):
                 return QUEUED
             while not call.done():
                 await asyncio.wait([call], timeout=core.timeouts.peer_s)
-                if not call.done() and not await self._alive(peer):
+                if not call.done() and not await progressing(core, peer):
                     return QUEUED
             return _words(call.result())
         except PeerUnavailableError:
@@ -108,40 +109,6 @@ class Synchronous:
         finally:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
-
-    async def _alive(self, peer: str) -> bool:
-        """Whether a peer will run its operations; asked directly, unless it is long known dead."""
-        if self._core.peers.given_up(peer):
-            return False
-        try:
-            status = await self._core.peers.status(peer, self._core.timeouts.peer_s)
-        except PeerUnavailableError:
-            return False
-        finishing = bool(status.get("drained") and status.get("applying"))
-        return status.get("state") in PROGRESSING or finishing
-
-    async def watch(self) -> None:
-        """Decide what a silent origin left undecided; runs until cancelled."""
-        core = self._core
-        interval_s = core.timeouts.takeover_s / 4
-        silent: tuple[int, float] | None = None
-        while True:
-            await asyncio.sleep(interval_s)
-            waiting = core.schedule.undecided()
-            if waiting is None or core.state is State.STOPPED:
-                silent = None
-                continue
-            offset, op = waiting
-            if op.origin == core.me or await self._alive(op.origin):
-                silent = None
-                continue
-            now = asyncio.get_running_loop().time()
-            if silent is None or silent[0] != offset:
-                silent = (offset, now)
-            elif now - silent[1] >= core.timeouts.takeover_s:
-                logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
-                await core.decide(offset, op.id, Verdict.COMMIT)
-                silent = None
 
     async def apply_now(
         self, offset: int, operation_id: str, timeout_s: float

@@ -4,8 +4,8 @@ In this order, for every door and every kind of write:
 
 1. *Is it known?* Whatever else is to be said of a request, an operation of its user and id in the
    log comes first: the answer is that operation's outcome, whatever the tables are like by now.
-2. *Make it*: whatever is looked up for it (columns, views, the analysis, the rows of a query) is
-   looked up where this cluster is, which is cheap. If that fails for good, it may only be because
+2. *Make it*: whatever is looked up for it (columns, views, the analysis) is looked up where this
+   cluster is, which is cheap. If that fails for good, it may only be because
    this cluster lags. So it waits until everything is applied that the log held at that moment, and
    looks again: for the id, and at the tables. Only then a failure is final.
 3. *Append it.* If it turns out to be stale (`haproc.replicate.definitions`), it is made again.
@@ -125,14 +125,6 @@ class Attempts:
         far = reach(self._core.limits.window_records) // 2
         await self._replica.applied(self._replica.log_end - far)
         return self._core.schedule.low
-
-    async def latest(self) -> None:
-        """Wait until everything is applied here that the log holds at this moment."""
-        try:
-            end = await self._log_end.read()
-        except LogError as error:
-            raise _log_away(error, WriteOutcome.NOT_SENT) from error
-        await self._replica.applied(end)
 
     async def _end_after(self, asked: Asked, refusal: RequestError) -> int:
         """Return an end that the log had after the request came."""

@@ -20,13 +20,12 @@ from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
+from haproc.replicate.computed import QueryWrite
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Known, Outcome, Status
 from haproc.replicate.replica import Attempt, Replica, now_ms
 from haproc.replicate.synchronous import QUEUED
-from haproc.route.analysis import Analysis
 from haproc.route.attempts import Attempts
-from haproc.route.materialise import materialise
 from haproc.route.model import (
     Answer,
     FailureKind,
@@ -47,8 +46,7 @@ from haproc.route.sessions import (
     settings_after,
     unknown,
 )
-from haproc.route.views import changes_temporary, rows_of, temporary_views
-from haproc.witness.judge import Verdict
+from haproc.route.views import Views, changes_temporary, last_part, rows_of, temporary_views
 
 SHARED_SESSIONS_MAX = 64
 """Spark sessions kept for requests without a session of their own, one per catalog and schema."""
@@ -78,10 +76,7 @@ class RingService:
         self._fanout_parallel = fanout_parallel
         self._reads = reads
         self._attempts = Attempts(replica)
-        core = self._core
-        self._analysis = Analysis(
-            engine, lambda: core.exclusive_applied, self._now, core.timeouts.statement_s
-        )
+        self._views = Views()
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
         self.sessions = Sessions(engine.session, defaults, self._core.limits.sessions_max)
 
@@ -101,6 +96,8 @@ class RingService:
     async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
+        if self._core.board.find((request.user, request.id)) is not None:
+            self._lend(request)
         known = await self._attempts.known(request)
         if known is None:
             try:
@@ -112,6 +109,13 @@ class RingService:
             return self._answer(known), self._concern_again(request, known)
         concern = self._concern(request, statement)
         return await self._run(request, statement, settings, session, since), concern
+
+    def _lend(self, request: Request) -> None:
+        """Let a write that rests on the client's session be computed in it, also by a retry."""
+        with suppress(RequestError):  # whoever needs the session says that it is not known
+            session = self._session_of(request)
+            if session is not None and session.holds_temporaries:
+                self._replica.computing.lend((request.user, request.id), session.spark)
 
     def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Statement]:
         """Return the request's session, the settings it runs under, and what its statement is."""
@@ -275,13 +279,10 @@ class RingService:
     ) -> Answer:
         try:
             spark = await self._spark_session(settings, session)
-            await self._analysis.confirm_query(statement, spark)
             stream = await spark.query(statement.sql, timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
-        except RefusedError as error:
-            raise _refused(error) from error
         # Its tables were read as they stood before its first piece came.
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
@@ -304,14 +305,11 @@ class RingService:
         """Run a session statement and learn what the session is like afterwards."""
         timeout_s = self._core.timeouts.statement_s
         try:
-            await self._analysis.confirm_session_statement(statement, session.spark)
             stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
             chunks = [chunk.data async for chunk in stream]
             found = await session.spark.settings()
         except EngineError as error:
             raise self._failed(error, WriteOutcome.REJECTED, session) from error
-        except RefusedError as error:
-            raise _refused(error) from error
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         session.settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
@@ -365,14 +363,13 @@ class RingService:
         since: int,
     ) -> Answer:
         self._assurance.check(self._concern(request, statement), (request.user, request.id))
-        affected: int | None = None
 
         async def make() -> Operation:
-            nonlocal affected
-            operation, affected = await self._made(request, statement, settings, session)
+            self._lend(request)
+            operation = await self._made(request, statement, settings, session)
             return replace(operation, since=since)
 
-        return self._answer(await self._attempts.write(request, make), affected)
+        return self._answer(await self._attempts.write(request, make))
 
     async def _made(
         self,
@@ -380,45 +377,36 @@ class RingService:
         statement: Statement,
         settings: Settings,
         session: ClientSession | None,
-    ) -> tuple[Operation, int | None]:
-        """Return the statement as an operation, and how many rows it adds where Spark won't say."""
-        text, affected = statement.sql, None
-        analyzed_to = None if statement.insert else await self._attempts.ground()
+    ) -> Operation:
+        """Return the statement as an operation."""
+        rests_on = _rests_on(statement)
+        analyzed_to = await self._attempts.ground() if rests_on else None
         try:
-            pinned, verdict = await self._pinned(request, statement, settings, session)
-            text = pinned.sql
-            if pinned.treatment is Treatment.MATERIALISE:
-                await self._attempts.latest()
-                spark = await self._spark_session(settings, session)
-                text, affected = await materialise(
-                    pinned, spark, self._core.limits, request.timeout_s
-                )
+            pinned = await self._pinned(request, statement, settings, session)
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
         except RefusedError as error:
             raise _refused(error) from error
-        if text != statement.sql:
-            statement = self._classify(text, settings, request.user, statement.operation_class)
-        # Rows rest on nothing.
-        rests_on = _rests_on(statement, verdict) if affected is None else frozenset()
-        operation = Operation(
+        if pinned.sql != statement.sql:
+            override = statement.operation_class
+            statement = self._classify(pinned.sql, settings, request.user, override)
+        return Operation(
             id=request.id,
             operation_class=self._class_of(request, statement),
             kind=statement.kind,
             origin=self._core.me,
             fingerprint=request.fingerprint,
-            write=SqlWrite(statement.sql),
+            write=_as_written(pinned, session),
             settings=settings,
             user=request.user,
-            reads=statement.reads | verdict.reads,
+            reads=statement.reads,
             writes=statement.writes,
-            tables_known=statement.tables_known,
+            tables_known=statement.tables_known and not pinned.hides_tables,
             insert=statement.insert,
             created_ms=now_ms(),
-            analyzed_to=analyzed_to if rests_on else None,
+            analyzed_to=analyzed_to,
             rests_on=rests_on,
         )
-        return operation, affected
 
     def _class_of(self, request: Request, statement: Statement) -> OperationClass:
         if statement.operation_class is not OperationClass.SYNCHRONOUS:
@@ -434,8 +422,7 @@ class RingService:
         statement: Statement,
         settings: Settings,
         session: ClientSession | None,
-    ) -> tuple[Pinned, Verdict]:
-        """Return the statement made the same everywhere, and what Spark's analysis said of it."""
+    ) -> Pinned:
         moment = Moment(
             now=datetime.now(UTC),
             random=secrets.randbits(64),
@@ -444,16 +431,30 @@ class RingService:
             catalog=settings.catalog,
             schema=settings.schema,
         )
-        pinned = pin(statement, moment)
-        if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
+        opaque = await self._opaque(statement, settings, session)
+        pinned = pin(statement, moment, opaque_reads=opaque)
+        if pinned.treatment is Treatment.REFUSE:
             raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
-        verdict = await self._analysis.verdict(statement, pinned, settings, session)
-        if verdict.treatment is Treatment.REFUSE:
-            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(verdict.reasons), verdict.hint)
-        return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
+        return pinned
 
-    def _answer(self, attempt: Attempt, rows: int | None = None) -> Answer:
-        """Return what the client is told; ``rows``: how many were added where Spark won't say."""
+    async def _opaque(
+        self, statement: Statement, settings: Settings, session: ClientSession | None
+    ) -> frozenset[str]:
+        """Return which of the tables read are views, permanent or the session's own."""
+        if not statement.reads or statement.insert is not None:
+            return frozenset()
+        timeout_s = self._core.timeouts.statement_s
+        spark = await self._spark_session(settings, session)
+        epoch = self._core.exclusive_applied
+        opaque = await self._views.among(statement.reads, spark, epoch, timeout_s)
+        if session is not None and session.holds_temporaries:
+            names = await self._temporary_views(session)
+            reads = statement.reads & statement.bare
+            opaque |= {table for table in reads if last_part(table) in names}
+        return opaque
+
+    def _answer(self, attempt: Attempt) -> Answer:
+        """Return what the client is told."""
         operation, offset, outcome = attempt.operation, attempt.offset, attempt.outcome
         if outcome.status is not Status.APPLIED:
             raise _rejected(outcome, offset)
@@ -469,8 +470,10 @@ class RingService:
         affected = applied.affected_rows
         if affected is None and isinstance(operation.write, RowsWrite):
             affected = rows_in(operation.write.rows)
-        elif affected is None:
-            affected = operation.insert.rows if operation.insert is not None else rows
+        elif affected is None and operation.insert is not None:
+            affected = operation.insert.rows
+        elif affected is None and (found := self._core.computations.found(offset)) is not None:
+            affected = found.count
         return Answer(report, Collected(applied.chunks), affected_rows=affected)
 
     def _concern(self, request: Request | RowsRequest, statement: Statement | None) -> WriteConcern:
@@ -560,8 +563,8 @@ class RingService:
         return asyncio.get_running_loop().time()
 
 
-def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
-    """Return the tables, views and functions that decide how the statement is replicated.
+def _rests_on(statement: Statement) -> frozenset[str]:
+    """Return the tables whose nature decides how the statement is replicated.
 
     Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds
     out first.
@@ -569,8 +572,17 @@ def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
     if statement.insert is not None:
         return frozenset()
     asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
-    named = verdict.rests_on | statement.reads | statement.writes
-    return named if asynchronous else named - statement.writes
+    return statement.reads | (statement.writes if asynchronous else frozenset())
+
+
+def _as_written(pinned: Pinned, session: ClientSession | None) -> SqlWrite | QueryWrite:
+    """Return what a pinned statement is in the log."""
+    if pinned.treatment is not Treatment.MATERIALISE:
+        return SqlWrite(pinned.sql)
+    source = pinned.source
+    assert source is not None
+    of_session = session is not None and session.holds_temporaries
+    return QueryWrite(source.head + source.query, len(source.head), of_session)
 
 
 def _refused(error: RefusedError) -> RequestError:

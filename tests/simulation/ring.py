@@ -156,7 +156,7 @@ class Life:
         core = Core(
             ring.identity(node.name, f"{node.name}{incarnation}"),
             SimLog(ring, self),
-            SimEngine(node.spark, self.check),  # type: ignore[arg-type]  # has no sessions
+            SimEngine(node.spark, self.check),  # type: ignore[arg-type]  # has not all of it
             SimPeers(ring, self),
             ring.limits,
             TIMEOUTS,

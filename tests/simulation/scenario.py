@@ -3,7 +3,7 @@
 Workloads: *set* (unique ids into one table: an id that is missing was lost, one that stands twice
 was doubled), *register* (each update appends its id to a key's history: order, loss and doubling
 show), *copy* (INSERT … SELECT from one table into another: the order across tables shows), and DDL
-now and then.
+now and then. What writes computed rows is in `computed`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from haproc.engine.interface import SqlWrite
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
 from haproc.route.model import FailureKind, Outcome, RequestError
+from tests.simulation import computed
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Refused, Ring
 from tests.simulation.violations import Problem, Violation
@@ -29,6 +30,7 @@ SETUP = (
     "CREATE TABLE ids (id)",
     "CREATE TABLE registers (k, history CHECK (length(history) < 100000))",
     "CREATE TABLE copies (n)",
+    *computed.SETUP,
 )
 KEYS = 3
 TOO_LATE = "HAPROC_RETRY_TOO_LATE"
@@ -58,6 +60,7 @@ class Report:
     drains: int = 0
     too_late: int = 0
     trimmed: int = 0
+    stale: int = 0
     steps: dict[str, int] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
 
@@ -111,6 +114,15 @@ def build(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
             return operation(op_id, Kind.CREATE_TABLE, f"CREATE TABLE d{rng_value % 4} (x)", origin)
         case "drop":
             return operation(op_id, Kind.DROP_TABLE, f"DROP TABLE d{rng_value % 4}", origin)
+        case "gather":
+            return computed.gather(op_id, origin)
+        case "tally":
+            return computed.tally(op_id, origin)
+        case "make":
+            return computed.make(op_id, origin, f"m{rng_value % computed.TABLES}")
+        case "unmake":
+            sql = f"DROP TABLE m{rng_value % computed.TABLES}"
+            return operation(op_id, Kind.DROP_TABLE, sql, origin)
     raise AssertionError(what)
 
 
@@ -124,10 +136,19 @@ class Scenario:
     mix: tuple[str, ...] = MIX
 
     def __init__(
-        self, seed: int, writes_per_client: int = 12, clients: int = 4, window_records: int = 0
+        self,
+        seed: int,
+        writes_per_client: int = 12,
+        clients: int = 4,
+        window_records: int = 0,
+        computing: int = 0,
     ) -> None:
-        """``window_records``: a window so short that retries fall out of it; some come late."""
+        """``window_records``: a window so short that retries fall out of it; some come late.
+
+        ``computing``: most writes are such whose rows are computed.
+        """
         self.seed = seed
+        self.mix = computed.MIX if computing else MIX
         self.late = window_records > 0
         # Short enough that the log is trimmed again and again.
         window = window_records or random.Random(f"{seed}/window").choice((48, 64, 5000))
@@ -366,6 +387,8 @@ class Scenario:
             if self.state(name).split()[0] != "READY":
                 self.lasting(report, f"{name} is {self.state(name)}", self.state(name))
             self.check_one(name, dumps[name], report)
+            offsets = computed.first_offsets(self.ring.store.everything)
+            report.problems += computed.check(name, dumps[name], offsets, self.attempts)
             for life in self.ring.nodes[name].replaced:
                 state = life.replica.core.state
                 report.wrong(Violation.NOT_ENDED, f"a replaced process of {name} is {state}")
@@ -395,12 +418,7 @@ class Scenario:
             if attempt.what not in ("set", "register"):
                 continue
             count = (ids if attempt.what == "set" else updates)[attempt.id]
-            if count > 1:
-                report.wrong(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
-            if attempt.acknowledged and count == 0:
-                report.wrong(Violation.LOST, f"{attempt.id} was acknowledged, and is not on {name}")
-            if attempt.acknowledged is False and count:
-                report.wrong(Violation.REJECTED, f"{attempt.id} was rejected, and is on {name}")
+            report.problems += computed.of_attempt(name, attempt, count)
         ended = {a.id: a for a in self.attempts if a.acknowledged}
         for history in histories:
             known = [ended[op_id] for op_id in history if op_id in ended]

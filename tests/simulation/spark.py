@@ -25,6 +25,7 @@ from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import SESSION_CHANGED
 from tests.simulation.connect import SimChannel
+from tests.simulation.queries import SimReading, plain
 
 _TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
 _STATES = (
@@ -62,6 +63,8 @@ class SimSpark:
         self.environment_error_rate = 0.0
         self.statement_s = 0.0
         """What each statement takes beside the little that it always does."""
+        self.query_s = 0.0
+        """The same for queries."""
         self.refuses: set[str] = set()
         """Statements that meet an application error here."""
         self.poison: set[str] = set()
@@ -76,6 +79,7 @@ class SimSpark:
         """Called with the cluster's name and the statement whenever one commits."""
         self._rng = rng
         self._disk = sqlite3.connect(":memory:", isolation_level=None)
+        self._disk.create_function("chance", 0, lambda: rng.randrange(1 << 40))
         self._life = 0
         self._versions: dict[str, int] = {}
         self._marks: dict[str, int] = {}
@@ -247,20 +251,40 @@ class SimSpark:
         self._check(life)
         return Applied(affected_rows=rows)
 
+    async def read(self, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
+        """Run a query; it sees the tables as they are at one moment while it runs."""
+        self._check()
+        life = self._life
+        await asyncio.sleep(self.query_s + self._rng.expovariate(5))
+        self._check(life)
+        poisoned = sql in self.poison or (self.poison_word and self.poison_word in sql)
+        if poisoned or self._rng.random() < self.environment_error_rate:
+            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+        try:
+            cursor = self._disk.execute(sql)
+            found = [each[0] for each in cursor.description], cursor.fetchall()
+        except sqlite3.Error as error:
+            raise _application_error(error) from error
+        await asyncio.sleep(self._rng.expovariate(20))
+        self._check(life)
+        return found
+
     def _commit(self, sql: str) -> int:
         if sql in self.refuses:
             raise EngineError(
                 ErrorKind.APPLICATION, "refused", error_class="REFUSED_HERE", sqlstate="42501"
             )
         try:
-            rows = self._disk.execute(sql).rowcount
+            rows = self._disk.execute(plain(sql)).rowcount
         except sqlite3.Error as error:
-            state = next((s for text, s in _STATES if text in str(error)), "42000")
-            raise EngineError(
-                ErrorKind.APPLICATION, str(error), error_class="SIM", sqlstate=state
-            ) from error
+            raise _application_error(error) from error
         self.on_commit(self.name, sql)
         return rows
+
+
+def _application_error(error: sqlite3.Error) -> EngineError:
+    state = next((s for text, s in _STATES if text in str(error)), "42000")
+    return EngineError(ErrorKind.APPLICATION, str(error), error_class="SIM", sqlstate=state)
 
 
 def _lost(what: str) -> EngineError:
@@ -316,6 +340,9 @@ class SimEngine:
                 applied_bytes_max=1024,
             )
         return self._lanes[index]
+
+    def session(self, key: str) -> SimReading:
+        return SimReading(self._spark, self._check)
 
     async def _defaults(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         return dict.fromkeys(keys)

@@ -28,7 +28,9 @@ class Violation(StrEnum):
     NOT_READY = "a cluster does not come back"
     UNVERIFIED = "the ring's own verification found its clusters different"
     NOT_ENDED = "a process that was replaced goes on"
+    MISPLACED = "computed rows show something else than what stands before them in the order"
     STALE = "a read does not show what it must"
+    OVERTAKEN = "applied, though what it rests on had been defined anew"
     UNFULFILLED = "acknowledged before its concern was met"
     CRASHED = "a task died, or the run itself: no promise, but a bug"
 

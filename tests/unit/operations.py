@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings, SqlWrite
+from haproc.replicate.computed import QueryWrite
 from haproc.replicate.operation import Operation
 
 ASYNCHRONOUS = OperationClass.ASYNCHRONOUS
@@ -51,6 +54,13 @@ def copy(op_id: str, source: str, target: str) -> Operation:
         reads=frozenset({source}),
         writes=frozenset({target}),
     )
+
+
+def computed(op_id: str, source: str, target: str, *, origin: str = "a") -> Operation:
+    """The same with a query whose rows are yet to be computed."""
+    head = f"INSERT INTO {target} "
+    write = QueryWrite(f"{head}SELECT uuid() FROM {source}", len(head))
+    return replace(copy(op_id, source, target), origin=origin, write=write)
 
 
 def unknown_tables(op_id: str) -> Operation:

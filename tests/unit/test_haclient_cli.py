@@ -125,6 +125,28 @@ def test_sql_failover_is_shown(
         other.close()
 
 
+def test_sql_failover_that_repeats_is_told_once_for_each_statement(capsys: Capture) -> None:
+    server = "http://host.invalid:1"
+    given = ["sql", "--wait", "1", "--server", server, "--keep-going", "SELECT 1; SELECT 2"]
+    assert cli.main(given) == cli.EXIT_UNAVAILABLE
+    told = [line for line in capsys.readouterr().err.splitlines() if "failover" in line]
+    assert len(told) == 2 and all(f"{server} asked again" in line for line in told)
+
+
+def test_prompt_helps_and_sends_no_command_of_its_own(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        keys.send_text("\\help\rhelp;\r\\x\rquit ;\r")
+        assert cli.main(["sql"]) == 0
+    assert server.seen == []
+    assert capsys.readouterr().err.count(cli.HELP) == 3
+
+
 def test_sql_exit_codes_tell_what_became_of_it(server: Server, capsys: Capture) -> None:
     server.script.append(failing(503, "availability", "X", outcome="UNKNOWN"))
     assert cli.main(["sql", "--wait", "0", "INSERT"]) == cli.EXIT_UNKNOWN

@@ -161,6 +161,26 @@ async def test_executemany_of_a_row_insert_is_one_operation(
     assert [row[0]["value"] for row in servers[0].seen[0]["parameter_rows"]] == ["1", "2", "3"]
 
 
+async def test_executemany_of_rows_that_the_server_does_not_count_counts_them(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].script.append(answering(pa.table({}), {"affected_rows": None}))
+    cursor = connect(servers).cursor()
+    await settle(cursor.executemany("INSERT INTO t VALUES (?)", [[n] for n in range(10_000)]))
+    assert cursor.rowcount == 10_000
+
+
+async def test_nextset_gives_the_result_up_for_there_is_no_other(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].script.append(answering(pa.table({"n": [1]})))
+    cursor = connect(servers).cursor()
+    await settle(cursor.execute("SELECT 1"))
+    assert await settle(cursor.nextset()) is None
+    with pytest.raises(haclient.ProgrammingError):
+        await settle(cursor.nextset())
+
+
 async def test_executemany_of_another_statement_derives_request_ids(
     connect: Open, servers: list[Server]
 ) -> None:

@@ -140,7 +140,15 @@ def test_module_follows_pep_249() -> None:
     for name in ["close", "commit", "rollback", "cursor"]:
         assert callable(getattr(haclient.Connection, name))
     fetching = ["fetchone", "fetchmany", "fetchall"]
-    for name in ["close", "execute", "executemany", *fetching, "setinputsizes", "setoutputsize"]:
+    for name in [
+        "close",
+        "execute",
+        "executemany",
+        *fetching,
+        "setinputsizes",
+        "setoutputsize",
+        "nextset",
+    ]:
         assert callable(getattr(haclient.Cursor, name))
     assert haclient.Binary(b"x") == b"x"
     assert haclient.TimestampFromTicks(0).date() == haclient.DateFromTicks(0)

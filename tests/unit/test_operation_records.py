@@ -21,6 +21,7 @@ from haproc.config.model import Address
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
 from haproc.membership.roster import Member
 from haproc.replicate.checks import Checksums, Skip, Verify
+from haproc.replicate.computed import Passed, QueryWrite, Rows
 from haproc.replicate.operation import (
     SYNCHRONOUS,
     Claim,
@@ -92,6 +93,17 @@ MESSAGES: dict[str, Message] = {
         analyzed_to=0,
         redefines=frozenset({"main.air.flüge"}),
     ),
+    "operation_computed": replace(
+        INSERT,
+        write=QueryWrite("INSERT INTO flüge SELECT 'Zürich 😀', uuid()", 18, of_session=True),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "rows": Rows(41, ID, "b", 12, "INSERT INTO flüge VALUES (1, 'Zürich 😀')", 1),
+    "rows_failure": Rows(41, ID, "b", 12, failure=FAILURE),
+    "passed": Passed(41, ID, "b", 12, FAILURE),
     "decision_commit": Decision(41, ID, Verdict.COMMIT, "b", 12),
     "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
     "outcome": FailureReport(2**53 + 1, "c", 3, FAILURE),
@@ -111,6 +123,7 @@ VERSIONS = {
     "operation_own_id": "v3",
     "operation_rests_on": "v3",
     "operation_redefines": "v3",
+    "operation_computed": "v3",
 }
 """Those that are not of version 1."""
 NO_MESSAGES = {"record.bin", "log.db.xz", "log_tables.json"}
@@ -258,7 +271,7 @@ def test_from_record_unknown_kind_says_to_upgrade() -> None:
 @pytest.mark.parametrize("name", [*MESSAGES, "operation_rows"])
 def test_from_record_missing_header_is_corrupt(name: str) -> None:
     record = decode(golden(name))
-    for header in record.headers.keys() - {"insert", "rows_table"}:
+    for header in record.headers.keys() - {"insert", "rows_table", "query"}:
         headers = {key: value for key, value in record.headers.items() if key != header}
         with pytest.raises(LogCorruptError, match=f"a {record.kind} record cannot be read"):
             from_record(replace(record, headers=headers))

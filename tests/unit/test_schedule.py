@@ -2,23 +2,26 @@
 
 Docs: docs/design.md, "Applying". Operations are named by one letter for the table they touch and
 an optional prefix: ``i`` insert, ``u`` update, ``>`` copy from one table into another, ``!``
-unknown tables, ``D`` DDL of this cluster, ``d`` DDL of another cluster.
+unknown tables, ``D`` DDL of this cluster, ``d`` DDL of another cluster, ``?`` in front of a copy:
+its rows are yet to be computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 import pytest
 
+from haproc.classify.model import OperationClass
 from haproc.engine.interface import SqlWrite
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.operation import Operation, Verdict
 from haproc.replicate.progress import SPAN_MAX, Progress
 from haproc.replicate.schedule import MARKER, Intent, Schedule, Unit
-from tests.unit.operations import copy, ddl, insert, unknown_tables, update
+from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, update
 
 ME, LANES = "a", 8
 NOTHING_DONE, NO_LIMITS = Progress(), BatchLimits()
@@ -38,6 +41,8 @@ def operation(text: str, number: int) -> Operation:
             return insert(op_id, text[1])
         case _ if text[0] == "u":
             return update(op_id, text[1])
+        case _ if text[0] == "?":
+            return computed(op_id, text[1], text[3])
     source, _, target = text.partition(">")
     return copy(op_id, source, target)
 
@@ -168,6 +173,79 @@ def test_unit_of_a_batch_has_its_last_offset_as_version_and_one_statement() -> N
     (unit,) = schedule_of("ix iy ix").take(1)
     assert unit.version == 2
     assert unit.write() == SqlWrite("INSERT INTO x VALUES ('op0')\n, ('op2')")
+
+
+# -- computed operations -------------------------------------------------------------------------
+
+
+def uncomputed(schedule: Schedule) -> list[int]:
+    return [offset for offset, _ in schedule.uncomputed()]
+
+
+def test_computed_operation_holds_up_only_what_touches_its_tables() -> None:
+    schedule = schedule_of("?a>b ic a>d ia ib")
+    assert uncomputed(schedule) == [0]
+    assert offsets(schedule.take(LANES)) == [(1,), (2,)]
+
+
+def test_computed_operation_runs_once_its_rows_are_there() -> None:
+    schedule = schedule_of("?a>b ib")
+    assert schedule.take(LANES) == []
+    schedule.provide(0)
+    assert uncomputed(schedule) == []
+    (unit,) = schedule.take(LANES)
+    assert unit.offsets == (0,)
+    finish(schedule, unit)
+    assert offsets(schedule.take(LANES)) == [(1,)]
+
+
+def test_computed_operation_whose_rows_were_read_first_runs_at_once() -> None:
+    schedule = schedule_of("")
+    schedule.provide(0)
+    schedule.add(0, operation("?a>b", 0))
+    assert uncomputed(schedule) == []
+    assert offsets(schedule.take(LANES)) == [(0,)]
+
+
+def test_turn_of_a_computed_operation_comes_when_all_that_it_may_see_is_durable() -> None:
+    schedule = schedule_of("ia ?a>b")
+    assert uncomputed(schedule) == []
+    (unit,) = schedule.take(LANES)
+    assert uncomputed(schedule) == []
+    schedule.complete(unit)
+    assert uncomputed(schedule) == []
+    schedule.release(unit)
+    assert uncomputed(schedule) == [1]
+
+
+def test_turn_of_a_computed_operation_does_not_come_behind_an_exclusive_one() -> None:
+    assert uncomputed(schedule_of("d ?a>b")) == []
+    assert uncomputed(schedule_of("?a>b ! ?c>d")) == [0]
+
+
+def test_computed_operation_that_is_rejected_lets_the_next_one_start() -> None:
+    schedule = schedule_of("?a>b ib")
+    schedule.decide(0, Verdict.REJECT)
+    assert uncomputed(schedule) == []
+    assert offsets(schedule.take(LANES)) == [(1,)]
+
+
+def test_computed_operation_applied_before_a_restart_needs_no_rows() -> None:
+    schedule = schedule_of("?a>b", doubtful_below=1)
+    assert schedule.restore({"b": 0}) == [0]
+    assert uncomputed(schedule) == []
+
+
+def test_synchronous_operation_waits_for_its_rows_before_its_decision() -> None:
+    schedule = schedule_of("")
+    op = replace(operation("?a>b", 0), origin="b", operation_class=OperationClass.SYNCHRONOUS)
+    schedule.add(0, op)
+    assert schedule.undecided() is None
+    assert uncomputed(schedule) == [0]
+    schedule.permit(0)
+    assert schedule.take(LANES) == []
+    schedule.provide(0)
+    assert offsets(schedule.take(LANES)) == [(0,)]
 
 
 # -- synchronous operations --------------------------------------------------------------------

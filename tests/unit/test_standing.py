@@ -34,6 +34,7 @@ ENOUGH, FEW = SKIPPABLE_AFTER_ATTEMPTS, SKIPPABLE_AFTER_ATTEMPTS - 1
         (Standing(Position.RUNNING, head=True), False, False),
         (Standing(Position.BLOCKED, 4), False, False),
         (Standing(Position.UNDECIDED), False, False),
+        (Standing(Position.UNCOMPUTED, attempts=8, head=True), False, False),
         (Standing(Position.DONE), False, False),
     ],
 )

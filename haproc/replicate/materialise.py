@@ -7,18 +7,16 @@ import pyarrow as pa
 from haproc.config.model import Limits
 from haproc.engine.interface import Session
 from haproc.pin import materialise as rows
-from haproc.pin.model import Pinned
+from haproc.pin.model import Source
 
 
 async def materialise(
-    pinned: Pinned, session: Session, limits: Limits, timeout_s: float
+    source: Source, session: Session, limits: Limits, timeout_s: float
 ) -> tuple[str, int]:
     """Return the statement with its query's rows instead of the query, and how many they are.
 
     Raises RefusedError if there are too many rows or a type has no literals, and EngineError.
     """
-    source = pinned.source
-    assert source is not None
     bounds = rows.Limits(limits.materialise_rows_max, limits.materialise_bytes_max)
     columns = [
         rows.QueryColumn(column.name, column.type_text)

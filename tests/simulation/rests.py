@@ -1,0 +1,182 @@
+"""Clients write what rests on a table's definition, while others define that table anew.
+
+A look takes a while: it counts the columns of ``shaped`` on the cluster that was asked, and what is
+written down says how many it saw. Where the operation is applied, the count of that place stands
+beside it. So every row shows whether anything came between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, replace
+
+from dmq import decode
+from haproc.classify.model import Kind, OperationClass
+from haproc.replicate.definitions import reach
+from haproc.replicate.operation import Operation, from_record
+from haproc.replicate.outcomes import Status
+from haproc.replicate.replica import Attempt, Replica
+from haproc.route.attempts import Attempts
+from haproc.route.model import FailureKind, Outcome, RequestError
+from tests.simulation.clock import run
+from tests.simulation.ring import Life, Refused, unix_ms
+from tests.simulation.scenario import SETUP, TOO_LATE, Attempted, Report, Scenario, operation
+from tests.simulation.violations import Violation
+
+SHAPED = frozenset({"shaped"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A client's request."""
+
+    id: str
+    age_s: float
+    user: str = "anonymous"
+    timeout_s: float = 6
+
+    @property
+    def fingerprint(self) -> str:
+        return self.id
+
+
+class RestsScenario(Scenario):
+    """See the module."""
+
+    setup = (
+        *SETUP,
+        "CREATE TABLE shaped (c0)",
+        "CREATE TABLE derived (id, seen, found)",
+    )
+    mix = ("derive",) * 8 + ("shape",) * 3 + ("set", "set", "register", "copy", "create", "drop")
+
+    def __init__(self, seed: int, **options: int) -> None:
+        super().__init__(seed, **options)
+        self.looks_rng = random.Random(f"{seed}/looks")
+        self.stale = 0
+        """Records that were overtaken."""
+
+    async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
+        """Try the nodes in order, round after round."""
+        if attempt.what not in ("derive", "shape"):
+            return await super().write(attempt, order, value)
+        maybe = False
+        for _ in range(self.rng.choice((1, 8, 20))):
+            for name in list(order):
+                try:
+                    async with asyncio.timeout(8):
+                        done = await self.submit(name, attempt)
+                    assert done.outcome.status is Status.APPLIED, done.outcome
+                    return True
+                except (Refused, TimeoutError):
+                    maybe = True
+                except RequestError as error:
+                    if error.error_class == TOO_LATE:
+                        self.told_late += 1
+                        return None
+                    assert error.kind is FailureKind.AVAILABILITY, error
+                    maybe |= error.outcome is not Outcome.NOT_SENT
+                order.append(order.pop(0))
+            await asyncio.sleep(self.rng.uniform(0.1, 1))
+        return None if maybe else False
+
+    async def submit(self, name: str, attempt: Attempted) -> Attempt:
+        """A client's request to one node, on the way that the service takes."""
+        life = self.ring.nodes[name].life
+        if life is None:
+            raise Refused
+        age_s = asyncio.get_running_loop().time() - attempt.started_at
+
+        async def work(replica: Replica) -> Attempt:
+            if not replica.serving:
+                raise replica.unavailable()
+            attempts, asked = Attempts(replica), Asked(attempt.id, age_s)
+            since = replica.since(age_s)
+
+            async def make() -> Operation:
+                op = await self.made(life, attempts, attempt)
+                return replace(op, since=since, created_ms=unix_ms())
+
+            return await attempts.known(asked) or await attempts.write(asked, make)
+
+        return await life.call(work)
+
+    async def made(self, life: Life, attempts: Attempts, attempt: Attempted) -> Operation:
+        """Return a workload step's operation."""
+        name, spark = life.node.name, life.node.spark
+        if attempt.what == "shape":
+            sql = f"ALTER TABLE shaped ADD COLUMN {attempt.id}"
+            op = operation(attempt.id, Kind.ALTER_TABLE, sql, name, writes=SHAPED)
+            return replace(op, operation_class=OperationClass.SYNCHRONOUS)
+        looked_at = await attempts.ground()
+        await life.check()
+        await asyncio.sleep(self.looks_rng.expovariate(3))
+        await life.check()
+        if not spark.up:
+            raise RequestError(FailureKind.AVAILABILITY, "Spark is away", error_class="SIM")
+        seen = len(spark.columns("shaped"))
+        found = "(SELECT count(*) FROM pragma_table_info('shaped'))"
+        sql = f"INSERT INTO derived SELECT '{attempt.id}', {seen}, {found}"
+        writes = frozenset({"derived"})
+        op = operation(attempt.id, Kind.INSERT, sql, name, reads=SHAPED, writes=writes)
+        return replace(op, analyzed_to=looked_at, rests_on=SHAPED)
+
+    # -- the checker -----------------------------------------------------------------------
+
+    def check_one(
+        self, name: str, dump: dict[str, list[tuple[object, ...]]], report: Report
+    ) -> None:
+        super().check_one(name, dump, report)
+        rows = dump.get("derived", [])
+        stands = self.that_stand()
+        for op_id, seen, found in rows:
+            if seen != found:
+                text = f"{op_id} saw {seen} columns and found {found} on {name}"
+                report.wrong(Violation.OVERTAKEN, text)
+            if op_id not in stands:
+                text = f"{op_id} is on {name}, and every record of it was overtaken"
+                report.wrong(Violation.OVERTAKEN, text)
+        ids = [str(row[0]) for row in rows]
+        for attempt in self.attempts:
+            if attempt.what != "derive":
+                continue
+            count = ids.count(attempt.id)
+            if count > 1:
+                report.wrong(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
+            if attempt.acknowledged and count == 0:
+                text = f"{attempt.id} was acknowledged and is not on {name}"
+                report.wrong(Violation.LOST, text)
+            if attempt.acknowledged is False and count:
+                report.wrong(Violation.REJECTED, f"{attempt.id} was rejected and is on {name}")
+        shapes = set(self.ring.nodes[name].spark.columns("shaped"))
+        for attempt in self.attempts:
+            if attempt.what == "shape" and attempt.acknowledged and attempt.id not in shapes:
+                text = f"{attempt.id} was acknowledged and is not on {name}"
+                report.wrong(Violation.LOST, text)
+
+    def that_stand(self) -> frozenset[str]:
+        """Return the ids of which the log has a record that nothing overtook, read word by word."""
+        log = [from_record(decode(data)) for data in self.ring.store.everything]
+        shaped = {o for o, m in enumerate(log) if isinstance(m, Operation) and m.writes & SHAPED}
+        unclear = {o for o, m in enumerate(log) if isinstance(m, Operation) and not m.tables_known}
+        stands, self.stale = set(), 0
+        for offset, message in enumerate(log):
+            if not isinstance(message, Operation) or message.analyzed_to is None:
+                continue
+            between = range(message.analyzed_to, offset)
+            near = len(between) <= reach(message.window)
+            if near and not (shaped | unclear).intersection(between):
+                stands.add(message.id)
+            else:
+                self.stale += 1
+        return frozenset(stands)
+
+    def check(self, report: Report) -> None:
+        super().check(report)
+        report.stale = self.stale
+
+
+def simulate_rests(seed: int, **options: int) -> Report:
+    """Run one seed and return what it came to."""
+    return run(RestsScenario(seed, **options).main())

@@ -1,0 +1,103 @@
+"""What an operation rests on still stands where it is applied, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+import pytest
+
+from haproc.replicate.definitions import Definitions
+from haproc.replicate.operation import Operation
+from haproc.replicate.outcomes import DONE_BEFORE, Status
+from haproc.replicate.reader import Reader
+from tests.simulation.rests import simulate_rests
+from tests.simulation.scenario import Report
+from tests.simulation.violations import Problem, Violation, found_in
+
+SEEDS = int(os.environ.get("SEEDS", "60")) // 4
+
+
+def rests(seed: int) -> Report:
+    """Run a seed; a crash of the run is a problem of the run."""
+    logging.disable(logging.CRITICAL)
+    try:
+        return simulate_rests(seed)
+    except Exception as error:
+        return Report(seed, problems=[Problem(Violation.CRASHED, repr(error))])
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_ring_where_definitions_change_all_the_time_applies_nothing_that_was_overtaken() -> None:
+    reports = [rests(seed) for seed in range(SEEDS)]
+    assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
+    # The runs were not idle: records were overtaken, and writes got through.
+    assert sum(report.stale for report in reports) > 2 * SEEDS
+    assert sum(report.acknowledged for report in reports) > 20 * SEEDS
+    assert sum(report.kills for report in reports) > 5 * SEEDS
+
+
+# -- broken rules ------------------------------------------------------------------------------
+
+
+def staleness_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Apply what DDL overtook."""
+    patch.setattr(Definitions, "stale", lambda self, offset, op: False)
+
+
+def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
+    """Take a record that was passed over for its request's first attempt."""
+    original = Reader._is_new
+
+    def is_new(self: Reader, offset: int, op: Operation, window_max: int | None = None) -> bool:
+        core = self._core
+        if not core.definitions.stale(offset, op):
+            return original(self, offset, op, window_max)
+        core.definitions.note(offset, op)
+        self._window.see(offset, op.id, op.since, user=op.user, own_id=op.own_id)
+        if core.board.find(op.key) is None:
+            core.board.admit(offset, op)
+            core.board.resolve(offset, DONE_BEFORE)
+        return False
+
+    patch.setattr(Reader, "_is_new", is_new)
+
+
+def judged_by_state(patch: pytest.MonkeyPatch) -> None:
+    """Pass over an operation if this cluster has applied a definition since, not if the log has."""
+
+    def is_stale(self: Reader, offset: int, op: Operation, *, passed: bool) -> bool:
+        core = self._core
+        core.definitions.note(offset, op)
+        if op.analyzed_to is None:
+            return False
+        known = [core.board.at(between) for between in range(op.analyzed_to, offset)]
+        return any(
+            each.outcome is not None
+            and each.outcome.status is Status.APPLIED
+            and bool((each.operation.redefines or frozenset()) & op.rests_on)
+            for each in known
+            if each is not None
+        )
+
+    patch.setattr(Reader, "_is_stale", is_stale)
+
+
+@pytest.mark.parametrize(
+    ("break_rule", "expected", "beside"),
+    [
+        (staleness_ignored, Violation.OVERTAKEN, ()),
+        (stale_counts_as_first, Violation.LOST, ()),
+        (judged_by_state, Violation.UNEQUAL, (Violation.OVERTAKEN, Violation.LOST)),
+    ],
+)
+def test_rule_of_what_is_overtaken_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None],
+    expected: Violation,
+    beside: tuple[Violation, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_rule(monkeypatch)
+    found_in((rests(seed).problems for seed in range(60)), expected, beside)

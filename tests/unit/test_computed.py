@@ -1,0 +1,65 @@
+"""What the log says of the rows of computed operations, and who is to compute them."""
+
+from __future__ import annotations
+
+from haproc.replicate.computed import Computations, Found, Passed, Rows, exhausted, responsible
+from haproc.replicate.failures import Failure
+
+RING = ("a", "b", "c")
+NO_MEMORY = Failure("OUT_OF_MEMORY", "53200", "no memory")
+
+
+def rows(offset: int, by: str = "a", count: int = 1) -> Rows:
+    return Rows(offset, f"op{offset}", by, 0, f"rows of {by}", count)
+
+
+def passed(offset: int, by: str) -> Passed:
+    return Passed(offset, f"op{offset}", by, 0, NO_MEMORY)
+
+
+def test_first_rows_in_the_log_count() -> None:
+    computations = Computations()
+    assert computations.see(7, rows(5, "b", 2))
+    assert not computations.see(8, rows(5, "a", 3))
+    assert computations.found(5) == Found(7, 2, None)
+    assert computations.found(6) is None
+
+
+def test_passes_heard_of_again_count_once_and_end_with_the_rows() -> None:
+    computations = Computations()
+    for place, by in ((6, "a"), (6, "a"), (7, "b"), (9, "a")):
+        computations.see_passed(place, passed(5, by))
+    assert computations.passes(5) == {"a": 2, "b": 1}
+    assert computations.trouble(5) == (3, "a: OUT_OF_MEMORY: no memory")
+    computations.see(10, rows(5))
+    computations.see_passed(11, passed(5, "c"))
+    assert computations.passes(5) == {}
+    assert computations.trouble(5) == (0, "")
+
+
+def test_what_nobody_asks_about_is_forgotten() -> None:
+    computations = Computations()
+    for offset in (3, 5):
+        computations.see(10 + offset, rows(offset))
+        computations.see_passed(20, passed(offset + 1, "a"))
+    computations.forget(5)
+    assert (computations.found(3), computations.passes(4)) == (None, {})
+    assert computations.found(5) is not None and computations.passes(6) == {"a": 1}
+
+
+def test_origin_is_responsible_then_the_next_in_ring_order_that_passed_least() -> None:
+    assert responsible(RING, "b", {}) == "b"
+    assert responsible(RING, "b", {"b": 1}) == "c"
+    assert responsible(RING, "b", {"b": 1, "c": 1}) == "a"
+    assert responsible(RING, "b", {"a": 1, "b": 1, "c": 1}) == "b"
+
+
+def test_origin_that_left_the_ring_is_waited_for_until_others_take_over() -> None:
+    assert responsible(RING, "x", {}) == "x"
+    assert responsible(RING, "x", {"x": 1}) == "a"
+
+
+def test_query_is_at_fault_once_all_that_try_have_failed_often_enough() -> None:
+    assert exhausted(["a", "b"], {"a": 8, "b": 9}, 8)
+    assert not exhausted(["a", "b", "c"], {"a": 8, "b": 9}, 8)
+    assert not exhausted(["a", "b"], {"a": 8, "b": 7}, 8)
