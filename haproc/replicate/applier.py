@@ -18,6 +18,7 @@ from haproc.engine.interface import Applied, Lane, Mark
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
+from haproc.replicate.definitions import NOTHING, redefined
 from haproc.replicate.operation import Failure, Operation
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import MARKER, Intent, Unit
@@ -130,6 +131,8 @@ class Applier:
             await self._report(unit, outcome)
         outcome = self._computing.counted(unit, outcome)
         core.on_applied(outcome.status.value, len(unit.operations))
+        if unit.intent is Intent.ALONE or any(redefined(op) != NOTHING for op in unit.operations):
+            core.definitions_applied += 1
         if unit.intent is Intent.ALONE:
             core.exclusive_applied += 1
             # What a lane's session has looked up is its own affair; what it answers must not be.

@@ -191,7 +191,10 @@ class Core:
         self.verified_below = 0
         """A verification found this cluster's tables equal to the others' here."""
         self.exclusive_applied = 0
-        """How many exclusive operations (DDL) this process has applied; dates cached schemas."""
+        """How many exclusive operations (DDL) this process has applied; dates sessions."""
+        self.definitions_applied = 0
+        """These, and what may define something anew beside others; dates what is remembered of
+        definitions."""
         self._on_state = on_state
         self._state: tuple[State, str] = state_of(self.condition)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -32,6 +32,7 @@ _SHARE: Final = 4
 """Chosen: a quarter of the default window is seconds at any rate that a ring reaches, and reading a
 quarter more at a start is little."""
 
+NOTHING: Final = frozenset[str]()
 _NEVER: Final = frozenset(
     {
         Kind.DELETE,

@@ -445,7 +445,7 @@ class RingService:
             return frozenset()
         timeout_s = self._core.timeouts.statement_s
         spark = await self._spark_session(settings, session)
-        epoch = self._core.exclusive_applied
+        epoch = self._core.definitions_applied
         opaque = await self._views.among(statement.reads, spark, epoch, timeout_s)
         if session is not None and session.holds_temporaries:
             names = await self._temporary_views(session)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from haproc.classify.model import Kind
+from haproc.engine.interface import Settings
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
 from haproc.replicate.replica import Replica
@@ -320,6 +321,21 @@ def test_writes_that_define_what_the_others_rest_on_all_get_through() -> None:
         await asyncio.gather(*(client(name) for name in "abc"))
         await stage.settle()
         assert len(stage.node("a").spark.columns("t")) == 16
+
+    story(tell)
+
+
+def test_write_that_evolves_a_schema_dates_what_is_remembered_of_definitions() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        core = stage.replica("a").core
+        settings = Settings(confs=(("spark.databricks.delta.schema.autoMerge.enabled", "true"),))
+        plain = operation("p", Kind.INSERT, "INSERT INTO t SELECT '2'", "a", writes=T)
+        before = core.definitions_applied
+        await stage.submit("a", plain)
+        assert core.definitions_applied == before
+        await stage.submit("a", replace(plain, id="e", settings=settings))
+        assert core.definitions_applied == before + 1
 
     story(tell)
 
