@@ -67,6 +67,9 @@ class InstantService:
         chunks = self._one if request.statement == "SELECT 1" else self._many
         return Answer(self._report, Instant(chunks), (Column("1", "int", False),))
 
+    def find_write(self, request_id: str, user: str) -> None:
+        return None
+
     async def append_rows(self, request: RowsRequest) -> Answer:
         return Answer(self._report, Instant(self._one))
 

@@ -24,6 +24,7 @@ from haproc.classify.paths import Paths
 from haproc.classify.rules import Rules, load_rules
 from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
+from haproc.config.shares import Shares
 from haproc.doors.apps import BOARD, client_app, operator_app, waiting_app
 from haproc.doors.client_door import ClientDoor
 from haproc.doors.forwarded import Forwarded
@@ -184,6 +185,7 @@ class Node:
             ),
             defaults=Settings(time_zone=config.time_zone),
             fanout_parallel=config.fanout_parallel,
+            sessions=Shares.of(config.limits.sessions_max, config),
             reads=Reads(
                 self._replica,
                 config.reads,

@@ -14,7 +14,8 @@ from haproc.config.check_kafka import check_kafka
 from haproc.config.check_redis import check_redis
 from haproc.config.errors import Finding
 from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
-from haproc.config.model import LANES_MAX, Address, Config
+from haproc.config.model import ENVELOPE_BYTES, LANES_MAX, Address, Config
+from haproc.config.shares import user_max
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CLUSTERS_MAX = 64
@@ -162,6 +163,14 @@ def _limits(config: Config) -> Iterator[Finding]:
         ("look_ahead_records_max", "window_records"),
         ("inline_bytes_max", "results_kept_bytes_max"),
     )
+    if not 0 < limits.user_share <= 1:
+        yield "limits.user_share", f"must be above 0 and at most 1, not {limits.user_share:g}"
+    elif user_max(limits.requests_bytes_max, config) < limits.operation_bytes_max + ENVELOPE_BYTES:
+        yield (
+            "limits.requests_bytes_max",
+            f"a user's share of {limits.requests_bytes_max} must be more than "
+            f"limits.operation_bytes_max ({limits.operation_bytes_max}) by {ENVELOPE_BYTES}",
+        )
 
 
 def _timeouts(config: Config) -> Iterator[Finding]:

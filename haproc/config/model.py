@@ -18,6 +18,10 @@ LANES_MAX = 16
 an earlier one was configured with."""
 
 
+ENVELOPE_BYTES = 1 << 20
+"""What a JSON body may hold beside a statement of the largest size."""
+
+
 class OnClusterDown(StrEnum):
     """What a HAProc does when its cluster stops answering."""
 
@@ -83,6 +87,12 @@ class Limits:
     """Client sessions kept; the next one is refused."""
     connections_max: int = 1000
     """Open at a time on each listener; beyond it idle ones give way. Chosen, not measured."""
+    requests_bytes_max: int = 512 << 20
+    """Requests and answers in memory at a time; the next one is answered 429. Chosen: eight
+    operations of the largest size."""
+    user_share: float = 0.5
+    """How much of connections, statements, sessions, results kept and bytes of requests one user
+    may take, where there are several: so nobody takes all. Chosen, not measured."""
     materialise_rows_max: int = 100_000
     """Rows of a nondeterministic INSERT … SELECT that are replicated as rows."""
     materialise_bytes_max: int = 16 << 20

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from aiohttp import web
 
 from haproc.config.model import Config
+from haproc.config.shares import Shares
 from haproc.doors.answers import Answers
 from haproc.doors.board import Board
-from haproc.doors.context import ASKED, CLUSTER, CONFIG, Credentials, error_response
+from haproc.doors.context import ASKED, CLUSTER, CONFIG, HELD, Credentials, error_response
 from haproc.doors.drain import DrainDoor, DrainService
 from haproc.doors.errors import as_request_error
 from haproc.doors.forwarded import Forwarded, ForwardedDoor
@@ -23,7 +24,7 @@ from haproc.doors.results import ResultStore
 from haproc.doors.rows_door import RowsDoor
 from haproc.doors.sessions import Sessions
 from haproc.doors.statements import USER, Statements
-from haproc.doors.status import StatusDoor, StatusSource
+from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
 from haproc.doors.stream import Streams
 from haproc.route.interface import Service
 
@@ -31,17 +32,19 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BOARD = web.AppKey("board", Board)
 STATE_HEADER = "HAProc-State"
+SMALL_BYTES = 64 << 10
+"""An answer of this size lies in the sockets' buffers, not in memory of ours."""
 
 
 def client_app(
     config: Config, cluster: str, service: Service, status: StatusSource, metrics: Metrics
 ) -> web.Application:
     """Return the client door's application; ``app[BOARD].gate`` tells what is under way."""
-    app = _application(config, cluster, Credentials.of_users(config))
+    gate = Gate(config, metrics)
+    app = _application(config, cluster, Credentials.of_users(config), gate)
     folder = config.state_dir / "results" / cluster
-    store = ResultStore(folder, config.limits.results_kept_bytes_max)
-    gate = Gate(config.limits.statements_max, metrics)
-    board = Board(service, store, config.limits, gate, metrics)
+    store = ResultStore(folder, Shares.of(config.limits.results_kept_bytes_max, config))
+    board = Board(service, store, config, gate, metrics)
     app[BOARD] = board
     statements = Statements(config, board, Answers(board, cluster), Streams(board, metrics))
     app.add_routes(statements.routes())
@@ -90,23 +93,29 @@ def waiting_app(
     return app
 
 
-def _application(config: Config, cluster: str, credentials: Credentials) -> web.Application:
-    app = web.Application(middlewares=[_boundary(cluster, credentials)])
+def _application(
+    config: Config, cluster: str, credentials: Credentials, gate: Gate | None = None
+) -> web.Application:
+    app = web.Application(middlewares=[_boundary(cluster, credentials, gate)])
     app[CLUSTER] = cluster
     app[CONFIG] = config
     return app
 
 
 def _boundary(
-    cluster: str, credentials: Credentials
+    cluster: str, credentials: Credentials, gate: Gate | None
 ) -> Callable[..., Awaitable[web.StreamResponse]]:
     """Return the middleware that lets users in, and no exception out."""
 
     @web.middleware
     async def boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
-            request[USER] = credentials.user_of(request.headers)
-            return await handler(request)
+            user = request[USER] = credentials.user_of(request.headers)
+            if gate is None or request.path in ALWAYS:
+                return await handler(request)
+            with gate.answering(user) as held:
+                request[HELD] = held
+                return await _sent(request, await handler(request))
         except Exception as error:
             gone = request.transport is None or request.transport.is_closing()
             if gone and isinstance(error, ConnectionError):
@@ -115,6 +124,16 @@ def _boundary(
             return error_response(told, cluster, request.get(ASKED))
 
     return boundary
+
+
+async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Send a large answer while its bytes still count."""
+    body = response.body if isinstance(response, web.Response) else None
+    if isinstance(body, bytes) and len(body) > SMALL_BYTES:
+        request[HELD].add(len(body))
+        await response.prepare(request)
+        await response.write_eof()
+    return response
 
 
 def _route(request: web.Request) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Iterator
@@ -20,11 +21,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from haproc.classify.model import OperationClass
-from haproc.config.model import Limits
+from haproc.config.model import Config
+from haproc.config.shares import Denied, Shares
 from haproc.doors.collect import Collector
 from haproc.doors.errors import as_request_error, refused
 from haproc.doors.execution import Execution, Key, StatementState
-from haproc.doors.gate import Gate
+from haproc.doors.gate import Gate, Held
 from haproc.doors.metrics import Metrics
 from haproc.doors.results import OVERHEAD_BYTES, ResultStore
 from haproc.doors.statement_request import Delivery, StatementRequest
@@ -44,10 +46,11 @@ class Board:
     """Runs, finds, cancels and forgets statements."""
 
     def __init__(
-        self, service: Service, store: ResultStore, limits: Limits, gate: Gate, metrics: Metrics
+        self, service: Service, store: ResultStore, config: Config, gate: Gate, metrics: Metrics
     ) -> None:
         self._service = service
-        self._limits = limits
+        self._limits = config.limits
+        self._kept = Shares.of(STATEMENTS_KEPT_MAX, config)
         self._metrics = metrics
         self._running: dict[Key, Execution] = {}
         self._finished: OrderedDict[Key, Execution] = OrderedDict()
@@ -57,8 +60,11 @@ class Board:
         self.store = store
         self.gate = gate
 
-    async def submit(self, asked: StatementRequest) -> Execution:
-        """Return the execution of this request: a new one, or the one that has its id."""
+    async def submit(self, asked: StatementRequest, held: Held | None = None) -> Execution:
+        """Return the execution of this request: a new one, or the one that has its id.
+
+        ``held`` is what of the request is in memory; a new one goes on holding it.
+        """
         request = asked.request
         await self._wait_for_stream(request)
         await self._wait_for_another_concern(request)
@@ -76,8 +82,8 @@ class Board:
                 return known
         if known is not None:
             self._forget(known)
-        self.gate.enter()
-        execution = Execution(request, asked.delivery, time.monotonic())
+        self.gate.enter(request.user)
+        execution = Execution(request, asked.delivery, time.monotonic(), held=held)
         self._start(execution, self._service.execute(request))
         return execution
 
@@ -97,7 +103,7 @@ class Board:
             await self.wait(execution, None)
         except asyncio.CancelledError:
             if not task.done():
-                self.gate.follow(task)
+                self.gate.follow(task, request.user)
             elif not task.cancelled() and task.exception() is None:
                 await task.result().result.aclose()
             raise
@@ -164,10 +170,10 @@ class Board:
 
     def _recall(self, statement_id: str, user: str) -> Execution | None:
         """Return the execution of a write that is in the log, whoever brought it there."""
-        self.gate.enter()
+        self.gate.enter(user)
         answer = self._service.find_write(statement_id, user)
         if answer is None:
-            self.gate.leave()
+            self.gate.leave(user)
             return None
         request = Request(statement_id, "", "", user, operation_class=OperationClass.ASYNCHRONOUS)
         execution = Execution(request, Delivery(), time.monotonic(), recalled=True)
@@ -308,7 +314,8 @@ class Board:
             execution.delivery,
             self._limits.inline_bytes_max,
             # A write's result is a few numbers, and its success must not hang on them.
-            self._make_room if query else lambda size: True,
+            execution.request.user,
+            self._make_room if query else lambda user, size: True,
         )
         execution.kept = collector.kept
         await collector.collect(answer)
@@ -322,7 +329,9 @@ class Board:
         return told
 
     def _finish(self, execution: Execution) -> None:
-        self.gate.leave()
+        self.gate.leave(execution.request.user)
+        if execution.held is not None:
+            execution.held.release()
         now = time.monotonic()
         if self._running.get(execution.key) is execution:
             del self._running[execution.key]
@@ -344,22 +353,37 @@ class Board:
         execution.undelivered = set(range(len(execution.kept.chunks)))
         self.store.charge(execution.kept, OVERHEAD_BYTES)
         self._finished[execution.key] = execution
+        self._kept.count(execution.request.user, 1)
         self._links[execution.link_secret] = execution
         if not execution.undelivered:
             self._delivered[execution.key] = execution
-        while len(self._finished) > STATEMENTS_KEPT_MAX:
+        user = execution.request.user
+        while self._kept.of_user(user) > self._kept.user_max:
+            self._forget(self._oldest(user))
+        while self._kept.taken > self._kept.total_max:
             self._forget(next(iter((self._delivered or self._finished).values())))
-        self._make_room(0)
+        self._make_room(user, 0)
         self._metrics.results(len(self._finished), self.store.bytes_used)
 
-    def _make_room(self, size: int) -> bool:
+    def _make_room(self, user: str, size: int) -> bool:
+        """Forget what was fetched wholly until so much fits: the user's own for his own share."""
         self.purge()
-        while self.store.bytes_used + size > self.store.bytes_max and self._delivered:
-            self._forget(next(iter(self._delivered.values())))
-        return self.store.bytes_used + size <= self.store.bytes_max
+        while why := self.store.shares.denied(user, size):
+            own = why is Denied.SHARE_TAKEN
+            fetched = self._delivered.values()
+            oldest = next((e for e in fetched if not own or e.request.user == user), None)
+            if oldest is None:
+                return False
+            self._forget(oldest)
+        return True
+
+    def _oldest(self, user: str) -> Execution:
+        every = itertools.chain(self._delivered.values(), self._finished.values())
+        return next(execution for execution in every if execution.request.user == user)
 
     def _forget(self, execution: Execution) -> None:
-        self._finished.pop(execution.key, None)
+        if self._finished.pop(execution.key, None) is not None:
+            self._kept.give_back(execution.request.user)
         self._delivered.pop(execution.key, None)
         self._links.pop(execution.link_secret, None)
         self.store.drop(execution.kept)

@@ -29,14 +29,15 @@ THREAD_BYTES: Final = 256 << 10
 
 
 class Collector:
-    """Gathers one result. ``make_room(bytes)`` frees space in the store or says no."""
+    """Gathers a user's result. ``make_room(user, bytes)`` frees space, or says no."""
 
     def __init__(
         self,
         store: ResultStore,
         delivery: Delivery,
         inline_bytes_max: int,
-        make_room: Callable[[int], bool],
+        user: str,
+        make_room: Callable[[str, int], bool],
     ) -> None:
         self._store = store
         self._delivery = delivery
@@ -46,7 +47,7 @@ class Collector:
         self._parts: list[bytes] = []
         self._part_bytes = 0
         self._part_rows = 0
-        self.kept = Kept()
+        self.kept = Kept(user)
 
     async def collect(self, answer: Answer) -> Kept:
         """Read the answer's result; raises RequestError, EngineError. The stream is closed."""
@@ -102,10 +103,11 @@ class Collector:
         if not self._parts:
             return
         data = _json_joined(self._parts) if self._json else joined(self._parts)
-        if not self._make_room(len(data)):
+        if not self._make_room(self.kept.user, len(data)):
             raise RequestError(
                 FailureKind.AVAILABILITY,
-                "this HAProc keeps as many results as it may (limits.results_kept_bytes_max)",
+                "this HAProc keeps as many results, or as many of this user, as it may "
+                "(limits.results_kept_bytes_max, limits.user_share)",
                 error_class=RESULTS_FULL,
                 hint="fetch kept results, ask for the Arrow stream, or try the next HAProc",
             )

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.doors.errors import body_of, refused
+from haproc.doors.gate import Held
 from haproc.doors.statuses import (
     BODY_TIMEOUT,
     CONTENT_TYPE,
@@ -29,10 +30,10 @@ ANONYMOUS: Final = "anonymous"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
 """A body that takes longer is given up; chosen, not measured."""
-ENVELOPE_BYTES: Final = 1 << 20
-"""What a JSON body may hold beside a statement of the largest size."""
 
 STATEMENTS_PATH: Final = "/api/2.0/sql/statements"
+HELD: Final = web.RequestKey("held", Held)
+"""What of the request is in memory; not on the operator door."""
 ASKED: Final = web.RequestKey("asked", Asked)
 """What a request turned out to ask for."""
 
@@ -83,6 +84,9 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
     length = request.content_length
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
+    held = request.get(HELD)
+    if held is not None and length is not None:
+        held.add(length)
     content = request.content
     if content.is_eof() and content.total_bytes <= bytes_max:
         return await content.read()
@@ -94,6 +98,8 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
                 size += len(part)
                 if size > bytes_max:
                     raise _too_large(bytes_max)
+                if held is not None and length is None:
+                    held.add(len(part))
                 parts.append(part)
     except TimeoutError:
         raise refused(BODY_TIMEOUT, f"the body did not come within {BODY_READ_S:g} s") from None

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from dmq import Json
 from haproc.classify.model import OperationClass
+from haproc.doors.gate import Held
 from haproc.doors.results import Kept
 from haproc.doors.statement_request import Delivery
 from haproc.route.model import FailureKind, HaReport, Outcome, Request, RequestError
@@ -68,6 +69,8 @@ class Execution:
     """The client was told that the statement goes on: nobody's disconnect ends it."""
     recalled: bool = False
     """It was found in the log, and did not come through this door."""
+    held: Held | None = None
+    """What of its request is in memory while it runs."""
     abandoned: bool = False
     """Nobody wants the result any more."""
     reader: asyncio.Task[Any] | None = None

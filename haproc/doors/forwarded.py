@@ -10,8 +10,9 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from haproc.classify.model import OperationClass
+from haproc.config.model import ENVELOPE_BYTES
 from haproc.doors import fields
-from haproc.doors.context import CLUSTER, ENVELOPE_BYTES, Credentials, check_json, read_body
+from haproc.doors.context import CLUSTER, Credentials, check_json, read_body
 from haproc.doors.errors import as_request_error, body_of, refused
 from haproc.doors.gate import Gate
 from haproc.doors.statement_request import TIMEOUT_MAX_S
@@ -68,7 +69,7 @@ class ForwardedDoor:
         self._credentials.user_of(request.headers)
         check_json(request)
         asked, needed = _read(await read_body(request, self._bytes_max))
-        with self._gate:
+        with self._gate.place(asked.user):
             answer = await self._service.query_for_peer(asked, needed)
             try:
                 return await _send(request, answer)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dmq import Json
+from haproc.config.shares import Shares
 from haproc.doors.errors import refused
 from haproc.doors.statuses import STATEMENT_UNKNOWN
 from haproc.engine.interface import Column
@@ -53,6 +54,7 @@ class KeptChunk:
 class Kept:
     """A whole result as it is kept."""
 
+    user: str = ""
     columns: tuple[Column, ...] = ()
     chunks: list[KeptChunk] = field(default_factory=list)
     truncated: bool = False
@@ -67,16 +69,20 @@ class Kept:
 
 
 class ResultStore:
-    """Bytes of results, bounded by ``bytes_max`` in all."""
+    """Bytes of results, as many as ``shares`` says."""
 
     def __init__(
-        self, folder: Path, bytes_max: int, memory_bytes_max: int = MEMORY_BYTES_MAX
+        self, folder: Path, shares: Shares, memory_bytes_max: int = MEMORY_BYTES_MAX
     ) -> None:
         self._folder = folder
         self._memory_bytes_max = memory_bytes_max
         self._memory_bytes = 0
-        self.bytes_max = bytes_max
-        self.bytes_used = 0
+        self.shares = shares
+
+    @property
+    def bytes_used(self) -> int:
+        """How many bytes all results take."""
+        return self.shares.taken
 
     def clean(self) -> None:
         """Delete what an earlier process left."""
@@ -86,7 +92,7 @@ class ResultStore:
         """Append a chunk to a result."""
         size = len(data)
         chunk = KeptChunk(kept.rows if kept.chunks else 0, rows, size, data)
-        self.bytes_used += size
+        self.shares.count(kept.user, size)
         kept.bytes += size
         if self._memory_bytes + size > self._memory_bytes_max:
             await self._spill(kept, chunk, data)
@@ -110,7 +116,7 @@ class ResultStore:
 
     def charge(self, kept: Kept, size: int) -> None:
         """Count bytes that a result takes beside its data."""
-        self.bytes_used += size
+        self.shares.count(kept.user, size)
         kept.bytes += size
 
     async def read(self, kept: Kept, index: int) -> bytes:
@@ -126,7 +132,7 @@ class ResultStore:
 
     def drop(self, kept: Kept) -> None:
         """Forget a result."""
-        self.bytes_used -= kept.bytes
+        self.shares.give_back(kept.user, kept.bytes)
         self._memory_bytes -= kept.memory_bytes
         if kept.file is not None:
             with contextlib.suppress(OSError):

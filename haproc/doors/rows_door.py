@@ -15,7 +15,7 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.doors import fields, rows
-from haproc.doors.context import ARROW_STREAM, ASKED, json_response, read_body
+from haproc.doors.context import ARROW_STREAM, ASKED, HELD, json_response, read_body
 from haproc.doors.errors import as_request_error, refused
 from haproc.doors.execution import Key, ha_block
 from haproc.doors.gate import Gate
@@ -50,8 +50,8 @@ class RowsDoor:
         started_s = time.monotonic()
         outcome = "ok"
         try:
-            with self._gate:
-                answer = await self._append(await self._read(request))
+            with self._gate.place(request[USER]):
+                answer = await self._append(request, await self._read(request))
         except RequestError as error:
             outcome = error.kind.value
             raise
@@ -101,7 +101,7 @@ class RowsDoor:
             arrived_s=arrived_s,
         )
 
-    async def _append(self, asked: RowsRequest) -> web.Response:
+    async def _append(self, request: web.Request, asked: RowsRequest) -> web.Response:
         """Run the append in a task of its own: a client that goes away doesn't stop it."""
         key = (asked.user, asked.id)
         known = self._running.get(key)
@@ -121,7 +121,7 @@ class RowsDoor:
             answer = await asyncio.shield(known[1])
         except asyncio.CancelledError:
             if not known[1].done():
-                self._gate.follow(known[1])
+                self._gate.follow(known[1], asked.user, request[HELD].handed_over())
             raise
         return json_response(
             {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from haproc.config.model import Config
+from haproc.config.model import ENVELOPE_BYTES, Config
 from haproc.doors import fields
-from haproc.doors.context import ENVELOPE_BYTES, check_json, json_response, raw_json, read_body
+from haproc.doors.context import check_json, json_response, raw_json, read_body
 from haproc.doors.errors import refused
 from haproc.doors.gate import Gate
 from haproc.doors.statements import USER
@@ -37,7 +37,7 @@ class Sessions:
         check_json(request)
         body = await read_body(request, self._config.limits.operation_bytes_max + ENVELOPE_BYTES)
         statements = _journal(body)
-        with self._gate:
+        with self._gate.place(request[USER]):
             opened = await self._service.open_session(session_id, request[USER], statements)
         return json_response({**opened, "cluster": self._cluster})
 

@@ -8,14 +8,14 @@ from typing import Final
 
 from aiohttp import web
 
-from haproc.config.model import Config
+from haproc.config.model import ENVELOPE_BYTES, Config
 from haproc.doors.answers import RESULTS_PATH, Answers
 from haproc.doors.board import Board
 from haproc.doors.collect import THREAD_BYTES
 from haproc.doors.context import (
     ARROW_STREAM,
     ASKED,
-    ENVELOPE_BYTES,
+    HELD,
     STATEMENTS_PATH,
     check_json,
     raw_json,
@@ -67,7 +67,7 @@ class Statements:
         request[ASKED] = Asked(asked.request.id, asked.own_id)
         if ARROW_STREAM in request.headers.get("Accept", ""):
             return await self._streams.answer(request, asked)
-        execution = await self._board.submit(asked)
+        execution = await self._board.submit(asked, request[HELD].handed_over())
         if not await self._board.wait(execution, asked.wait_s or 0):
             if asked.on_wait_timeout is OnWaitTimeout.CANCEL:
                 await self._board.cancel(execution)

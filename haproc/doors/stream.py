@@ -53,7 +53,7 @@ class Streams:
         started_s = time.monotonic()
         label, outcome = "unknown", "ok"
         try:
-            with self._board.gate:
+            with self._board.gate.place(asked.request.user):
                 execution, answer = await self._board.open_stream(asked.request)
                 label = execution.class_label
                 with self._board.streaming(execution):

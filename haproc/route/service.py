@@ -13,6 +13,7 @@ from haproc.classify.classifier import classify
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
 from haproc.classify.names import Context, parts_of
 from haproc.classify.rules import WRITING_KINDS, Rules
+from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings, SqlWrite
 from haproc.membership.state import SERVING
@@ -66,6 +67,7 @@ class RingService:
         defaults: Settings,
         fanout_parallel: bool,
         reads: Reads,
+        sessions: Shares | None = None,
     ) -> None:
         self._replica = replica
         self._core = replica.core
@@ -78,7 +80,8 @@ class RingService:
         self._attempts = Attempts(replica)
         self._views = Views()
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
-        self.sessions = Sessions(engine.session, defaults, self._core.limits.sessions_max)
+        shares = sessions or Shares(self._core.limits.sessions_max)
+        self.sessions = Sessions(engine.session, defaults, shares)
 
     # -- what the doors ask ----------------------------------------------------------------
 

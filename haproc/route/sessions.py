@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from haproc.classify.model import Kind
+from haproc.config.shares import Shares
 from haproc.engine.interface import Session, Settings
 from haproc.route.model import FailureKind, RequestError
 
@@ -80,14 +81,14 @@ class Sessions:
         self,
         make: Callable[[str], Session],
         defaults: Settings,
-        sessions_max: int,
+        shares: Shares,
         idle_s: float = 3600.0,
     ) -> None:
         self._make = make
         self._defaults = defaults
-        self._sessions_max = sessions_max
+        self._shares = shares
         self._idle_s = idle_s
-        self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, str], ClientSession] = OrderedDict()
         self._opened = 0
 
     def __len__(self) -> int:
@@ -97,36 +98,35 @@ class Sessions:
         """Return a fresh session of this id."""
         await self.close(session_id, user)
         await self._expire(now)
-        if len(self._sessions) >= self._sessions_max:
+        if self._shares.take(user):
             raise RequestError(
                 FailureKind.REFUSED,
-                f"{len(self._sessions)} sessions are open, no more are allowed",
+                f"{len(self._sessions)} sessions are open, {self._shares.of_user(user)} of them of "
+                f"{user}; no more are allowed",
                 error_class="HAPROC_TOO_MANY_SESSIONS",
-                hint="close sessions that are not needed, or raise limits.sessions_max",
+                hint="close sessions that are not needed, or raise limits.sessions_max, user_share",
             )
         self._opened += 1
         spark = self._make(f"client/{self._opened}/{session_id}")
         session = ClientSession(session_id, user, spark, self._defaults, used_at=now)
-        self._sessions[session_id] = session
+        self._sessions[user, session_id] = session
         return session
 
     def get(self, session_id: str, user: str, now: float) -> ClientSession:
         """Return the session; RequestError HAPROC_SESSION_UNKNOWN if it is not here."""
-        session = self._sessions.get(session_id)
-        if session is None or session.user != user:
+        session = self._sessions.get((user, session_id))
+        if session is None:
             raise unknown(session_id)
         session.used_at = now
-        self._sessions.move_to_end(session_id)
+        self._sessions.move_to_end((user, session_id))
         return session
 
     async def close(self, session_id: str, user: str) -> None:
         """Forget the session and release it on the cluster."""
-        session = self._sessions.get(session_id)
+        session = self._sessions.pop((user, session_id), None)
         if session is None:
             return
-        if session.user != user:
-            raise unknown(session_id)
-        self._sessions.pop(session_id, None)
+        self._shares.give_back(user)
         await session.spark.aclose()
 
     async def _expire(self, now: float) -> None:
@@ -135,7 +135,7 @@ class Sessions:
                 return
             if session.spark.busy:
                 session.used_at = now
-                self._sessions.move_to_end(session.id)
+                self._sessions.move_to_end((session.user, session.id))
             else:
                 await self.close(session.id, session.user)
 

@@ -460,7 +460,7 @@ async def door(
     heartbeats = HeartbeatDoor(config, members)
     metrics = Metrics("demo", "a", ["READY", "DOWN"])
     if operator:
-        forwarded = Forwarded(service, Gate(config.limits.statements_max, metrics))
+        forwarded = Forwarded(service, Gate(config, metrics))
         app = operator_app(
             config, "a", peers, operators, drains, status, metrics, heartbeats, forwarded
         )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from haproc.config.shares import Shares
 from haproc.doors.results import Kept, ResultStore
 from haproc.route.model import RequestError
 
@@ -24,7 +25,7 @@ def files(folder: Path) -> list[Path]:
 async def test_store_gives_back_what_was_added(
     tmp_path: Path, results: list[list[bytes]], memory_bytes_max: int
 ) -> None:
-    store = ResultStore(tmp_path / "kept", 1 << 20, memory_bytes_max)
+    store = ResultStore(tmp_path / "kept", Shares(1 << 20), memory_bytes_max)
     kept = [Kept() for _ in results]
     for one, chunks in zip(kept, results, strict=True):
         for chunk in chunks:
@@ -39,7 +40,7 @@ async def test_store_gives_back_what_was_added(
 
 
 async def test_store_dropping_twice_is_harmless(tmp_path: Path) -> None:
-    store, kept = ResultStore(tmp_path, 100), Kept()
+    store, kept = ResultStore(tmp_path, Shares(100)), Kept()
     await store.add(kept, b"123", 1)
     store.charge(kept, 10)
     assert store.bytes_used == 13
@@ -50,13 +51,13 @@ async def test_store_dropping_twice_is_harmless(tmp_path: Path) -> None:
 
 async def test_store_disk_that_cannot_be_written_keeps_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    store, kept = ResultStore(tmp_path / "file", 100, 0), Kept()
+    store, kept = ResultStore(tmp_path / "file", Shares(100), 0), Kept()
     await store.add(kept, b"123", 1)
     assert await store.read(kept, 0) == b"123"
 
 
 async def test_store_file_gone_is_an_unknown_statement(tmp_path: Path) -> None:
-    store, kept = ResultStore(tmp_path / "kept", 100, 0), Kept()
+    store, kept = ResultStore(tmp_path / "kept", Shares(100), 0), Kept()
     await store.add(kept, b"123", 1)
     store.clean()
     with pytest.raises(RequestError, match="expired"):

@@ -23,6 +23,7 @@ DECISIONS = (
     "haproc/classify/*.py",
     "haproc/pin/*.py",
     "haproc/config/model.py",
+    "haproc/config/shares.py",
     "haproc/config/check.py",
     "haproc/config/check_kafka.py",
     "haproc/config/check_redis.py",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from haproc.config.shares import Shares
 from haproc.engine.interface import Column, ResultStream, Settings
 from haproc.route.model import RequestError
 from haproc.route.sessions import GIVEN_UP_S, Sessions, SharedSessions
@@ -89,7 +90,7 @@ async def test_shared_session_is_another_one_behind_ddl_and_the_old_one_is_kept_
 
 async def test_clients_session_expires_only_if_nothing_runs_in_it() -> None:
     made = _Made()
-    sessions = Sessions(made.make, _DEFAULTS, 10, idle_s=10)
+    sessions = Sessions(made.make, _DEFAULTS, Shares(10), idle_s=10)
     await sessions.open("long", "u", 0.0)
     made[0].busy = True
     await sessions.open("other", "u", 11.0)

@@ -1,0 +1,68 @@
+"""Who has taken how much of something of which there is only so much, all together and each user.
+
+Pure bookkeeping: `take` says no and changes nothing, or counts; `give_back` counts down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+
+from haproc.config.model import Config
+
+
+class Denied(StrEnum):
+    """Why there is nothing left."""
+
+    ALL_TAKEN = "all together"
+    SHARE_TAKEN = "one user alone"
+
+
+class Shares:
+    """So much for all, and so much for each user."""
+
+    def __init__(self, total_max: int, user_max: int | None = None) -> None:
+        self.total_max = total_max
+        self.user_max = total_max if user_max is None else user_max
+        self.taken = 0
+        self._of: Counter[str] = Counter()
+
+    @classmethod
+    def of(cls, total_max: int, config: Config) -> Shares:
+        """Return a bound of which each of several users gets ``limits.user_share`` at most."""
+        return cls(total_max, user_max(total_max, config))
+
+    def of_user(self, user: str) -> int:
+        """Return what the user has."""
+        return self._of[user]
+
+    def denied(self, user: str, amount: int = 1) -> Denied | None:
+        """Return why the user can't have so much more, if so."""
+        if self._of[user] + amount > self.user_max:
+            return Denied.SHARE_TAKEN if self.user_max < self.total_max else Denied.ALL_TAKEN
+        return Denied.ALL_TAKEN if self.taken + amount > self.total_max else None
+
+    def take(self, user: str, amount: int = 1) -> Denied | None:
+        """Count so much more as the user's, unless that is denied."""
+        why = self.denied(user, amount)
+        if why is None:
+            self.count(user, amount)
+        return why
+
+    def count(self, user: str, amount: int) -> None:
+        """Count what is taken without asking; less than nothing is given back."""
+        self.taken += amount
+        self._of[user] += amount
+        if not self._of[user]:
+            del self._of[user]
+
+    def give_back(self, user: str, amount: int = 1) -> None:
+        """Take back what the user had."""
+        self.count(user, -amount)
+
+
+def user_max(total_max: int, config: Config) -> int:
+    """Return how much of a bound one user may take: all of it where there are no others."""
+    if len(config.users) < 2:
+        return total_max
+    return max(1, int(total_max * config.limits.user_share))

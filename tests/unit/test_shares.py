@@ -1,0 +1,173 @@
+"""Bounds for all and for each user, and what one user can't take from the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.config.model import Limits, User
+from haproc.config.shares import Denied, Shares, user_max
+from haproc.doors import board
+from haproc.engine.interface import Settings
+from haproc.route.model import RequestError
+from haproc.route.sessions import Sessions
+from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, chunks_of, door, make_config
+from tests.unit.test_doors_stream import until
+
+USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 5)), max_size=40))
+def test_shares_never_exceed_a_bound_and_count_what_is_there(steps: list[tuple[str, int]]) -> None:
+    shares, have = Shares(10, 6), {"a": 0, "b": 0}
+    for user, amount in steps:
+        if amount > 0:
+            denied = shares.take(user, amount)
+            if denied is None:
+                have[user] += amount
+            elif denied is Denied.SHARE_TAKEN:
+                assert have[user] + amount > 6
+            else:
+                assert sum(have.values()) + amount > 10
+        else:
+            back = min(-amount, have[user])
+            have[user] -= back
+            shares.give_back(user, back)
+        assert {user: shares.of_user(user) for user in have} == have
+        assert shares.taken == sum(have.values()) <= 10
+
+
+@pytest.mark.parametrize(("users", "share"), [((), 10), (USERS[:1], 10), (USERS, 5)])
+def test_share_is_all_where_there_are_no_others(
+    tmp_path: Path, users: tuple[User, ...], share: int
+) -> None:
+    config = make_config(tmp_path, users=users)
+    assert (user_max(10, config), user_max(1, config)) == (share, 1)
+
+
+# -- at the door -------------------------------------------------------------------------------
+
+
+async def post(rig: Rig, user: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {user}-token", **body.pop("headers", {})}
+    async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def get(rig: Rig, user: str, path: str) -> int:
+    headers = {"Authorization": f"Bearer {user}-token"}
+    async with rig.http.get(rig.url + path, headers=headers) as response:
+        await response.read()
+        return response.status
+
+
+async def test_statements_of_one_user_leave_places_for_others(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS, limits=Limits(statements_max=4)) as rig:
+        hold = asyncio.Event()
+        rig.service.table["SLOW"] = Canned(hold=hold)
+        slow = {"statement": "SLOW", "wait_timeout": "0s"}
+        assert [(await post(rig, "ann", **slow))[0] for _ in range(3)] == [200, 200, 429]
+        status, told = await post(rig, "ann", statement="SELECT 1", headers=ARROW)
+        assert status == 429 and "ann" in told["message"]
+        assert [(await post(rig, "bob", **slow))[0] for _ in range(3)] == [200, 200, 429]
+        hold.set()
+
+
+async def test_requests_that_wait_leave_connections_for_others(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS, limits=Limits(connections_max=4)) as rig:
+        hold = asyncio.Event()
+        rig.service.table["SLOW"] = Canned(hold=hold)
+        waiting = [
+            asyncio.create_task(post(rig, "ann", statement="SLOW", request_id="r"))
+            for _ in range(2)
+        ]
+        await until(lambda: rig.app[_board()].gate._waiting.taken == 2)
+        assert (await post(rig, "ann", statement="SELECT 1"))[0] == 429
+        assert await get(rig, "ann", "/healthz") == 200
+        assert (await post(rig, "bob", statement="SELECT 1"))[0] == 200
+        hold.set()
+        assert [(await each)[0] for each in waiting] == [200, 200]
+
+
+async def test_bytes_of_one_users_requests_leave_memory_for_others(tmp_path: Path) -> None:
+    limits = Limits(requests_bytes_max=100_000)
+    async with door(tmp_path, users=USERS, limits=limits) as rig:
+        hold = asyncio.Event()
+        text = "SLOW" + " " * 40_000
+        rig.service.table[text] = Canned(hold=hold)
+        slow = {"statement": text, "wait_timeout": "0s"}
+        assert [(await post(rig, "ann", **slow))[0] for _ in range(2)] == [200, 429]
+        assert (await post(rig, "ann", statement="SELECT 1"))[0] == 200
+        assert (await post(rig, "bob", **slow))[0] == 200
+        hold.set()
+        gate = rig.app[_board()].gate
+        await until(lambda: gate._bytes.taken == 0)
+        assert (await post(rig, "ann", **slow))[0] == 200
+
+
+async def test_large_answers_count_while_they_are_sent(tmp_path: Path) -> None:
+    limits = Limits(requests_bytes_max=400_000)
+    async with door(tmp_path, users=USERS, limits=limits) as rig:
+        for size, status in ((90_000, 200), (300_000, 429)):
+            table = pa.table({"s": ["x" * size]})
+            rig.service.table["BIG"] = Canned(chunks_of(table))
+            assert (await post(rig, "ann", statement="BIG"))[0] == status
+        assert rig.app[_board()].gate._bytes.taken == 0
+
+
+async def test_results_of_one_user_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"s": ["x" * 20_000]})
+    limits = Limits(results_kept_bytes_max=100_000)
+    links = {"statement": "MANY", "disposition": "EXTERNAL_LINKS"}
+    async with door(tmp_path, users=USERS, limits=limits) as rig:
+        rig.service.table["MANY"] = Canned(chunks_of(rows))
+        kept = [await post(rig, "ann", **links) for _ in range(3)]
+        assert [status for status, _ in kept] == [200, 200, 503]
+        assert kept[-1][1]["error_class"] == "HAPROC_RESULTS_FULL"
+        assert (await post(rig, "bob", **links))[0] == 200
+        assert await get(rig, "ann", f"{STATEMENTS}/{kept[0][1]['statement_id']}") == 200
+    monkeypatch.setattr(board, "STATEMENTS_KEPT_MAX", 4)
+    async with door(tmp_path, users=USERS) as rig:
+        _, first = await post(rig, "bob", statement="SELECT 1", disposition="EXTERNAL_LINKS")
+        for _ in range(10):
+            await post(rig, "ann", statement="SELECT 1", disposition="EXTERNAL_LINKS")
+        assert await get(rig, "bob", f"{STATEMENTS}/{first['statement_id']}") == 200
+
+
+class _Spark:
+    busy = False
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_sessions_of_one_user_leave_room_for_others_and_share_no_ids() -> None:
+    make: Any = lambda name: _Spark()  # noqa: E731
+    sessions = Sessions(make, Settings(), Shares(4, 2))
+    mine = [await sessions.open(name, "ann", 0.0) for name in ("s1", "s2")]
+    with pytest.raises(RequestError, match="2 of them of ann"):
+        await sessions.open("s3", "ann", 0.0)
+    theirs = await sessions.open("s1", "bob", 0.0)
+    assert sessions.get("s1", "ann", 1.0) is mine[0]
+    assert sessions.get("s1", "bob", 1.0) is theirs
+    await sessions.close("s1", "bob")
+    assert sessions.get("s1", "ann", 1.0) is mine[0]
+    await sessions.close("s1", "ann")
+    with contextlib.suppress(KeyError):
+        await sessions.close("s1", "ann")
+    await sessions.open("s3", "ann", 2.0)
+
+
+def _board() -> Any:
+    from haproc.doors.apps import BOARD
+
+    return BOARD
