@@ -21,7 +21,7 @@ def examine_definition(examination: Examination) -> list[str]:
     """Return why a CREATE or ALTER TABLE, or other DDL, may not be replicated."""
     scan = examination.scan
     reasons = _versions(scan) + _identity_columns(scan)
-    for start, end in _expressions(scan):
+    for start, end in expressions(scan):
         reasons += _differing(examination, start, end)
     for call in scan.calls(1, len(scan.tokens)):
         if call.nature in _WATCHED and scan.word(call.first - 1) != "EXISTS":
@@ -39,7 +39,7 @@ def examine_function(examination: Examination, *, foreign_functions: bool) -> li
     if body < 0 or language != "SQL":
         return [] if foreign_functions else ["the function runs code that HAProc cannot look into"]
     reasons = _differing(examination, body + 1, len(scan.tokens))
-    for start, end in _expressions(scan, body):
+    for start, end in expressions(scan, body):
         reasons += _differing(examination, start, end)
     return list(dict.fromkeys(reasons))
 
@@ -55,7 +55,7 @@ def _differing(examination: Examination, start: int, end: int) -> list[str]:
     return reasons
 
 
-def _expressions(scan: Scan, end: int = -1) -> Iterator[tuple[int, int]]:
+def expressions(scan: Scan, end: int = -1) -> Iterator[tuple[int, int]]:
     """Yield where the expressions of DEFAULT, GENERATED ALWAYS AS and CHECK stand."""
     stop = len(scan.tokens) if end < 0 else end
     for at in range(1, stop):

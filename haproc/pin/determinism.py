@@ -148,7 +148,7 @@ def _pin_unsplit(
     findings = _remaining(examination, 0) + _opaque(statement, opaque_reads)
     if findings:
         hint = "write one INSERT … SELECT for each table, which can be replicated as rows"
-        return _refused(scan.sql, [f.reason for f in findings], hint)
+        return _doubted(examination, findings, hint)
     return _replicated(examination)
 
 
@@ -178,7 +178,7 @@ def _pin_query(
         findings += _opaque(statement, opaque_reads)
     pinned = _replicated(examination)
     if not findings:
-        return pinned
+        return pinned if rows else replace(pinned, source=_source(examination, split))
     return Pinned(
         Treatment.MATERIALISE,
         pinned.sql,
@@ -186,17 +186,8 @@ def _pin_query(
         tuple(finding.reason for finding in findings),
         _hint(findings, ""),
         _source(examination, split),
-        _hides_tables(statement, examination, split, opaque_reads),
+        _all_doubtful(findings),
     )
-
-
-def _hides_tables(
-    statement: Statement, examination: Examination, split: Split, opaque_reads: Collection[str]
-) -> bool:
-    """Whether the query may read tables that it does not name."""
-    calls = examination.scan.calls(split.query, len(examination.scan.tokens))
-    foreign = any(call.nature is Nature.UNKNOWN for call in calls)
-    return foreign or bool(_opaque(statement, opaque_reads))
 
 
 def _is_rows(scan: Scan, split: Split) -> bool:
@@ -247,7 +238,8 @@ def _opaque(statement: Statement, opaque_reads: Collection[str]) -> list[Finding
         for name in opaque
     ]
     if not statement.tables_known:
-        found.append(Finding("which tables the statement reads cannot be told"))
+        reason = "which tables the statement reads cannot be told"
+        found.append(Finding(reason, Doubt.ANALYSIS))
     return found
 
 
@@ -269,8 +261,21 @@ def _pin_change(
     if reads_others:
         findings += _opaque(statement, opaque_reads)
     if findings:
-        return _refused(scan.sql, [f.reason for f in findings], _hint(findings, _HINT_CHANGE))
+        return _doubted(examination, findings, _hint(findings, _HINT_CHANGE))
     return _replicated(examination)
+
+
+def _doubted(examination: Examination, findings: Sequence[Finding], hint: str) -> Pinned:
+    """Refuse, unless Spark's analysis dispels all doubts."""
+    reasons = tuple(finding.reason for finding in findings)
+    pinned = _replicated(examination)
+    if not _all_doubtful(findings):
+        return _refused(examination.scan.sql, reasons, hint)
+    return replace(pinned, treatment=Treatment.REFUSE, reasons=reasons, hint=hint, dispellable=True)
+
+
+def _all_doubtful(findings: Sequence[Finding]) -> bool:
+    return all(finding.doubt is not Doubt.CERTAIN for finding in findings)
 
 
 def _pin_rest(statement: Statement, examination: Examination, foreign_functions: bool) -> Pinned:

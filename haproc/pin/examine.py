@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from haproc.classify.tokens import TokenKind
 from haproc.pin.calls import DATETIMES, call_literal, is_ordered
-from haproc.pin.functions import BARE, Nature
+from haproc.pin.functions import BARE, Nature, nature
 from haproc.pin.literals import string_literal
 from haproc.pin.model import Moment, Replacement
 from haproc.pin.moment import (
@@ -24,28 +24,16 @@ from haproc.pin.moment import (
     special_datetime_literal,
 )
 from haproc.pin.names import has_meaning_in_rows, is_column_elsewhere, is_declared
+from haproc.pin.reasons import REASONS
 from haproc.pin.scan import Call, Scan
 
 _FILE_FORMATS = frozenset(
     {"parquet", "csv", "json", "orc", "text", "avro", "delta", "binaryfile", "xml", "iceberg"}
 )
 _WORD_RULES = frozenset(
-    {"LIMIT", "OFFSET", "TABLESAMPLE", "ROWS", "USING"}
+    {"LIMIT", "OFFSET", "TABLESAMPLE", "ROWS", "USING", "WITH", "IDENTIFIER"}
     | {"VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME"}
 )
-_REASONS = {
-    Nature.CLOCK: "{} reads the clock, which is different on every cluster",
-    Nature.IDENTITY: "{} depends on the session",
-    Nature.CONTEXT: "{} depends on the server",
-    Nature.RANDOM: "{} gives other values on every cluster",
-    Nature.PLACEMENT: "{} depends on how each cluster has laid out its files and partitions",
-    Nature.FOREIGN: "{} runs code that HAProc cannot look into",
-    Nature.ORDER: "{} depends on the order of rows or on how ties fall",
-    Nature.EXACT_OR_FLOAT: "{} of floating point values depends on the order of rows",
-    Nature.FLOAT: "{} computes in floating point, where the order of rows shows",
-    Nature.APPROXIMATE: "{} approximates, depending on the order of rows",
-    Nature.UNKNOWN: "the function {} is not one of Spark's own, so its results may differ",
-}
 
 
 class Doubt(StrEnum):
@@ -56,6 +44,15 @@ class Doubt(StrEnum):
     """Exact if its argument is an integer or a decimal."""
     LIMIT = "limit"
     """Exact if the order is total."""
+    ANALYSIS = "analysis"
+    """Spark's analysis tells what a name or a text came to."""
+
+
+_DOUBTS = {
+    Nature.EXACT_OR_FLOAT: Doubt.SUM,
+    Nature.ORDER: Doubt.ANALYSIS,
+    Nature.UNKNOWN: Doubt.ANALYSIS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +132,8 @@ class Examination:
         if literal is not None:
             self._replace(call.first, call.close, literal)
         elif nature is not Nature.DETERMINISTIC:
-            doubt = Doubt.SUM if nature is Nature.EXACT_OR_FLOAT else Doubt.CERTAIN
-            self._find(_REASONS[nature].format(f"{name}()"), doubt)
+            doubt = _DOUBTS.get(nature, Doubt.CERTAIN)
+            self._find(REASONS[nature].format(f"{name}()"), doubt)
 
     def _is_allowed(self, name: str) -> bool:
         return name in self.known.functions or name.rpartition(".")[2] in self.known.functions
@@ -177,7 +174,9 @@ class Examination:
         else:
             self._find(
                 f"Spark may read {string_literal(text)} as a moment, which is another one on "
-                "every cluster"
+                "every cluster",
+                # Spark reads a literal with its type before it analyzes anything.
+                Doubt.CERTAIN if before in DATETIMES else Doubt.ANALYSIS,
             )
 
     def _is_row_item(self, first: int, last: int) -> bool:
@@ -232,9 +231,31 @@ class Examination:
             if frame == ["BETWEEN", "UNBOUNDED", "PRECEDING", "AND", "UNBOUNDED", "FOLLOWING"]:
                 return
             if behind in ("BETWEEN", "UNBOUNDED", "CURRENT") or scan.word(at + 2) == "PRECEDING":
-                self._find("a window of ROWS depends on how ties in its order fall")
+                self._find("a window of ROWS depends on how ties in its order fall", Doubt.ANALYSIS)
+        elif word == "WITH" and symbol == "(":
+            self._find("options of a table that is read may choose one of its versions")
+        elif word == "IDENTIFIER" and symbol == "(":
+            self._identifier(at)
         elif word == "USING" and scan.kind(at + 1) is TokenKind.STRING:
             self._find("a script runs code that HAProc cannot look into")
+
+    def _identifier(self, at: int) -> None:
+        """``IDENTIFIER('name')(…)`` calls a function, whatever the text in it comes to."""
+        scan = self.scan
+        close = scan.closing[at + 1]
+        if scan.symbol(close + 1) != "(":
+            return
+        is_literal = scan.kind(at + 2) is TokenKind.STRING
+        text = scan.string_value(at + 2).lower() if is_literal else ""
+        behind = at + 2
+        while scan.kind(behind) is TokenKind.STRING:
+            behind += 1
+        name = text.rpartition(".")[2].strip("`")
+        of = nature(name) if is_literal and behind == close else None
+        if of is None:
+            self._find("IDENTIFIER(…) calls a function whose name is computed")
+        elif of is not Nature.DETERMINISTIC:
+            self._find(REASONS[of].format(f"{name}()"), _DOUBTS.get(of, Doubt.CERTAIN))
 
     def _bare(self, at: int, name: str, *, rows: bool) -> None:
         scan = self.scan
@@ -244,9 +265,9 @@ class Examination:
         if not quoted and name in self.known.columns:
             return
         if not rows and (quoted or name == "user" or is_column_elsewhere(scan, at, name)):
-            self._find(f"{name} may be the function {name}() or a column")
+            self._find(f"{name} may be the function {name}() or a column", Doubt.ANALYSIS)
         elif name == "current_path":
-            self._find(_REASONS[Nature.CONTEXT].format(name))
+            self._find(REASONS[Nature.CONTEXT].format(name))
         elif name in ("current_user", "user", "session_user"):
             self._replace(at, at, identity_literal(name, self.moment))
         else:

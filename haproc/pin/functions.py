@@ -219,7 +219,7 @@ KEYWORDS = _names(
     months msck name namespace namespaces nanosecond nanoseconds natural nearest next no
     none norely not null nulls numeric of offset on only open option options or order out
     outer outputformat over overlaps overlay overwrite partition partitioned partitions path
-    percent pivot placing position preceding primary principals procedure procedures
+    percent pivot regexp rlike placing position preceding primary principals procedure procedures
     properties purge qualify quarter query range read reads real recordreader recordwriter
     recover recursion recursive reduce references refresh rely rename repair repeat
     repeatable replace reset respect restrict return returns revoke right role roles

@@ -59,6 +59,8 @@ class Pinned:
 
     ``sql`` has every replaceable part replaced. ``reasons`` names what could differ from cluster
     to cluster (for MATERIALISE and REFUSE), ``hint`` what the client can write instead.
+    ``dispellable``: all of it is only doubtful, and Spark's analysis may show that nothing differs.
+    ``source`` is there for every statement whose query could be materialised.
     """
 
     treatment: Treatment
@@ -67,5 +69,4 @@ class Pinned:
     reasons: tuple[str, ...] = ()
     hint: str = ""
     source: Source | None = None
-    hides_tables: bool = False
-    """For MATERIALISE: the query may read more tables than it names (views, functions)."""
+    dispellable: bool = False

@@ -26,6 +26,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Known, Outcome, Status
 from haproc.replicate.replica import Attempt, Replica, now_ms
 from haproc.replicate.synchronous import QUEUED
+from haproc.route.analysis import Analysis
 from haproc.route.attempts import Attempts
 from haproc.route.model import (
     Answer,
@@ -47,7 +48,8 @@ from haproc.route.sessions import (
     settings_after,
     unknown,
 )
-from haproc.route.views import Views, changes_temporary, last_part, rows_of, temporary_views
+from haproc.route.views import changes_temporary, rows_of, temporary_views
+from haproc.witness.judge import Verdict
 
 SHARED_SESSIONS_MAX = 64
 """Spark sessions kept for requests without a session of their own, one per catalog and schema."""
@@ -78,7 +80,10 @@ class RingService:
         self._fanout_parallel = fanout_parallel
         self._reads = reads
         self._attempts = Attempts(replica)
-        self._views = Views()
+        core = self._core
+        self._analysis = Analysis(
+            engine, lambda: core.definitions_applied, self._now, core.timeouts.statement_s
+        )
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
         shares = sessions or Shares(self._core.limits.sessions_max)
         self.sessions = Sessions(engine.session, defaults, shares)
@@ -282,10 +287,13 @@ class RingService:
     ) -> Answer:
         try:
             spark = await self._spark_session(settings, session)
+            await self._analysis.confirm_query(statement, spark)
             stream = await spark.query(statement.sql, timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+        except RefusedError as error:
+            raise _refused(error) from error
         # Its tables were read as they stood before its first piece came.
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
@@ -308,11 +316,14 @@ class RingService:
         """Run a session statement and learn what the session is like afterwards."""
         timeout_s = self._core.timeouts.statement_s
         try:
+            await self._analysis.confirm_session_statement(statement, session.spark)
             stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
             chunks = [chunk.data async for chunk in stream]
             found = await session.spark.settings()
         except EngineError as error:
             raise self._failed(error, WriteOutcome.REJECTED, session) from error
+        except RefusedError as error:
+            raise _refused(error) from error
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         session.settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
@@ -382,10 +393,9 @@ class RingService:
         session: ClientSession | None,
     ) -> Operation:
         """Return the statement as an operation."""
-        rests_on = _rests_on(statement)
-        analyzed_to = await self._attempts.ground() if rests_on else None
+        analyzed_to = None if statement.insert else await self._attempts.ground()
         try:
-            pinned = await self._pinned(request, statement, settings, session)
+            pinned, verdict = await self._pinned(request, statement, settings, session)
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
         except RefusedError as error:
@@ -393,6 +403,7 @@ class RingService:
         if pinned.sql != statement.sql:
             override = statement.operation_class
             statement = self._classify(pinned.sql, settings, request.user, override)
+        rests_on = _rests_on(statement, verdict)
         return Operation(
             id=request.id,
             operation_class=self._class_of(request, statement),
@@ -402,12 +413,12 @@ class RingService:
             write=_as_written(pinned, session),
             settings=settings,
             user=request.user,
-            reads=statement.reads,
+            reads=statement.reads | verdict.reads,
             writes=statement.writes,
-            tables_known=statement.tables_known and not pinned.hides_tables,
+            tables_known=statement.tables_known and verdict.known,
             insert=statement.insert,
             created_ms=now_ms(),
-            analyzed_to=analyzed_to,
+            analyzed_to=analyzed_to if rests_on else None,
             rests_on=rests_on,
         )
 
@@ -425,7 +436,8 @@ class RingService:
         statement: Statement,
         settings: Settings,
         session: ClientSession | None,
-    ) -> Pinned:
+    ) -> tuple[Pinned, Verdict]:
+        """Return the statement made the same everywhere, and what Spark's analysis said of it."""
         moment = Moment(
             now=datetime.now(UTC),
             random=secrets.randbits(64),
@@ -434,27 +446,13 @@ class RingService:
             catalog=settings.catalog,
             schema=settings.schema,
         )
-        opaque = await self._opaque(statement, settings, session)
-        pinned = pin(statement, moment, opaque_reads=opaque)
-        if pinned.treatment is Treatment.REFUSE:
+        pinned = pin(statement, moment)
+        if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
-        return pinned
-
-    async def _opaque(
-        self, statement: Statement, settings: Settings, session: ClientSession | None
-    ) -> frozenset[str]:
-        """Return which of the tables read are views, permanent or the session's own."""
-        if not statement.reads or statement.insert is not None:
-            return frozenset()
-        timeout_s = self._core.timeouts.statement_s
-        spark = await self._spark_session(settings, session)
-        epoch = self._core.definitions_applied
-        opaque = await self._views.among(statement.reads, spark, epoch, timeout_s)
-        if session is not None and session.holds_temporaries:
-            names = await self._temporary_views(session)
-            reads = statement.reads & statement.bare
-            opaque |= {table for table in reads if last_part(table) in names}
-        return opaque
+        verdict = await self._analysis.verdict(statement, pinned, settings, session)
+        if verdict.treatment is Treatment.REFUSE:
+            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(verdict.reasons), verdict.hint)
+        return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
 
     def _answer(self, attempt: Attempt) -> Answer:
         """Return what the client is told."""
@@ -566,8 +564,8 @@ class RingService:
         return asyncio.get_running_loop().time()
 
 
-def _rests_on(statement: Statement) -> frozenset[str]:
-    """Return the tables whose nature decides how the statement is replicated.
+def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
+    """Return the tables, views and functions that decide how the statement is replicated.
 
     Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds
     out first.
@@ -575,7 +573,8 @@ def _rests_on(statement: Statement) -> frozenset[str]:
     if statement.insert is not None:
         return frozenset()
     asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
-    return statement.reads | (statement.writes if asynchronous else frozenset())
+    named = verdict.rests_on | statement.reads | statement.writes
+    return named if asynchronous else named - statement.writes
 
 
 def _as_written(pinned: Pinned, session: ClientSession | None) -> SqlWrite | QueryWrite:

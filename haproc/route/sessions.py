@@ -36,7 +36,7 @@ class ClientSession:
 
 
 class SharedSessions:
-    """Sessions for requests without one of their own, by catalog and schema.
+    """Sessions for requests without one of their own, by settings.
 
     Each is given up behind DDL, because Spark goes on with what a session has looked up before, and
     when there are more than ``sessions_max``, the least recently used first. It is closed a while
@@ -46,24 +46,24 @@ class SharedSessions:
     def __init__(self, make: Callable[[str], Session], sessions_max: int) -> None:
         self._make = make
         self._sessions_max = sessions_max
-        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._sessions: OrderedDict[Settings, Session] = OrderedDict()
         self._given_up: list[tuple[Session, float]] = []
         self._made = self._epoch = 0
 
     async def get(self, settings: Settings, epoch: int, now: float) -> Session:
-        """Return the session of the settings' catalog and schema; ``epoch`` counts DDL."""
+        """Return the session of these settings; ``epoch`` counts DDL."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._given_up += [(session, now) for session in self._sessions.values()]
             self._sessions.clear()
-        key = (settings.catalog, settings.schema)
-        session = self._sessions.get(key)
+        session = self._sessions.get(settings)
         if session is None:
             self._made += 1
-            session = self._sessions[key] = self._make(f"shared/{self._made}/{'/'.join(key)}")
+            key = f"shared/{self._made}/{settings.catalog}/{settings.schema}"
+            session = self._sessions[settings] = self._make(key)
             if len(self._sessions) > self._sessions_max:
                 self._given_up.append((self._sessions.popitem(last=False)[1], now))
-        self._sessions.move_to_end(key)
+        self._sessions.move_to_end(settings)
         await self._close_given_up(now)
         return session
 

@@ -1,8 +1,4 @@
-"""Which of the tables that a statement reads are views.
-
-A view's text may hold what differs from cluster to cluster, and hides which tables it reads; so a
-replicated statement must not read one as it stands.
-"""
+"""A session's temporary views, and small results read as plain values."""
 
 from __future__ import annotations
 
@@ -16,38 +12,6 @@ from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ResultStream, Session
 from haproc.pin.sqltypes import quote_name
-
-NAMESPACES_KEPT_MAX = 1000
-
-
-class Views:
-    """The views of each namespace, asked for again after every DDL that was applied here."""
-
-    def __init__(self) -> None:
-        self._epoch = -1
-        self._views: dict[str, frozenset[str]] = {}
-
-    async def among(
-        self, tables: frozenset[str], session: Session, epoch: int, timeout_s: float
-    ) -> frozenset[str]:
-        """Return those of the tables that are views, or may be. ``epoch`` counts applied DDL."""
-        if epoch != self._epoch or len(self._views) > NAMESPACES_KEPT_MAX:
-            self._epoch, self._views = epoch, {}
-        found: set[str] = set()
-        for table in tables:
-            namespace, name = _split(table)
-            if namespace not in self._views:
-                views = await show_views(session, namespace, timeout_s)
-                if views is None:
-                    found.add(table)
-                    continue
-                self._views[namespace] = frozenset(
-                    view for view, temporary in views if not temporary
-                )
-            if name in self._views[namespace]:
-                found.add(table)
-        return frozenset(found)
-
 
 _MEANS_EITHER = frozenset({Kind.DROP_VIEW, Kind.DROP_TABLE, Kind.ALTER_VIEW, Kind.ALTER_TABLE})
 _BY_ROWS = frozenset(

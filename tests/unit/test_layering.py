@@ -22,6 +22,7 @@ DECISIONS = (
     "dmq/kafka_topic.py",
     "haproc/classify/*.py",
     "haproc/pin/*.py",
+    "haproc/witness/*.py",
     "haproc/config/model.py",
     "haproc/config/shares.py",
     "haproc/config/check.py",
@@ -102,6 +103,7 @@ WORLD = frozenset(
 ORDER = (
     "classify",
     "pin",
+    "witness",
     "engine",
     "config",
     "failure",

@@ -1,0 +1,165 @@
+"""The columns of a plan: what each one is called, where it comes from, and of what type it is.
+
+In a plan a column is ``name#12``, with an ``L`` behind it if it is a BIGINT. The name can be any
+text (``sum(a)#12L``), so names are learnt where columns are defined, and each ``name#12`` becomes
+``§12``; a ``#`` that is left over makes the plan unreadable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from haproc.witness.lists import leading, split
+from haproc.witness.plan import Node, Plan, UnreadableError
+
+_ID = re.compile(r"#(\d+)(L?)(?!\w)")
+_ENDS_IN_ID = re.compile(r"(.*)#(\d+)(L?)\Z", re.DOTALL)
+_NOT_COLUMNS = re.compile(r"(?:lambda \w+|(?:scalar|lateral)-subquery|exists|list|in)#\d+L?")
+_PLAIN = re.compile(r"[\w.$]+\Z")
+_OF_TABLE = re.compile(r"[^#,\[\]{}]+\Z")
+COLUMN = re.compile(r"§(\d+)")
+_DEFINING = frozenset({"Project", "Aggregate", "Window", "Generate"})
+_LEAVES = frozenset({"Relation", "RelationV2", "LocalRelation", "ResolvedInlineTable", "Range"})
+
+
+class Type(StrEnum):
+    """What matters of a column's type."""
+
+    INTEGER = "integer"
+    DECIMAL = "decimal"
+    PLAIN = "plain"
+    """Another one, whose equal values are the same value."""
+    LOOSE = "loose"
+    """Equal values may differ: floats (0.0 and -0.0), collated strings, what holds such."""
+
+
+def type_of(text: str) -> Type:
+    """Return what matters of a type, from Spark's text of it."""
+    word = text.lower().split("(")[0].strip()
+    if word in ("tinyint", "smallint", "int", "integer", "bigint", "byte", "short", "long"):
+        return Type.INTEGER
+    if word in ("decimal", "dec", "numeric"):
+        return Type.DECIMAL
+    plain = {"string", "boolean", "date", "timestamp", "timestamp_ntz", "timestamp_ltz", "binary"}
+    return Type.PLAIN if word in plain | {"char", "varchar", "void"} else Type.LOOSE
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An item of a list of columns: ``expression`` has other columns as ``§id``."""
+
+    id: str
+    expression: str
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that the expression rests on."""
+        return frozenset(COLUMN.findall(self.expression))
+
+
+@dataclass(slots=True)
+class Columns:
+    """All columns of a plan. ``schemas``: types of the columns of tables, as Spark writes them."""
+
+    plan: Plan
+    schemas: Mapping[str, Mapping[str, str]]
+    types: dict[str, Type] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.plan.nodes:
+            for name, number, long in _definitions(node):
+                if self.names.setdefault(number, name) != name:
+                    raise UnreadableError(f"column {number} has two names")
+                if long:
+                    self.types[number] = Type.INTEGER
+        for node in self.plan.nodes:
+            self._types_of_table(node)
+
+    def _types_of_table(self, node: Node) -> None:
+        table = table_read(node)
+        schema = self.schemas.get(table or "", {})
+        if node.name in _LEAVES:
+            for name, number, _ in _leaf(node):
+                if name.lower() in schema:
+                    self.types[number] = type_of(schema[name.lower()])
+
+    def rewritten(self, text: str) -> str:
+        """Return an expression with each column as ``§id``."""
+        found = {match[1] for match in _ID.finditer(text)}
+        text = _NOT_COLUMNS.sub("~", text)
+        for number in sorted(found, key=lambda number: -len(self.names.get(number, ""))):
+            known = self.names.get(number)
+            name = re.escape(known) if known is not None else r"(?<![\w$.`)\]])[\w$]+"
+            text = re.sub(rf"{name}#{number}L?(?!\w)", f"§{number}", text)
+        if "#" in text:
+            raise UnreadableError("a column's name cannot be told from what stands around it")
+        return text
+
+    def items(self, texts: list[str]) -> list[Item]:
+        """Return the items of a list that defines columns."""
+        found = []
+        for text in texts:
+            match = _ENDS_IN_ID.match(text)
+            if match is None:
+                raise UnreadableError(f"{text[:60]!r} is no column")
+            parts = split(text, " AS ")
+            expression = parts[0] if len(parts) > 1 else text
+            found.append(Item(match[2], self.rewritten(expression)))
+        return found
+
+    def keys(self, texts: list[str]) -> frozenset[str]:
+        """Return the columns that stand alone in a list (of sort keys, of group keys)."""
+        words = (self.rewritten(text).split(" ")[0] for text in texts)
+        return frozenset(word[1:] for word in words if re.fullmatch(r"§\d+", word))
+
+
+def table_read(node: Node) -> str | None:
+    """Return the table's name as printed, if the node reads one; empty for files without a name."""
+    if node.name == "Relation":
+        return node.text.partition("[")[0].strip()
+    if node.name == "RelationV2":
+        _, behind = leading(node.text)
+        return behind.strip().partition(",")[0].strip()
+    if node.name == "HiveTableRelation":
+        return node.text.removeprefix("[").partition(",")[0].strip()
+    return None
+
+
+def _leaf(node: Node) -> Iterator[tuple[str, str, str]]:
+    start = node.text.find("[")
+    if node.name == "Range" or start < 0:
+        return
+    if node.name == "ResolvedInlineTable":
+        start = node.text.rfind("[")
+    texts, _ = leading(node.text[start:])
+    for text in (part for each in texts for part in split(each, ",")):
+        match = _ENDS_IN_ID.match(text.strip())
+        if match is None or not _OF_TABLE.match(match[1]):
+            raise UnreadableError(f"the column {text[:60]!r} has no plain name")
+        yield match[1], match[2], match[3]
+
+
+def _definitions(node: Node) -> Iterator[tuple[str, str, str]]:
+    """Yield name, id and the mark of a BIGINT of each column that the node defines."""
+    if node.name in _LEAVES:
+        yield from _leaf(node)
+    if node.name in _DEFINING:
+        rest, texts = node.text, []
+        if node.name == "Generate":
+            rest = node.text[node.text.rfind("[") :]
+        while rest.startswith("["):
+            more, rest = leading(rest)
+            texts += more
+        for text in texts:
+            match = _ENDS_IN_ID.match(text)
+            if match is None:
+                continue
+            parts = split(match[1], " AS ")
+            if len(parts) > 2:
+                raise UnreadableError(f"{text[:60]!r} has more than one name")
+            if len(parts) == 2 or _PLAIN.match(match[1]):
+                yield parts[-1], match[2], match[3]

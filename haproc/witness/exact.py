@@ -1,0 +1,110 @@
+"""Which expressions of a plan are certainly integers or decimals: sums of them are exact."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from haproc.witness.columns import Type
+from haproc.witness.lists import closing, split
+
+_CAST = re.compile(r"(?:cast|try_cast|trycast)\((.*) as ([a-z_]+(?:\([0-9, ]+\))?)\)\Z", re.DOTALL)
+_CALL = re.compile(r"([a-z_0-9]+)\(")
+_SUM = re.compile(r"(?<![\w.$])(?:try_)?(?:sum|avg|mean)\(", re.IGNORECASE)
+_COUNTS = frozenset({"count", "count_if", "length", "char_length", "size", "array_size"})
+_KEEPING = frozenset(
+    {"sum", "try_sum", "max", "min", "abs", "coalesce", "greatest", "least", "ifnull", "nvl"}
+    | {"negative", "positive", "pmod", "nullif", "try_add", "try_subtract", "try_multiply"}
+)
+"""Exact if all arguments are."""
+_OPERATORS = (" + ", " - ", " * ", " % ", " div ")
+DEPTH_MAX = 50
+
+
+def sums_are_exact(expression: str, types: Mapping[str, Type], *, decimals: bool) -> bool:
+    """Whether all that is summed or averaged in an expression adds integers or decimals.
+
+    ``decimals``: a number with a point is a decimal (the statement writes no floats).
+    """
+    for match in _SUM.finditer(expression):
+        start = match.end() - 1
+        inner = expression[start + 1 : closing(expression, start)].removeprefix("distinct ")
+        kind = exact_type(inner, types, decimals=decimals)
+        averages = "avg" in match.group().lower() or "mean" in match.group().lower()
+        if kind is None or (averages and kind is not Type.DECIMAL):
+            return False  # the average of integers is computed in doubles
+    return True
+
+
+def exact_type(
+    text: str, types: Mapping[str, Type], *, decimals: bool, depth: int = 0
+) -> Type | None:
+    """Return INTEGER or DECIMAL if the expression certainly is one; else None."""
+
+    def again(inner: str) -> Type | None:
+        return exact_type(inner, types, decimals=decimals, depth=depth + 1)
+
+    text = text.strip()
+    if depth > DEPTH_MAX or not text:
+        return None
+    if re.fullmatch(r"§\d+", text):
+        kind = types.get(text[1:])
+        return kind if kind in (Type.INTEGER, Type.DECIMAL) else None
+    if re.fullmatch(r"-?\d+", text) or text == "null":
+        return Type.INTEGER
+    if re.fullmatch(r"-?\d+\.\d+", text):
+        return Type.DECIMAL if decimals else None
+    cast = _CAST.match(text)
+    if cast is not None and closing(text, text.index("(")) == len(text) - 1:
+        word = cast[2].partition("(")[0]
+        if word in ("tinyint", "smallint", "int", "bigint"):
+            return Type.INTEGER
+        return Type.DECIMAL if word == "decimal" else None
+    call = _CALL.match(text)
+    if call is not None and closing(text, call.end() - 1) == len(text) - 1:
+        if call[1] in _COUNTS:
+            return Type.INTEGER
+        inner = text[call.end() : -1].removeprefix("distinct ")
+        return _widest([again(part) for part in split(inner)]) if call[1] in _KEEPING else None
+    if text.startswith("(") and closing(text, 0) == len(text) - 1:
+        return _binary(text[1:-1], again)
+    if text.startswith("-"):
+        return again(text[1:])
+    if text.startswith("CASE ") and text.endswith(" END"):
+        return _widest([again(part) for part in _branches(text)])
+    return None
+
+
+def _binary(text: str, again: object) -> Type | None:
+    assert callable(again)
+    for operator in _OPERATORS:
+        parts = split(text, operator)
+        if len(parts) == 2:
+            return _widest([again(part) for part in parts])
+    parts = split(text, " / ")
+    if len(parts) == 2:
+        kinds = [again(part) for part in parts]
+        return Type.DECIMAL if None not in kinds and Type.DECIMAL in kinds else None
+    return again(text) if text.startswith("(") else None
+
+
+def _branches(text: str) -> list[str]:
+    """Return what stands behind each THEN and the ELSE of a CASE."""
+    words = split(text, " ")
+    found: list[str] = []
+    branch: list[str] = []
+    inside = False
+    for word in words[1:]:
+        if word in ("WHEN", "THEN", "ELSE", "END"):
+            if inside:
+                found.append(" ".join(branch))
+            inside, branch = word in ("THEN", "ELSE"), []
+        else:
+            branch.append(word)
+    return found
+
+
+def _widest(kinds: list[Type | None]) -> Type | None:
+    if not kinds or None in kinds:
+        return None
+    return Type.DECIMAL if Type.DECIMAL in kinds else Type.INTEGER

@@ -1,0 +1,260 @@
+"""What in an analyzed plan could differ from cluster to cluster, each as a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from haproc.pin.functions import Nature
+from haproc.pin.reasons import REASONS
+from haproc.witness.columns import Columns, table_read
+from haproc.witness.exact import exact_type, sums_are_exact
+from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, nature_of
+from haproc.witness.lists import closing, leading, split
+from haproc.witness.plan import Node, Plan, UnreadableError
+from haproc.witness.total import limit_is_total, window_reason
+
+_METADATA = re.compile(r"(?<![\w.])_metadata#\d+")
+_COLLATED = re.compile(r"\bcollate\b", re.IGNORECASE)
+_TO_DATETIME = re.compile(
+    r"(?<![\w.$])(?:(?:try_)?cast|(?:try_)?to_date|(?:try_)?to_timestamp(?:_ltz|_ntz)?"
+    r"|try_to_\w+)\(",
+    re.IGNORECASE,
+)
+_DATETIME = re.compile(r" as (?:date|timestamp(?:_ltz|_ntz)?)\Z")
+_STRINGLESS = frozenset({"cast", "try_cast", "date_add", "date_sub", "add_months", "date_trunc"})
+_CALLED = re.compile(r"([\w$.]+)\(")
+SPECIAL_WORDS = re.compile(r"(?i)epoch|now|today|tomorrow|yesterday")
+_ORDERED = re.compile(r"(?:sort_array|array_sort)\((?:collect_list|collect_set|array_agg)\(")
+_LISTED = re.compile(r"(?:listagg|string_agg)\((.+?), (?:.*?), \1 (?:ASC|DESC) ")
+_CALLED_BY_NAME = re.compile(r"([A-Za-z_][\w$.\-]*)\(")
+_WITHOUT_EXPRESSIONS = frozenset(
+    {"InsertIntoHadoopFsRelationCommand", "CreateTableAsSelect", "ReplaceTableAsSelect"}
+    | {"CreateDataSourceTableAsSelectCommand", "CreateViewCommand", "AlterViewAsCommand"}
+    | {"CacheTableAsSelect"}
+)
+"""Roots whose own text holds names, options and paths, and no expression."""
+_COLLECTING = frozenset({"collect_list", "collect_set", "array_agg"})
+_LISTING = frozenset({"listagg", "string_agg"})
+_WINDOWED = frozenset(
+    {"row_number", "ntile", "lag", "lead", "nth_value", "first", "first_value", "last"}
+    | {"last_value", "any_value"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known beside the plan.
+
+    ``schemas``: the types of the columns of the tables read, by the table's printed name and the
+    column's in lower case. ``functions``: SQL functions whose bodies give the same everywhere, by
+    the name that is printed; ``bodies``: what those and others are. ``decimals``: the statement
+    writes no floating point numbers.
+    """
+
+    schemas: Mapping[str, Mapping[str, str]]
+    functions: frozenset[str] = frozenset()
+    bodies: tuple[Plan, ...] = ()
+    decimals: bool = False
+
+
+def needs_types(plan: Plan) -> bool:
+    """Whether the types of the tables' columns have a say in what differs."""
+    return any(node.name in BY_VALUE for node in plan.nodes)
+
+
+def tables_read(plan: Plan) -> frozenset[str]:
+    """Return the names of all tables that are read, views seen through, as printed."""
+    return frozenset(name for node in plan.nodes if (name := table_read(node)))
+
+
+def harmless_functions(
+    bodies: Mapping[str, Plan], schemas: Mapping[str, Mapping[str, str]]
+) -> frozenset[str]:
+    """Return those SQL functions, by name, whose bodies give the same everywhere."""
+    harmless: frozenset[str] = frozenset()
+    while True:
+        facts = Facts(schemas, harmless)
+        more = frozenset(name for name, body in bodies.items() if not findings(body, facts))
+        if more <= harmless:
+            return harmless
+        harmless |= more
+
+
+def functions_called(plan: Plan) -> frozenset[str]:
+    """Return the names of all functions in the plan's expressions, as printed."""
+    return _read(plan, {}).functions
+
+
+def findings(plan: Plan, facts: Facts) -> list[str]:
+    """Return what could differ; empty if the statement means the same everywhere."""
+    reading = _read(plan, facts.schemas)
+    found: list[str] = []
+    for node in plan.nodes[0 if plan.root.name in OPERATORS | CONDITIONAL else 1 :]:
+        found += _operator(node)
+    found += [reason for node in plan.nodes for reason in _texts(node)]
+    found += _functions(reading, facts)
+    if _needs_order(reading):
+        found += _ordered(reading, facts)
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A plan with its columns told from its functions, where that is possible."""
+
+    plan: Plan
+    columns: Columns | None
+    unclear: str
+    """Why the columns cannot be told; empty if they can."""
+    texts: tuple[tuple[Node, str], ...]
+    """The expressions of each node."""
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The names of all functions called; of all that look like it where columns are unclear."""
+        return frozenset(name for _, text in self.texts for name in _CALLED_BY_NAME.findall(text))
+
+
+def _read(plan: Plan, schemas: Mapping[str, Mapping[str, str]]) -> _Reading:
+    skipped = plan.root.name in _WITHOUT_EXPRESSIONS
+    nodes = plan.nodes[1:] if skipped else plan.nodes
+    try:
+        columns = Columns(plan, schemas)
+        texts = tuple((node, columns.rewritten(node.text)) for node in nodes)
+        return _Reading(plan, columns, "", texts)
+    except UnreadableError as error:
+        return _Reading(plan, None, str(error), tuple((node, node.text) for node in nodes))
+
+
+def _operator(node: Node) -> list[str]:
+    if node.name in ("ResolvedIdentifier", "ResolvedTable") or node.name in CONDITIONAL:
+        return []
+    if node.name == "View":
+        name = node.text.removeprefix("(").partition(", [")[0].rstrip(",").replace("`", "")
+        return [f"{name} is a view, so what it holds may differ"]
+    if node.name == "Sample":
+        return ["TABLESAMPLE depends on how each cluster has laid out its files"]
+    if node.name == "ScriptTransformation":
+        return ["a script runs code that HAProc cannot look into"]
+    if node.name not in OPERATORS:
+        return [f"{node.name} is not known to give the same rows everywhere"]
+    if table_read(node) == "":
+        return ["files are read that belong to no table of the ring"]
+    return []
+
+
+def _texts(node: Node) -> list[str]:
+    found = []
+    if _METADATA.search(node.text):
+        found.append("_metadata tells how each cluster has laid out its files")
+    for match in _TO_DATETIME.finditer(node.text):
+        inner = node.text[match.end() : closing(node.text, match.end() - 1)]
+        if match.group().lower().endswith("cast("):
+            behind = _DATETIME.search(inner)
+            if behind is None:
+                continue
+            inner = inner[: behind.start()]
+        elif split(inner)[1:2] != ["None"]:
+            continue  # with a format, no text is special
+        else:
+            inner = split(inner)[0]
+        if "#" not in inner and _may_be_special(inner):
+            found.append(f"Spark may read {inner[:60]!r} as a moment, which differs everywhere")
+    return found
+
+
+def _may_be_special(constant: str) -> bool:
+    """Whether a constant may be a text such as 'today', written or made of others."""
+    made = any(name not in _STRINGLESS for name in _CALLED.findall(constant))
+    return made or " as string" in constant or SPECIAL_WORDS.search(constant) is not None
+
+
+def _functions(reading: _Reading, facts: Facts) -> list[str]:
+    found = []
+    for name in sorted(reading.functions - facts.functions):
+        nature = nature_of(name)
+        lower = name.lower()
+        if nature is Nature.DETERMINISTIC or nature is Nature.EXACT_OR_FLOAT:
+            continue
+        if lower in _WINDOWED:
+            continue  # looked for beside windows
+        if lower in _COLLECTING and _every(reading, name, _ORDERED):
+            continue
+        if lower in _LISTING and _every(reading, name, _LISTED):
+            continue
+        found.append(REASONS[nature].format(f"{name}()"))
+    return found
+
+
+def _every(reading: _Reading, name: str, allowed: re.Pattern[str]) -> bool:
+    """Whether each call of a function stands in an order of its own."""
+    for _, text in reading.texts:
+        ordered = [(match.start(), match.end()) for match in allowed.finditer(text)]
+        for match in re.finditer(rf"(?<![\w.$]){name}\(", text):
+            if not any(start <= match.start() < end for start, end in ordered):
+                return False
+    return True
+
+
+def _needs_order(reading: _Reading) -> bool:
+    named = any(
+        nature_of(name) is Nature.EXACT_OR_FLOAT or name.lower() in _WINDOWED
+        for name in reading.functions
+    )
+    return named or any(node.name in BY_VALUE | CONDITIONAL for node in reading.plan.nodes)
+
+
+def _ordered(reading: _Reading, facts: Facts) -> list[str]:
+    """Return what depends on the order of rows: sums of floats, limits, windows, collations."""
+    plan, columns = reading.plan, reading.columns
+    if columns is None:
+        return [f"its plan cannot be read for certain: {reading.unclear}"]
+    found = []
+    try:
+        _learn_types(columns, decimals=facts.decimals)
+        for node, text in reading.texts:
+            found += _by_order(node, text, columns, facts)
+    except UnreadableError as error:
+        found.append(f"its plan cannot be read for certain: {error}")
+    by_value = any(node.name in BY_VALUE for node in plan.nodes)
+    collated = any(_COLLATED.search(node.text) for node in plan.nodes) or any(
+        _COLLATED.search(kind) for schema in facts.schemas.values() for kind in schema.values()
+    )
+    if by_value and (collated or _COLLATED.search(plan.types)):
+        found.append("of texts that are equal by their collation, any one may be shown")
+    return found
+
+
+def _learn_types(columns: Columns, *, decimals: bool) -> None:
+    """Give the columns that are computed the types of their expressions, from the leaves up."""
+    for node in reversed(columns.plan.nodes):
+        if node.name not in ("Project", "Aggregate"):
+            continue
+        rest = node.text
+        while rest.startswith("["):
+            texts, rest = leading(rest)
+            for text in texts:
+                if "#" not in text or " AS " not in text:
+                    continue
+                for item in columns.items([text]):
+                    kind = exact_type(item.expression, columns.types, decimals=decimals)
+                    if item.expression.startswith("§"):
+                        kind = columns.types.get(item.expression[1:])
+                    if kind is not None and item.id not in columns.types:
+                        columns.types[item.id] = kind
+
+
+def _by_order(node: Node, text: str, columns: Columns, facts: Facts) -> list[str]:
+    if node.name == "Window":
+        reason = window_reason(node, columns, decimals=facts.decimals)
+        return [reason] if reason else []
+    for name in sorted(_WINDOWED):
+        if re.search(rf"(?<![\w.$]){name}\(", text):
+            return [REASONS[Nature.ORDER].format(f"{name}()")]
+    if node.name == "GlobalLimit" or node.name == "Offset":
+        total = limit_is_total(node, columns)
+        return [] if total else ["LIMIT takes any rows unless their order is total"]
+    exact = node.name != "Aggregate" or sums_are_exact(text, columns.types, decimals=facts.decimals)
+    return [] if exact else ["sum() or avg() of floating point values depends on the order of rows"]

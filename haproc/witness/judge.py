@@ -1,0 +1,178 @@
+"""The verdict on a write: what our own reading proposes and what Spark's analysis shows.
+
+Both must agree on what the statement is and which table it writes. What differs from cluster to
+cluster by either reading is replicated as rows or refused; what only our reading doubts, and the
+analysis shows to be harmless, is replicated as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from haproc.classify.model import Kind, Statement
+from haproc.pin.functions import Nature
+from haproc.pin.model import Pinned, Treatment
+from haproc.witness.findings import Facts, findings, functions_called
+from haproc.witness.known import is_query_root, is_root_of, nature_of
+from haproc.witness.plan import Plan
+from haproc.witness.targets import is_same_table, tables_named, written
+
+OF_ROWS = frozenset(
+    {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE}
+    | {Kind.CREATE_TABLE_AS}
+)
+"""Statements whose plans show everything that they compute."""
+HINT_ANALYSIS = "write it so that both readings agree: plain names, one table, one INSERT"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a write.
+
+    ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
+    writes, and the functions that it calls; changing the definition of any of them may change the
+    verdict. ``known``: nothing is missing from these.
+    """
+
+    treatment: Treatment
+    reasons: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+    rests_on: frozenset[str] = frozenset()
+    known: bool = True
+    hint: str = ""
+
+
+def judge(statement: Statement, pinned: Pinned, plans: Sequence[Plan], facts: Facts) -> Verdict:
+    """Return the verdict on a statement that computes rows.
+
+    ``plans``: the statement's own, and of what its plan does not show.
+    """
+    main = plans[0]
+    disagreement = _disagreement(statement, main)
+    reads, known = frozenset[str](), True
+    for plan in (*plans, *facts.bodies):
+        named, complete = tables_named(plan)
+        reads, known = reads | named, known and complete
+    rests_on = reads | statement.reads | statement.writes | _functions([*plans, *facts.bodies])
+    if disagreement:
+        return Verdict(
+            Treatment.REFUSE, (disagreement,), reads, rests_on, known, hint=HINT_ANALYSIS
+        )
+    reasons, foreign = _reasons(plans, facts)
+    if not known:
+        reasons.append("what is read has no full name in the catalog")
+    treatment = _treatment(pinned, reasons, foreign)
+    if not reasons:
+        reasons = [] if treatment is Treatment.REPLICATE else list(pinned.reasons)
+    reads -= statement.writes if statement.kind in _OWN_TARGET else frozenset()
+    return Verdict(treatment, tuple(reasons), reads, rests_on, known, hint=pinned.hint)
+
+
+_OWN_TARGET = frozenset({Kind.UPDATE, Kind.DELETE})
+"""Their plans read the table that they write."""
+
+
+def _treatment(pinned: Pinned, reasons: Sequence[str], foreign: bool) -> Treatment:
+    if foreign:
+        return Treatment.REFUSE
+    if not reasons:
+        return Treatment.REPLICATE if pinned.dispellable else pinned.treatment
+    if pinned.treatment is Treatment.REFUSE or pinned.source is None:
+        return Treatment.REFUSE
+    return Treatment.MATERIALISE
+
+
+def _disagreement(statement: Statement, plan: Plan) -> str:
+    root = plan.root.name
+    if not is_root_of(root, statement.kind):
+        return f"Spark takes the statement for {root}, HAProc for {statement.kind.value}"
+    if statement.kind not in OF_ROWS:
+        return ""
+    target = written(plan)
+    ours = sorted(statement.writes)
+    if len(ours) == 1 and is_same_table(target, ours[0]):
+        return ""
+    return (
+        f"Spark writes {target or 'a table without a name'}, HAProc has read "
+        f"{', '.join(ours) or 'no name that can be told'}"
+    )
+
+
+def judge_definition(
+    statement: Statement, main: Plan | None, expressions: Sequence[Plan], facts: Facts
+) -> Verdict:
+    """Return the verdict on DDL and administration, by the expressions in it.
+
+    ``main``: the statement's own plan; None for what Spark cannot explain. A view's body may hold
+    whatever differs, for it is computed when it is read, but no code outside SQL.
+    """
+    reasons, _ = _reasons(expressions, facts)
+    plans = [*([main] if main is not None else []), *expressions, *facts.bodies]
+    reads, known = frozenset[str](), True
+    for plan in plans:
+        named, complete = tables_named(plan)
+        reads, known = reads | named, known and complete
+    rests_on = reads | statement.reads | statement.writes | _functions(plans)
+    if main is not None:
+        disagreement = _disagreement(statement, main)
+        foreign = foreign_functions(main)
+        reasons = [disagreement] * bool(disagreement) + reasons
+        reasons += [f"{name}() runs code that HAProc cannot look into" for name in foreign]
+    treatment = Treatment.REFUSE if reasons else Treatment.REPLICATE
+    return Verdict(treatment, tuple(reasons), frozenset(), rests_on, known)
+
+
+def _reasons(plans: Sequence[Plan], facts: Facts) -> tuple[list[str], bool]:
+    found: list[str] = []
+    foreign = False
+    for plan in plans:
+        found += findings(plan, facts)
+        foreign = foreign or bool(foreign_functions(plan))
+    return list(dict.fromkeys(found)), foreign
+
+
+def foreign_functions(plan: Plan) -> list[str]:
+    """Return the functions that run code outside SQL."""
+    return sorted(name for name in functions_called(plan) if nature_of(name) is Nature.FOREIGN)
+
+
+def unknown_functions(plans: Sequence[Plan]) -> frozenset[str]:
+    """Return the functions, by full names as printed, that may be SQL functions of the catalog."""
+    return frozenset(name for name in _functions(plans, full=False) if name.count(".") >= 2)
+
+
+def _functions(plans: Sequence[Plan], *, full: bool = True) -> frozenset[str]:
+    names = {name for plan in plans for name in functions_called(plan)}
+    names |= {
+        node.text.strip()
+        for plan in plans
+        for node in plan.nodes
+        if node.name == "SQLFunctionNode" and full
+    }
+    return frozenset(name.lower() if full else name for name in names if "." in name)
+
+
+def query_refusal(plan: Plan) -> str:
+    """Say why a statement that was taken for a query may not run as one; empty if it may."""
+    if not is_query_root(plan.root.name) or any(
+        not is_query_root(node.name) and node.name in _WRITING for node in plan.nodes
+    ):
+        return f"Spark takes it for {plan.root.name}, which is no query"
+    foreign = foreign_functions(plan)
+    return f"{foreign[0]}() runs arbitrary code" if foreign else ""
+
+
+def session_refusal(statement: Statement, plans: Sequence[Plan]) -> str:
+    """Say why a session statement may not run; ``plans``: its own, then those of its parts."""
+    if not is_root_of(plans[0].root.name, statement.kind):
+        return f"Spark takes it for {plans[0].root.name}"
+    foreign = [name for plan in plans for name in foreign_functions(plan)]
+    return f"{foreign[0]}() runs arbitrary code" if foreign else ""
+
+
+_WRITING = frozenset(
+    {"AppendData", "OverwriteByExpression", "OverwritePartitionsDynamic", "UpdateCommand"}
+    | {"DeleteCommand", "DeleteFromTable", "MergeIntoCommand", "InsertIntoHadoopFsRelationCommand"}
+    | {"InsertIntoHiveTable", "InsertIntoHiveDirCommand", "InsertIntoDataSourceDirCommand"}
+)

@@ -1,0 +1,172 @@
+"""The analyzed plan of a statement, read from the text of EXPLAIN EXTENDED.
+
+Spark prints one node a line, behind a prefix that shows its place in the tree, and in front of all
+a line with the names and types of the result, if there is one. What is printed is what every name
+came to. Reading it can only go wrong in one direction: texts that a client chose (aliases, strings)
+may look like more than there is, never like less. A text that does not look as expected is
+`UnreadableError`, and whoever reads it takes the statement for one that differs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from haproc.witness.known import is_root
+
+NODES_MAX = 20_000
+"""A plan of more nodes is not read."""
+
+_BEGIN = "== Analyzed Logical Plan =="
+_END = "== Optimized Logical Plan =="
+_PREFIX = re.compile(r"(?:   |:  )*(?:\+- |:- )")
+_NODE = re.compile(r"[A-Z][A-Za-z0-9]*(?= |$)")
+_LEFT_OUT = re.compile(r"\.\.\. \d+ more fields|^\.\.\.$|\.\.\. \d+ more characters")
+_FAILED = re.compile(
+    r"(?:Error occurred during query planning: ?\n)?"
+    r"(?:(?P<java>[\w.$]+(?:Exception|Error)): )?"
+    r"\[(?P<error_class>[A-Z][A-Z0-9_.]*)\] (?P<message>.*?)"
+    r"(?: SQLSTATE: (?P<sqlstate>[0-9A-Z]{5})(?P<behind>.*))?\Z",
+    re.DOTALL,
+)
+
+
+class UnreadableError(ValueError):
+    """The text is no analyzed plan that can be read for certain; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Spark could not analyze the statement. The codes are Spark's own; empty where it gave none.
+
+    ``java_class``: of the error that was thrown.
+    """
+
+    error_class: str
+    sqlstate: str
+    message: str
+    java_class: str = ""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node of the plan: its name, the text behind it, and what stands below it."""
+
+    name: str
+    text: str
+    indent: int = -1
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> list[Node]:
+        """Its inputs; what else stands below it (subqueries) is printed farther to the right."""
+        nearest = min((child.indent for child in self.children), default=0)
+        return [child for child in self.children if child.indent == nearest]
+
+    def walk(self) -> Iterator[Node]:
+        """Yield this node and all below it, from top to bottom."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An analyzed plan; ``types`` is the line of the result's columns, empty without one."""
+
+    root: Node
+    types: str
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes, from top to bottom."""
+        return list(self.root.walk())
+
+
+def read_plan(text: str) -> Plan | Failure:
+    """Return the analyzed plan in EXPLAIN EXTENDED's answer, or why there is none.
+
+    Raises UnreadableError.
+    """
+    lines = text.split("\n")
+    if lines.count(_BEGIN) != 1 or lines.count(_END) > 1:
+        return _failure(text)
+    start = lines.index(_BEGIN) + 1
+    end = lines.index(_END) if _END in lines else len(lines)
+    if end < start:
+        raise UnreadableError("its parts are in another order")
+    section = lines[start:end]
+    while section and not section[-1].strip():
+        section.pop()
+    if not section:
+        raise UnreadableError("the analyzed plan is empty")
+    if end == len(lines) or (not _node_name(section[0]) and _FAILED.match("\n".join(section))):
+        return _failure("\n".join(section))
+    return _plan(section)
+
+
+def _failure(text: str) -> Failure:
+    match = _FAILED.match(text)
+    if match is None:
+        raise UnreadableError(f"it begins with {text[:80]!r}")
+    return Failure(
+        match["error_class"],
+        match["sqlstate"] or "",
+        f"[{match['error_class']}] {match['message'].strip()}"
+        + (f" SQLSTATE: {match['sqlstate']}" if match["sqlstate"] else ""),
+        match["java"] or "",
+    )
+
+
+def _node_name(line: str) -> str:
+    match = _NODE.match(line)
+    return match.group() if match else ""
+
+
+def _plan(section: list[str]) -> Plan:
+    if len(section) > NODES_MAX:
+        raise UnreadableError(f"it has more than {NODES_MAX} nodes")
+    types = ""
+    first, second = _node_name(section[0]), _node_name(section[1]) if len(section) > 1 else ""
+    if not first or (is_root(second) and not is_root(first)):
+        types, section = section[0], section[1:]
+    if not section or not _node_name(section[0]):
+        raise UnreadableError("no node that is known by its form comes first")
+    root = _node(section[0])
+    path = [root]
+    for line in section[1:]:
+        match = _PREFIX.match(line)
+        if match is None:
+            if root.name in _OF_ROWS:
+                raise UnreadableError("a line of it is no node")
+            path[-1].text += f"\n{line}"  # the properties of a table, in DDL
+            continue
+        _descend(path, match.end(), line)
+    return Plan(root, types)
+
+
+def _descend(path: list[Node], indent: int, line: str) -> None:
+    node = _node(line[indent:], indent)
+    while path[-1].indent >= indent:
+        path.pop()
+    path[-1].children.append(node)
+    path.append(node)
+
+
+def _node(text: str, indent: int = -1) -> Node:
+    name = _node_name(text)
+    if not name:
+        raise UnreadableError(f"{text[:60]!r} is no resolved node")
+    if _LEFT_OUT.search(text):
+        raise UnreadableError("Spark left out a part of it")
+    return Node(name, text[len(name) + 1 :], indent)
+
+
+_OF_ROWS = frozenset(
+    {"AppendData", "OverwriteByExpression", "OverwritePartitionsDynamic", "UpdateCommand"}
+    | {"DeleteCommand", "DeleteFromTable", "MergeIntoCommand", "Project", "Aggregate", "Filter"}
+    | {"InsertIntoHadoopFsRelationCommand", "CreateTableAsSelect", "ReplaceTableAsSelect"}
+    | {"CreateDataSourceTableAsSelectCommand"}
+)
+"""Roots below which every line is a node."""

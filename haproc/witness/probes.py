@@ -1,0 +1,169 @@
+"""Expressions that stay text in a plan, as queries whose plans show what is in them.
+
+Spark keeps the expressions of generated columns, checks and function bodies as text, and computes a
+DEFAULT only for some formats. So each becomes a query of its own, over typed NULLs where it may
+name columns or parameters; and the source of a MERGE, whose plan is not printed, becomes one too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from haproc.classify.model import Kind, Statement
+from haproc.pin.definitions import expressions
+from haproc.pin.scan import Scan
+from haproc.pin.sqltypes import quote_name
+
+_TYPE_ENDS = frozenset(
+    {"NOT", "NULL", "DEFAULT", "GENERATED", "COMMENT", "CHECK", "PRIMARY", "REFERENCES"}
+    | {"CONSTRAINT", "UNIQUE", "MASK"}
+)
+_NO_COLUMNS = frozenset({"CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "FOREIGN"})
+_LABEL = re.compile(r"([A-Z][A-Za-z ]*): +(.*)\Z")
+
+
+class UnclearError(ValueError):
+    """The statement's parts cannot be told apart; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A SQL function as its cluster describes it."""
+
+    parameters: tuple[tuple[str, str], ...]
+    """Names and types."""
+    body: str
+
+
+def merge_source(scan: Scan) -> str:
+    """Return the query of everything that a MERGE reads beside its target."""
+    outside = [at for at in range(len(scan.tokens)) if not scan.depth[at]]
+    merge = next((at for at in outside if scan.word(at) == "MERGE"), -1)
+    using = next((at for at in outside if at > merge and scan.word(at) == "USING"), -1)
+    on = next((at for at in outside if at > using and scan.word(at) == "ON"), -1)
+    if merge < 0 or using < 0 or on <= using + 1:
+        raise UnclearError("the source of the MERGE cannot be told apart")
+    common = scan.sql[: scan.tokens[merge].start]
+    source = scan.sql[scan.tokens[using + 1].start : scan.tokens[on].start]
+    return f"{common} SELECT * FROM {source}".strip()
+
+
+def definitions(statement: Statement, scan: Scan) -> list[str]:
+    """Return the queries of all expressions in a CREATE or ALTER TABLE or a CREATE FUNCTION."""
+    start = 0
+    if statement.kind is Kind.CREATE_FUNCTION:
+        start = next((at for at in range(len(scan.tokens)) if scan.word(at) == "RETURN"), -1)
+        if start < 0:
+            return []
+        columns = _columns_in(scan, 0, start)
+        body = scan.sql[scan.tokens[start + 1].start :]
+        defaults = [_over(_text(scan, first, end), ()) for first, end in _found(scan, start)]
+        return [function_query(Function(tuple(columns), body)), *defaults]
+    found = _found(scan)
+    if not found:
+        return []
+    if statement.kind is Kind.ALTER_TABLE:
+        (table,) = statement.writes or ("",)
+        return [f"SELECT ({_text(scan, first, end)}) FROM {table}" for first, end in found]
+    columns = _columns_in(scan, 0, len(scan.tokens))
+    return [_over(_text(scan, first, end), columns) for first, end in found]
+
+
+def _found(scan: Scan, end: int = -1) -> list[tuple[int, int]]:
+    """Return where expressions stand; DROP DEFAULT and DEFAULT COLLATION have none."""
+    return [
+        (first, behind)
+        for first, behind in expressions(scan, end)
+        if first < behind and scan.word(first) != "COLLATION"
+    ]
+
+
+def function_query(function: Function) -> str:
+    """Return the query that computes a function's body for NULLs."""
+    body = function.body.strip()
+    is_query = re.match(r"(?:SELECT|WITH|FROM|VALUES|TABLE)\b", body, re.IGNORECASE) is not None
+    return _over(body if not is_query else f"EXISTS ({body}\n)", function.parameters)
+
+
+def described_function(rows: Sequence[str]) -> Function:
+    """Read the answer of DESCRIBE FUNCTION EXTENDED; raises UnclearError for foreign code."""
+    label, parts = "", dict[str, list[str]]()
+    for row in rows:
+        match = _LABEL.match(row) if label != "Body" else None
+        if match is not None and not row.startswith(" "):
+            label = match[1]
+            parts[label] = [match[2]]
+        elif label:
+            parts[label].append(row.strip() if label != "Body" else row)
+    if "Body" not in parts or parts.get("Type") not in (["SCALAR"], ["TABLE"]):
+        raise UnclearError("it is no SQL function")
+    parameters = []
+    for line in parts.get("Input", []):
+        if not line or line == "()":
+            continue
+        name, _, behind = line.partition(" ")
+        kind = re.split(r"\s(?:DEFAULT|COMMENT|NOT)\s|\s'", behind.strip(), maxsplit=1)[0]
+        parameters.append((name.strip("`"), kind.strip()))
+    return Function(tuple(parameters), "\n".join(parts["Body"]))
+
+
+def _over(expression: str, columns: Sequence[tuple[str, str]]) -> str:
+    nulls = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(name)}" for name, kind in columns)
+    behind = f" FROM (SELECT {nulls})" if nulls else ""
+    return f"SELECT ({expression}\n){behind}"
+
+
+def _text(scan: Scan, first: int, end: int) -> str:
+    """Return the text of an expression, without the words of its column that follow a default."""
+    if scan.symbol(first) == "(" and scan.closing[first] == end - 1:
+        return scan.text(first, end - 1)
+    depth = scan.depth[first] if first < end else 0
+    for at in range(first + 1, end):
+        word = scan.word(at)
+        ends = word in ("COMMENT", "CHECK", "GENERATED", "CONSTRAINT", "MASK")
+        ends = ends or (word == "NOT" and scan.word(at - 1) != "IS" and scan.word(at + 1) == "NULL")
+        if ends and scan.depth[at] == depth:
+            return scan.text(first, at - 1)
+    return scan.text(first, end - 1)
+
+
+def _columns_in(scan: Scan, start: int, end: int) -> list[tuple[str, str]]:
+    """Return names and types of the first list of columns in parentheses."""
+    opening = next((at for at in range(start, end) if scan.symbol(at) == "("), -1)
+    if opening < 0:
+        return []
+    columns = []
+    first, depth = opening + 1, scan.depth[opening] + 1
+    angles = 0
+    for at in range(opening + 1, scan.closing[opening] + 1):
+        if scan.symbol(at) in ("<", ">", ">>", ">>>"):
+            angles += 1 if scan.symbol(at) == "<" else -len(scan.symbol(at))
+        ends = at == scan.closing[opening] or (
+            scan.symbol(at) == "," and scan.depth[at] == depth and angles <= 0
+        )
+        if ends:
+            if first < at and not (
+                scan.word(first) in _NO_COLUMNS and scan.symbol(first + 1) != ":"
+            ):
+                columns.append(_column(scan, first, at))
+            first, angles = at + 1, 0
+    return columns
+
+
+def _column(scan: Scan, first: int, end: int) -> tuple[str, str]:
+    if not scan.is_name(first) or first + 1 >= end:
+        raise UnclearError("a column has no name or no type")
+    kind_at = first + 1 + (scan.symbol(first + 1) == ":")
+    stop = next(
+        (
+            at
+            for at in range(kind_at, end)
+            if scan.word(at) in _TYPE_ENDS and scan.depth[at] == scan.depth[first]
+        ),
+        end,
+    )
+    if stop == kind_at:
+        raise UnclearError("a column has no type")
+    return scan.name(first), scan.text(kind_at, stop - 1)

@@ -1,0 +1,291 @@
+"""What Spark's own analysis says of statements, and the verdicts that rest on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import OperationClass, RefusedError, Statement
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Settings
+from haproc.pin.determinism import pin
+from haproc.pin.model import Moment, Treatment
+from haproc.route.analysis import Analysis
+from haproc.route.sessions import ClientSession
+from haproc.witness.judge import Verdict
+from tests.integration.engine_calls import apply, rows
+
+pytestmark = pytest.mark.spark
+
+TABLES = [
+    "CREATE TABLE t (a BIGINT, b STRING, c DOUBLE, d DATE, m DECIMAL(10,2), ts TIMESTAMP) "
+    "USING delta",
+    "CREATE TABLE u (a BIGINT, b STRING, i INT) USING delta",
+    "CREATE TABLE p (a BIGINT, b STRING, i INT) USING parquet",
+    "CREATE TABLE us (user STRING, current_date DATE, `a b` INT, `f(x)` INT) USING delta "
+    "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+    "CREATE VIEW v AS SELECT a, count(*) n FROM t GROUP BY a",
+    "CREATE FUNCTION f1(x INT) RETURNS INT RETURN x + 1",
+    "CREATE FUNCTION f2(x INT, y STRING) RETURNS INT "
+    "RETURN (SELECT max(i) FROM u WHERE b = y) + f1(x)",
+    "CREATE FUNCTION fr(x INT) RETURNS STRING RETURN IDENTIFIER('uuid')()",
+    "CREATE FUNCTION frr(x INT) RETURNS STRING RETURN fr(x)",
+    "CREATE FUNCTION ft(x INT) RETURNS TABLE(y INT) RETURN SELECT x",
+]
+AS_IT_STANDS = [
+    "INSERT INTO u SELECT a, b, i FROM p",
+    "INSERT INTO p SELECT a, b, i FROM u",
+    "INSERT OVERWRITE u SELECT * FROM u",
+    "INSERT OVERWRITE p SELECT * FROM u",
+    "INSERT INTO u SELECT a, b, sum(a) FROM t GROUP BY a, b",
+    "INSERT INTO u (a) SELECT sum(i) FROM u",
+    "INSERT INTO u SELECT a, b, CAST(avg(m) AS INT) FROM t GROUP BY a, b",
+    "INSERT INTO u SELECT a, b, CAST(sum(m * 1.5) AS INT) FROM t GROUP BY a, b",
+    "INSERT INTO u SELECT a, 'today', 1 FROM t",
+    "INSERT INTO u SELECT a, b, 1 FROM t WHERE b = 'now'",
+    "INSERT INTO u SELECT a, b, i FROM u ORDER BY a, b, i LIMIT 2",
+    "INSERT INTO u SELECT a, b, i FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY b, i) "
+    "rn FROM u) WHERE rn = 1",
+    "INSERT INTO u SELECT a, b, i FROM (SELECT a, max(b) b, max(i) i, "
+    "row_number() OVER (ORDER BY a) rn FROM u GROUP BY a) WHERE rn < 5",
+    "INSERT INTO u SELECT a, b, count(*) OVER (PARTITION BY a ORDER BY b) FROM u",
+    "INSERT INTO u SELECT a, array_join(sort_array(collect_list(b)), ','), count(DISTINCT i) "
+    "FROM u GROUP BY a",
+    "INSERT INTO u SELECT a, listagg(b, ',') WITHIN GROUP (ORDER BY b), 1 FROM u GROUP BY a",
+    "INSERT INTO u SELECT a, f1(i) || f1(2), f1(f1(i)) FROM u WHERE f1(i) > 2",
+    "INSERT INTO u SELECT a, b, f2(i, b) FROM u",
+    "INSERT INTO u SELECT a, b, y FROM t, LATERAL ft(3)",
+    "INSERT INTO IDENTIFIER('u') SELECT * FROM IDENTIFIER('p')",
+    "INSERT INTO u WITH q AS (SELECT a FROM t) SELECT q.a, x.b, 1 FROM q JOIN t x USING (a) "
+    "WHERE EXISTS (SELECT 1 FROM u WHERE u.a = q.a)",
+    "INSERT INTO u SELECT a, b, 1 FROM t WHERE d = to_date('today') AND ts < now()",
+    "WITH q AS (SELECT a, b FROM t) INSERT INTO u SELECT a, b RLIKE current_user(), 1 FROM q",
+    "UPDATE t SET b = 'now', c = c + 1.5 WHERE b = 'today' AND a = 3",
+    "UPDATE t SET b = 'call me (now)' WHERE b = 'f(x) #12L, sum(a'",
+    "UPDATE us SET user = 'x' WHERE user = 'y'",
+    "UPDATE us SET `a b` = `f(x)` + 1",
+    "DELETE FROM t WHERE b RLIKE current_user() AND d = current_date",
+    "DELETE FROM p WHERE a = 3",
+    "MERGE INTO t USING (SELECT a, sum(i) s FROM u GROUP BY a) x ON t.a = x.a WHEN MATCHED AND "
+    "x.s > 3 THEN UPDATE SET c = x.s WHEN NOT MATCHED THEN INSERT (a, b) VALUES (x.a, 'q')",
+    "MERGE INTO t USING (SELECT a, b FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY b, "
+    "i) rn FROM u) WHERE rn = 1) x ON t.a = x.a WHEN MATCHED THEN UPDATE SET b = x.b",
+    "WITH q AS (SELECT * FROM u) MERGE INTO t USING q x ON t.a = x.a WHEN NOT MATCHED THEN "
+    "INSERT (a, b) VALUES (x.a, x.b)",
+    "CREATE TABLE n USING delta AS SELECT a, sum(i) s FROM u GROUP BY a",
+    "CREATE TABLE n AS SELECT 1 a",
+    "CREATE TABLE n (x INT DEFAULT 3 + 1 NOT NULL COMMENT 'x', s STRUCT<a: INT, b: MAP<STRING, "
+    "DECIMAL(10,2)>>, z INT GENERATED ALWAYS AS (x + 1)) USING delta "
+    "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+    "CREATE VIEW n AS SELECT *, now() FROM t",
+    "CREATE FUNCTION n(x INT, y STRING DEFAULT 'a') RETURNS TABLE (q INT) "
+    "RETURN SELECT i FROM u WHERE b = y",
+    "ALTER TABLE t ADD COLUMN q INT",
+    "ALTER TABLE t ADD CONSTRAINT positive CHECK (a > 0)",
+    "OPTIMIZE t WHERE a > 3 ZORDER BY (b)",
+    "VACUUM t RETAIN 200 HOURS DRY RUN",
+    "TRUNCATE TABLE t",
+    "DROP TABLE t",
+    "DROP VIEW v",
+    "ANALYZE TABLE t COMPUTE STATISTICS",
+    "COMMENT ON TABLE t IS 'sum(x) uuid()'",
+    "CREATE SCHEMA nn",
+]
+ROWS = {
+    "INSERT INTO u SELECT a, _metadata.file_name, 1 FROM t": "_metadata",
+    "INSERT INTO u VALUES (1, IDENTIFIER('current_user')(), 1)": "current_user",
+    "INSERT INTO u SELECT a, IDENTIFIER('uuid')(), 1 FROM t": "uuid",
+    "INSERT INTO u SELECT a, IDENTIFIER('sum')(c), 1 FROM t GROUP BY a": "sum",
+    "INSERT INTO u SELECT a, b, CAST(sum(c) AS INT) FROM t GROUP BY a, b": "floating point",
+    "INSERT INTO u SELECT a, b, count(*) OVER (ORDER BY a ROWS 1+1 PRECEDING) FROM t": "ties",
+    "INSERT INTO u SELECT a, b, i FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY b) "
+    "rn FROM u) WHERE rn = 1": "ties",
+    "INSERT INTO u SELECT a, first((i + 1)), 1 FROM u GROUP BY a": "first",
+    "INSERT INTO u SELECT a, b, i FROM u ORDER BY a, b LIMIT 2": "LIMIT",
+    "INSERT INTO u (a, b) SELECT a, max(b COLLATE UTF8_LCASE) FROM u GROUP BY a": "collation",
+    "INSERT INTO u SELECT a, 'today', 1 FROM t WHERE d > 'today'": "moment",
+    "INSERT INTO u SELECT a, b, 1 FROM t WHERE d = DATE 'today Japan'": "moment",
+    "INSERT INTO u SELECT a, b, 1 FROM t WHERE d = CAST('to' || 'day' AS DATE)": "moment",
+    "INSERT INTO t (ts) SELECT CAST(reverse('yadot') AS TIMESTAMP) FROM u": "moment",
+    "INSERT INTO t (ts) SELECT CAST(CAST(X'746f646179' AS STRING) AS TIMESTAMP) FROM u": "moment",
+    "INSERT INTO u SELECT a, frr(i), 1 FROM u": "frr",
+    "INSERT INTO u SELECT a, 'x', n FROM v": "view",
+    "WITH q AS (SELECT a FROM t) FROM q INSERT INTO u SELECT a, current_date = '2024-01-01', 1": (
+        "current_date"
+    ),
+    "CREATE TABLE n AS SELECT a, current_date = d AS y FROM t": "current_date",
+    "CREATE TABLE n USING delta AS SELECT * FROM t VERSION AS OF 0": "VERSION AS OF",
+}
+REFUSED = {
+    "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2": "Union",
+    "MERGE INTO t USING v ON t.a = v.a WHEN MATCHED THEN DELETE": "view",
+    "MERGE INTO t USING (SELECT a, sum(c) s FROM t GROUP BY a) x ON t.a = x.a "
+    "WHEN MATCHED THEN UPDATE SET c = x.s": "floating point",
+    "MERGE INTO t USING (SELECT a, IDENTIFIER('frr')(i) b FROM u) x ON t.a = x.a "
+    "WHEN MATCHED THEN UPDATE SET b = x.b": "frr",
+    "UPDATE t SET d = 'today'": "moment",
+    "UPDATE t SET b = 'x' WHERE user = 'ann'": "current_user",
+    "DELETE FROM t WHERE b RLIKE IDENTIFIER('current_user')()": "current_user",
+    "CREATE TABLE n (a STRING DEFAULT IDENTIFIER('current_user')()) USING delta": "current_user",
+    "CREATE FUNCTION n(x INT) RETURNS STRING RETURN IDENTIFIER('uuid')()": "uuid",
+    "CREATE VIEW n AS SELECT IDENTIFIER('reflect')('java.lang.System', 'nanoTime')": "reflect",
+    "INSERT INTO u SELECT 1, IDENTIFIER('reflect')('java.lang.System', 'nanoTime'), 1": "reflect",
+}
+NOT_FOR_SPARK = {
+    "INSERT INTO nowhere SELECT 1": "TABLE_OR_VIEW_NOT_FOUND",
+    "INSERT INTO u SELECT 1": "DELTA_INSERT_COLUMN_ARITY_MISMATCH",
+    "INSERT INTO u SELECT nope, 1, 1 FROM u": "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+    "INSERT INTO u SELECT a b c d FROM u": "PARSE_SYNTAX_ERROR",
+    "UPDATE p SET a = 3": "UNSUPPORTED_FEATURE.TABLE_OPERATION",
+    "DELETE FROM t WHERE a IN (SELECT a FROM v)": "DELTA_UNSUPPORTED_SUBQUERY",
+    "GRANT SELECT ON TABLE t TO x": "INVALID_STATEMENT_OR_CLAUSE",
+}
+NO_QUERIES = [
+    "FROM t INSERT WITH SCHEMA EVOLUTION INTO u SELECT a, b, 1",
+    "WITH q AS (SELECT 1 a) FROM q INSERT WITH SCHEMA EVOLUTION INTO u SELECT a, 'x', 2",
+    "SELECT IDENTIFIER('reflect')('java.lang.System', 'currentTimeMillis')",
+]
+QUERIES = [
+    "SELECT a AS update, `insert` FROM (SELECT a, b AS `insert` FROM t)",
+    "SELECT IDENTIFIER('abs')(-1), IDENTIFIER('uuid')()",
+    "SELECT 'INSERT INTO x' FROM IDENTIFIER('t')",
+]
+NO_SESSION_STATEMENTS = [
+    "CREATE TEMPORARY VIEW n AS SELECT IDENTIFIER('reflect')('java.lang.System', 'nanoTime')",
+    "CREATE TEMPORARY FUNCTION n AS 'a.b.C'",
+    "CREATE TEMPORARY FUNCTION n AS 'a.b.C' USING JAR 'http://x/y.jar'",
+    "CREATE TEMPORARY FUNCTION n(x INT) RETURNS STRING "
+    "RETURN IDENTIFIER('reflect')('java.lang.System', 'nanoTime')",
+    "DECLARE VARIABLE n STRING DEFAULT IDENTIFIER('reflect')('java.lang.System', 'nanoTime')",
+    "CACHE TABLE n AS SELECT IDENTIFIER('reflect')('java.lang.System', 'nanoTime')",
+]
+
+
+class Witness:
+    """An analysis in a schema with tables."""
+
+    def __init__(self, engine: SparkConnectEngine, schema: str) -> None:
+        self.engine = engine
+        self.settings = Settings(schema=schema)
+        self.epoch = 0
+        self.analysis = Analysis(engine, lambda: self.epoch, time.monotonic, 60)
+
+    def statement(self, sql: str) -> Statement:
+        return classify(sql, Context(schema=self.settings.schema), Rules.builtin())
+
+    async def verdict(self, sql: str, session: ClientSession | None = None) -> Verdict:
+        """Return what becomes of a write, by our own reading alone where that refuses."""
+        moment = Moment(
+            datetime(2026, 3, 1, 23, 30, tzinfo=UTC),
+            7,
+            "UTC",
+            "ann",
+            "spark_catalog",
+            self.settings.schema,
+        )
+        statement = self.statement(sql)
+        pinned = pin(statement, moment)
+        if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
+            return Verdict(Treatment.REFUSE, pinned.reasons)
+        return await self.analysis.verdict(statement, pinned, self.settings, session)
+
+
+@pytest.fixture
+async def witness(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Witness]:
+    made = Witness(engine, schema)
+    for sql in TABLES:
+        await apply(engine, sql, settings=made.settings)
+    yield made
+
+
+async def test_write_is_judged_by_what_spark_makes_of_it(witness: Witness) -> None:
+    wrong = []
+    for sql in AS_IT_STANDS:
+        verdict = await witness.verdict(sql)
+        if verdict.treatment is not Treatment.REPLICATE:
+            wrong.append((sql, verdict.treatment, verdict.reasons))
+    for treatment, expected in ((Treatment.MATERIALISE, ROWS), (Treatment.REFUSE, REFUSED)):
+        for sql, reason in expected.items():
+            verdict = await witness.verdict(sql)
+            if verdict.treatment is not treatment or reason not in " ".join(verdict.reasons):
+                wrong.append((sql, verdict.treatment, verdict.reasons))
+    assert wrong == []
+
+
+async def test_write_that_spark_cannot_analyze_is_answered_with_its_error(
+    witness: Witness,
+) -> None:
+    for sql, error_class in NOT_FOR_SPARK.items():
+        with pytest.raises(EngineError) as caught:
+            await witness.verdict(sql)
+        assert caught.value.error_class == error_class, sql
+        assert caught.value.kind is ErrorKind.APPLICATION, sql
+
+
+async def test_query_and_session_statement_are_confirmed(witness: Witness) -> None:
+    spark = witness.engine.session("reader")
+    await spark.configure(witness.settings)
+    for sql in QUERIES:
+        statement = witness.statement(sql)
+        assert statement.operation_class is OperationClass.QUERY
+        await witness.analysis.confirm_query(statement, spark)
+    for sql in NO_QUERIES:
+        with pytest.raises(RefusedError):
+            await witness.analysis.confirm_query(witness.statement(sql), spark)
+    for sql in NO_SESSION_STATEMENTS:
+        with pytest.raises(RefusedError):
+            await witness.analysis.confirm_session_statement(witness.statement(sql), spark)
+    for sql in ("CREATE TEMPORARY VIEW n AS SELECT now()", "DECLARE VARIABLE n INT DEFAULT 3"):
+        await witness.analysis.confirm_session_statement(witness.statement(sql), spark)
+
+
+async def test_verdict_names_what_it_rests_on(witness: Witness) -> None:
+    def full(*names: str) -> set[str]:
+        return {f"spark_catalog.{witness.settings.schema}.{name}" for name in names}
+
+    verdict = await witness.verdict("INSERT INTO u SELECT a, b, f2(i, b) FROM p")
+    assert verdict.rests_on == full("u", "p", "f1", "f2")
+    assert verdict.reads == full("u", "p")
+    verdict = await witness.verdict("INSERT INTO u SELECT a, 'x', n FROM v")
+    assert verdict.rests_on == full("u", "v", "t")
+
+
+async def test_verdict_is_kept_by_shape_until_a_definition_changes(witness: Witness) -> None:
+    sql = "UPDATE t SET b = '{}', m = {} WHERE a IN ({})"
+    assert (await witness.verdict(sql.format("x", 1.25, 1))).treatment is Treatment.REPLICATE
+    await apply(witness.engine, "DROP TABLE t", settings=witness.settings)
+    again = await witness.verdict(sql.format("it''s", 3.75, "5, 6, 7"))
+    assert again.treatment is Treatment.REPLICATE
+    witness.epoch += 1
+    with pytest.raises(EngineError):
+        await witness.verdict(sql.format("y", 2.25, 2))
+
+
+async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
+    witness: Witness,
+) -> None:
+    spark = witness.engine.session("client")
+    session = ClientSession("s", "ann", spark, witness.settings, holds_temporaries=True)
+    await spark.configure(witness.settings)
+    await rows(spark, "CREATE TEMPORARY VIEW p AS SELECT 1L AS a, 'x' AS b, 2 AS i")
+    await rows(spark, "DECLARE VARIABLE here INT DEFAULT 3")
+    for sql in (
+        "INSERT INTO u SELECT a, b, i FROM p",
+        "INSERT INTO u SELECT a, b, here FROM u",
+    ):
+        verdict = await witness.verdict(sql, session)
+        assert verdict.treatment is Treatment.MATERIALISE
+        assert "session" in verdict.reasons[-1]
+    verdict = await witness.verdict(
+        "MERGE INTO t USING p ON t.a = p.a WHEN MATCHED THEN UPDATE SET b = p.b", session
+    )
+    assert verdict.treatment is Treatment.REFUSE
+    verdict = await witness.verdict("INSERT INTO u SELECT a, b, 1 FROM u WHERE i = 5", session)
+    assert verdict.treatment is Treatment.REPLICATE

@@ -1,0 +1,369 @@
+"""Reading analyzed plans, as Spark 4.2.1 with Delta 4.4.0 printed them."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import Kind, RefusedError
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.pin.scan import Scan
+from haproc.route.analysis import is_suspicious
+from haproc.witness.commands import is_deltas_own
+from haproc.witness.findings import Facts, findings
+from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan
+from haproc.witness.probes import (
+    Function,
+    UnclearError,
+    definitions,
+    described_function,
+    function_query,
+    merge_source,
+)
+from haproc.witness.shape import shape, writes_floats
+from haproc.witness.targets import tables_named, written
+
+U = "Relation spark_catalog.s.u[a#3L,b#4,i#5] parquet"
+SCHEMAS = {"spark_catalog.s.u": {"a": "bigint", "b": "string", "i": "int"}}
+T = "Relation spark_catalog.s.t[a#1L,c#2,m#6] parquet"
+SCHEMAS |= {"spark_catalog.s.t": {"a": "bigint", "c": "double", "m": "decimal(10,2)"}}
+
+
+def explained(*lines: str, behind: str = "") -> str:
+    section = "\n".join(lines)
+    return (
+        f"== Parsed Logical Plan ==\n'Project [*]\n\n== Analyzed Logical Plan ==\n{section}\n\n"
+        f"== Optimized Logical Plan ==\n{behind}Project\n\n== Physical Plan ==\n*(1) Project\n"
+    )
+
+
+def plan_of(*lines: str) -> Plan:
+    plan = read_plan(explained(*lines))
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def reasons(*lines: str, decimals: bool = True) -> str:
+    return "; ".join(findings(plan_of(*lines), Facts(SCHEMAS, decimals=decimals)))
+
+
+INSERT = "AppendData RelationV2[a#8L, b#9, i#10] spark_catalog.s.u, false, false"
+
+
+def test_plan_is_read_as_a_tree_with_its_inputs() -> None:
+    plan = plan_of(
+        "a: bigint, exists(a): boolean",
+        "Project [a#3L, exists#6 [a#3L] AS exists(a)#13]",
+        ":  +- Project [1 AS 1#99]",
+        ":     +- OneRowRelation",
+        "+- SubqueryAlias spark_catalog.s.u",
+        f"   +- {U}",
+    )
+    assert plan.types == "a: bigint, exists(a): boolean"
+    assert [node.name for node in plan.nodes] == [
+        "Project",
+        "Project",
+        "OneRowRelation",
+        "SubqueryAlias",
+        "Relation",
+    ]
+    assert [node.name for node in plan.root.inputs] == ["SubqueryAlias"]
+    assert tables_named(plan) == (frozenset({"spark_catalog.s.u"}), True)
+
+
+@pytest.mark.parametrize(
+    ("root", "table"),
+    [
+        (INSERT, "spark_catalog.s.u"),
+        ("OverwriteByExpression RelationV2[a#1L] c.s.`o.d`, true, false", "c.s.`o.d`"),
+        ("UpdateCommand Delta[version=0, file:/w/t], `c`.`s`.`T`, x.Y, [x]", "c.s.t"),
+        ("DeleteCommand x.DeltaLog@1, `c`.`s`.`t`, x.Y, true", "c.s.t"),
+        ("UpdateCommand Delta[version=0, file:/w/t], [a#1L], (a#1L = 1)", None),
+    ],
+)
+def test_written_table_is_told(root: str, table: str | None) -> None:
+    assert written(plan_of(root, f"+- {U}")) == table
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        ("Project [a#1]", "no node"),
+        ("'Project ['a]", "+- OneRowRelation"),
+        ("Project [a#1L, ... 5 more fields]", f"+- {U}"),
+        ("Project [a#1]", "+- lower case"),
+        ("== Analyzed Logical Plan ==", "Project [a#1]"),
+        ("Project [x\n== Optimized Logical Plan ==\ny AS b#5]", "+- OneRowRelation"),
+    ],
+)
+def test_text_that_is_no_plan_is_unreadable(lines: tuple[str, ...]) -> None:
+    with pytest.raises(UnreadableError):
+        read_plan(explained(*lines))
+
+
+def test_column_called_like_an_operator_is_no_root() -> None:
+    plan = plan_of("AppendDat a: int", "Project [1 AS AppendDat a#5]", "+- OneRowRelation")
+    assert plan.root.name == "Project"
+
+
+def test_failure_has_spark_s_codes() -> None:
+    text = explained(
+        "org.apache.spark.sql.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table `x` cannot "
+        "be found.",
+        "Search path: […]. SQLSTATE: 42P01; line 1 pos 31;",
+        "'Project [*]",
+    )
+    failure = read_plan(text)
+    assert isinstance(failure, Failure)
+    assert (failure.error_class, failure.sqlstate) == ("TABLE_OR_VIEW_NOT_FOUND", "42P01")
+    assert failure.java_class == "org.apache.spark.sql.AnalysisException"
+    planning = read_plan("Error occurred during query planning: \n[CAST_INVALID_INPUT] The value.")
+    assert isinstance(planning, Failure)
+    assert planning.error_class == "CAST_INVALID_INPUT"
+
+
+def test_functions_are_known_or_differ() -> None:
+    project = "Project [a#3L, {} AS b#11, i#5]"
+    for harmless in ("upper(b#4)", "RLIKE(b#4, a)", "cast(a#3L as string)", "knownnotnull(i#5)"):
+        assert reasons(INSERT, f"+- {project.format(harmless)}", f"   +- {U}") == ""
+    for differs in ("uuid(Some(7))", "rand(3)", "s.f(b#4)", "nobody_knows(b#4)", "current_user()"):
+        name = differs.partition("(")[0]
+        assert name in reasons(INSERT, f"+- {project.format(differs)}", f"   +- {U}")
+
+
+def test_columns_that_look_like_functions_are_columns() -> None:
+    leaf = "Relation spark_catalog.s.us[uuid()#3,a b#4] parquet"
+    assert reasons(INSERT, "+- Project [uuid()#3 AS a#49, a b#4 AS b#50]", f"   +- {leaf}") == ""
+    assert "uuid" in reasons(INSERT, "+- Project [uuid(None) AS uuid()#11]", f"   +- {leaf}")
+
+
+@pytest.mark.parametrize(
+    ("expression", "exact"),
+    [
+        ("sum(a#1L)", True),
+        ("sum(m#6)", True),
+        ("avg(m#6)", True),
+        ("sum((m#6 * 1.5))", True),
+        ("sum(cast(c#2 as decimal(20,3)))", True),
+        ("sum(distinct (a#1L + cast(1 as bigint)))", True),
+        ("sum(CASE WHEN (c#2 > cast(1 as double)) THEN 1 ELSE 0 END)", True),
+        ("sum(a#1L) FILTER (WHERE (c#2 > cast(3 as double)))", True),
+        ("avg(a#1L)", False),
+        ("sum(c#2)", False),
+        ("sum(CASE WHEN (a#1L > 1) THEN 1.5 ELSE c#2 END)", False),
+        ("sum(cast(m#6 as double))", False),
+        ("sum(length(concat(x, y)))", True),
+    ],
+)
+def test_sums_are_exact_by_types(expression: str, exact: bool) -> None:
+    aggregate = f"+- Aggregate [a#1L], [a#1L AS a#20L, {expression} AS sum(x)#21]"
+    assert ("floating point" in reasons(INSERT, aggregate, f"   +- {T}")) is not exact
+
+
+def test_numbers_with_a_point_may_be_floats() -> None:
+    aggregate = "+- Aggregate [a#1L], [sum((m#6 * 1.5)) AS sum(x)#21]"
+    assert "floating" in reasons(INSERT, aggregate, f"   +- {T}", decimals=False)
+
+
+ROW_NUMBER = (
+    "Window [row_number() windowspecdefinition(a#3L, b#4 ASC NULLS FIRST, {more}"
+    "specifiedwindowframe(RowFrame, unboundedpreceding$(), currentrow$())) AS rn#30], [a#3L], "
+    "[b#4 ASC NULLS FIRST]"
+)
+
+
+def test_row_number_over_a_total_order_is_the_same_everywhere() -> None:
+    head = (INSERT, "+- Project [a#3L, b#4, rn#30]")
+    total = ROW_NUMBER.format(more="i#5 ASC NULLS FIRST, ")
+    tied = ROW_NUMBER.format(more="")
+    assert reasons(*head, f"   +- {total}", f"      +- {U}") == ""
+    assert "ties" in reasons(*head, f"   +- {tied}", f"      +- {U}")
+    grouped = "Aggregate [a#3L], [a#3L, max(b#33) AS b#4, count(1) AS n#34L]"
+    leaf = "Relation spark_catalog.s.u[a#3L,b#33] parquet"
+    assert reasons(*head, f"   +- {tied}", f"      +- {grouped}", f"         +- {leaf}") == ""
+
+
+def test_limit_of_a_total_order_is_the_same_everywhere() -> None:
+    def limited(keys: str, *below: str) -> str:
+        sort = f"      +- Sort [{keys}], true"
+        return reasons(INSERT, "+- GlobalLimit 3", "   +- LocalLimit 3", sort, *below)
+
+    every = "a#3L ASC NULLS FIRST, b#4 DESC NULLS LAST, i#5 ASC NULLS FIRST"
+    assert limited(every, f"         +- {U}") == ""
+    assert "LIMIT" in limited("a#3L ASC NULLS FIRST", f"         +- {U}")
+    assert "LIMIT" in reasons(INSERT, "+- GlobalLimit 3", f"   +- {U}")
+    floats = "Relation spark_catalog.s.t[a#1L,c#2] parquet"
+    assert "LIMIT" in limited("a#1L ASC NULLS FIRST, c#2 ASC NULLS FIRST", f"         +- {floats}")
+
+
+@pytest.mark.parametrize(
+    ("expression", "differs"),
+    [
+        ("cast(today as date)", True),
+        ("cast(concat(to, day) as date)", True),
+        ("to_date(today, None, Some(UTC), true)", True),
+        ("cast(cast(0x746F as string) as timestamp)", True),
+        ("cast(2024-01-01 as date)", False),
+        ("to_date(2024, Some(yyyy), Some(UTC), true)", False),
+        ("cast(concat(b#4, day) as date)", False),
+        ("concat(today, b#4)", False),
+    ],
+)
+def test_constant_that_may_be_a_moment_differs(expression: str, differs: bool) -> None:
+    found = reasons(INSERT, f"+- Project [{expression} AS b#11]", f"   +- {U}")
+    assert ("moment" in found) is differs
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Relation [value#1] text", "no table"),
+        ("View (`c`.`s`.`v`, [a#1])", "view"),
+        ("Sample 0.0, 0.1, false, Bernoulli", "TABLESAMPLE"),
+        ("Deduplicate [a#1]", "Deduplicate"),
+        ("Project [_metadata#8.file_name AS b#9]", "_metadata"),
+        ("Aggregate [collect_list(b#4, 0, 0) AS b#9]", "collect_list"),
+        ("Aggregate [max(collate(b#4, UTF8_LCASE)) AS b#9]", "floating"),
+    ],
+)
+def test_what_is_not_known_as_harmless_differs(line: str, reason: str) -> None:
+    found = reasons(INSERT, f"+- {line}", f"   +- {U}")
+    assert (reason in found) is (reason != "floating")
+    assert found
+
+
+def test_collection_that_is_sorted_is_the_same_everywhere() -> None:
+    sorted_ = "+- Aggregate [array_join(sort_array(collect_list(b#4, 0, 0), true), ,) AS b#9]"
+    assert reasons(INSERT, sorted_, f"   +- {U}") == ""
+    both = (
+        "+- Aggregate [sort_array(collect_list(b#4, 0), true) AS b#9, collect_list(b#4, 0) AS c#9]"
+    )
+    assert "collect_list" in reasons(INSERT, both, f"   +- {U}")
+
+
+@pytest.mark.parametrize(
+    ("sql", "neutral"),
+    [
+        (
+            "UPDATE t SET a = 5, b = 'it''s' WHERE c IN (1, 2, 30) AND e = 1.50 AND f <> -3L",
+            "UPDATE t SET a = 1, b = 'a' WHERE c IN (1) AND e = 1.11 AND f <> -1L",
+        ),
+        ("DELETE FROM t WHERE b = 'to' 'day'", "DELETE FROM t WHERE b = 'to' 'day'"),
+        ("DELETE FROM t WHERE b = 'Now'", "DELETE FROM t WHERE b = 'Now'"),
+        ("DELETE FROM t WHERE d < DATE '2024-05-06'", "DELETE FROM t WHERE d < DATE '2001-01-01'"),
+        (
+            "SELECT upper('x') FROM t GROUP BY 1 LIMIT 5",
+            "SELECT upper('a') FROM t GROUP BY 1 LIMIT 5",
+        ),
+        (
+            "SELECT * FROM t WITH ('versionAsOf' = '1')",
+            "SELECT * FROM t WITH ('versionAsOf' = '1')",
+        ),
+        ("SELECT CAST(a AS DECIMAL(10,2)), from_json(b, 'a INT')", None),
+        ("INSERT INTO t PARTITION (p = 'x') SELECT 'lit', round(a, 2) FROM u LIMIT 7", None),
+    ],
+)
+def test_shape_has_neutral_literals_where_values_have_no_say(sql: str, neutral: str | None) -> None:
+    assert shape(Scan(sql)) == (sql if neutral is None else neutral)
+
+
+def test_floats_are_told_from_decimals() -> None:
+    assert not writes_floats(Scan("SELECT 1.5, 2BD, 3L, 1.5BD").tokens)
+    for text in ("1e3", "1.5D", "2F", "1.5E-3"):
+        assert writes_floats(Scan(f"SELECT {text}").tokens)
+
+
+@pytest.mark.parametrize(
+    ("sql", "own"),
+    [
+        ("OPTIMIZE t WHERE a > 3 ZORDER BY (b, c)", True),
+        ("VACUUM t RETAIN 200 HOURS DRY RUN", True),
+        ("REORG TABLE s.t APPLY (PURGE)", True),
+        ("CREATE OR REPLACE TABLE t SHALLOW CLONE u", True),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)", True),
+        ("VACUUM t SELECT 1", False),
+        ("OPTIMIZE t x", False),
+        ("ALTER TABLE t ADD COLUMN c INT", False),
+        ("CREATE TABLE t SHALLOW CLONE u VERSION AS OF 3", False),
+        ("CREATE TABLE t AS SELECT 1", False),
+    ],
+)
+def test_delta_s_own_statements_are_told_as_a_whole(sql: str, own: bool) -> None:
+    assert is_deltas_own(Scan(sql)) is own
+
+
+def test_definitions_become_queries_over_typed_nulls() -> None:
+    def probes(sql: str) -> list[str]:
+        return definitions(classify(sql, Context(), Rules.builtin()), Scan(sql))
+
+    assert probes(
+        "CREATE TABLE t (x INT DEFAULT 3 NOT NULL COMMENT 'c', `a b` MAP<INT, STRUCT<q: INT>>, "
+        "z INT GENERATED ALWAYS AS (x + 1))"
+    ) == [
+        "SELECT (3\n) FROM (SELECT CAST(NULL AS INT) AS `x`, "
+        "CAST(NULL AS MAP<INT, STRUCT<q: INT>>) AS `a b`, CAST(NULL AS INT) AS `z`)",
+        "SELECT ((x + 1)\n) FROM (SELECT CAST(NULL AS INT) AS `x`, "
+        "CAST(NULL AS MAP<INT, STRUCT<q: INT>>) AS `a b`, CAST(NULL AS INT) AS `z`)",
+    ]
+    assert probes("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)") == [
+        "SELECT ((a > 0)) FROM spark_catalog.default.t"
+    ]
+    assert probes("CREATE FUNCTION f(x INT) RETURNS INT RETURN x + 1") == [
+        "SELECT (x + 1\n) FROM (SELECT CAST(NULL AS INT) AS `x`)"
+    ]
+    assert probes("ALTER TABLE t ALTER COLUMN a DROP DEFAULT") == []
+
+
+def test_described_function_is_read() -> None:
+    rows = [
+        "Function:      c.s.f",
+        "Type:          SCALAR",
+        "Input:         x INT",
+        "               y STRING",
+        "Returns:       INT",
+        "Configs:       a=b",
+        "               c=d",
+        "Body:          (SELECT 1)",
+        "               + x",
+    ]
+    function = described_function(rows)
+    assert function.parameters == (("x", "INT"), ("y", "STRING"))
+    assert function_query(Function((), "SELECT x")) == "SELECT (EXISTS (SELECT x\n)\n)"
+    assert "CAST(NULL AS STRING) AS `y`" in function_query(function)
+    with pytest.raises(UnclearError):
+        described_function(["Function:      f", "Class:         a.b.C"])
+
+
+def test_source_of_a_merge_is_told() -> None:
+    sql = "WITH q AS (SELECT 1) MERGE INTO t USING (SELECT * FROM q) x ON t.a = x.a WHEN MATCHED"
+    assert merge_source(Scan(sql)) == ("WITH q AS (SELECT 1)  SELECT * FROM (SELECT * FROM q) x")
+    with pytest.raises(UnclearError):
+        merge_source(Scan("MERGE INTO t ON x"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "suspicious"),
+    [
+        ("SELECT a FROM t", False),
+        ("SELECT 'insert', `update` FROM deletes", False),
+        ("SELECT updated FROM t -- insert", False),
+        ("FROM t ınsert INTO u SELECT 1", True),
+        ("SELECT identifier FROM t", False),
+        ("SELECT identifier ('uuid')()", True),
+        ("SELECT 1 AS merge", True),
+    ],
+)
+def test_few_queries_have_to_be_confirmed(sql: str, suspicious: bool) -> None:
+    assert is_suspicious(sql) is suspicious
+
+
+def test_kinds_have_roots() -> None:
+    from haproc.witness.known import is_root_of
+
+    assert is_root_of("AppendData", Kind.INSERT)
+    assert not is_root_of("AppendData", Kind.SELECT)
+    assert not is_root_of("Union", Kind.INSERT)
+    with pytest.raises(RefusedError):
+        classify("SELECT reflect('a')", Context(), Rules.builtin())
