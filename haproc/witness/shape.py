@@ -1,7 +1,7 @@
 """A statement's shape: its text with neutral literals, so that many statements share one analysis.
 
-A literal is replaced only where its value has no say in what Spark makes of the statement: beside a
-comparison, in an IN list, in an assignment, behind THEN and ELSE, and texts that are arguments of
+A literal is replaced only where its value has no say in what Spark makes of the statement: behind
+an operator, in an IN list, in an assignment, behind THEN and ELSE, and texts that are arguments of
 most functions. Others stay as they are: parts of types, ordinals, limits, formats, options, names.
 Texts that Spark may read as a moment ('today') always stay. Where the neutral form does not pass
 the analysis, the statement is analyzed as it stands: that costs time and never an answer.
@@ -21,7 +21,9 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_COMPARING = frozenset({"=", "==", "<>", "!=", "<", ">", "<=", ">=", "<=>"})
+_OPERATORS = frozenset(
+    {"=", "==", "<>", "!=", "<", ">", "<=", ">=", "<=>", "+", "-", "*", "/", "%", "||"}
+)
 _BEFORE_VALUE = frozenset({"THEN", "ELSE", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _TYPED = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _BY_VALUE = _names(
@@ -111,11 +113,11 @@ def _moment(literal: str) -> str | None:
 
 
 def _stands_free(scan: Scan, at: int, calls: Sequence[str]) -> bool:
-    """Whether a literal stands beside a comparison, in an assignment, or in a list of values."""
+    """Whether a literal stands behind an operator, in an assignment, or in a list of values."""
     before = at - 1
-    if scan.symbol(before) == "-":
+    if scan.symbol(before) == "-" and not scan.ends_operand(before - 1):
         before -= 1
-    if scan.symbol(before) in _COMPARING:
+    if scan.symbol(before) in _OPERATORS:
         return calls[at] not in ("with", "options", "tblproperties", "partition")
     if scan.word(before) in _BEFORE_VALUE:
         return True

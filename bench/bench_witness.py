@@ -1,0 +1,192 @@
+"""What Spark's analysis of writes costs, on one HAProc in this process and one local Spark.
+
+Each statement is run with the analysis and without it, in turn: repeated, so that its verdict is
+known; and never seen before, so that Spark is asked. Without means that the own reading is trusted.
+
+``python -m bench.bench_witness [rounds]``; a server that runs already is used with
+``HOST:PORT:TOKEN`` as a second argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.report import Row, report
+from dmq.memory import MemoryLog, MemoryStore
+from haproc.classify.model import Statement
+from haproc.classify.rules import Rules
+from haproc.config.model import Address, ClusterConfig, Config
+from haproc.doors.metrics import Metrics
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.interface import EngineAddress, Session, Settings
+from haproc.membership.http_peers import HttpPeers
+from haproc.membership.peer_doors import PeerDoors
+from haproc.pin.model import Pinned
+from haproc.replicate.assurance import Assurance
+from haproc.replicate.core import Core, Identity
+from haproc.replicate.replica import Replica
+from haproc.ring.ports import free_port
+from haproc.ring.spark import LocalSpark
+from haproc.route.forward import HttpForwarding
+from haproc.route.model import Request
+from haproc.route.reads import Reads
+from haproc.route.service import RingService
+from haproc.route.sessions import ClientSession
+from haproc.witness.judge import Verdict
+
+ROUNDS = 15
+STATEMENTS = {
+    "INSERT … VALUES": "INSERT INTO {s}.t VALUES ({n}, 'x{n}', 1)",
+    "INSERT … SELECT": "INSERT INTO {s}.t SELECT a + {n}, b, i FROM {s}.u WHERE a{c} > 0",
+    "UPDATE": "UPDATE {s}.t SET b = 'y{n}' WHERE a = {n} AND a{c} > 0",
+}
+"""``{c}`` makes statements that were never seen before; empty, the same shape comes again."""
+
+
+class Trusting:
+    """In place of the analysis: what the own reading proposes is done."""
+
+    async def verdict(
+        self,
+        statement: Statement,
+        pinned: Pinned,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> Verdict:
+        """Return the proposal."""
+        return Verdict(pinned.treatment, pinned.reasons)
+
+    async def confirm_query(self, statement: Statement, spark: Session) -> None:
+        """Nothing is looked at."""
+
+    confirm_session_statement = confirm_query
+
+
+def main() -> None:
+    """Measure and report."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
+        rows = asyncio.run(_measured(Path(folder), rounds))
+    report("witness", rows)
+
+
+async def _measured(folder: Path, rounds: int) -> list[Row]:
+    async with _spark(folder) as address, _service(address) as service:
+        schema = f"bench_{uuid.uuid4().hex[:8]}"
+        for sql in (
+            f"CREATE SCHEMA {schema}",
+            f"CREATE TABLE {schema}.t (a BIGINT, b STRING, i INT) USING delta",
+            f"CREATE TABLE {schema}.u (a BIGINT, b STRING, i INT) USING delta",
+            f"INSERT INTO {schema}.u VALUES (1, 'x', 1), (2, 'y', 2)",
+            f"INSERT INTO {schema}.t VALUES (1, 'x', 1), (2, 'y', 2)",
+        ):
+            await _run(service, sql)
+        try:
+            return await _compared(service, schema, rounds)
+        finally:
+            await _run(service, f"DROP SCHEMA {schema} CASCADE")
+
+
+async def _compared(service: RingService, schema: str, rounds: int) -> list[Row]:
+    witness: Any = service._analysis
+    rows = []
+    for name, text in STATEMENTS.items():
+        times: dict[str, list[float]] = {"without": [], "repeated": [], "never seen": []}
+        for n in range(-2, rounds):
+            # In another order each time, for each commit makes the table's next one slower.
+            kinds = list(times)[n % 3 :] + list(times)[: n % 3]
+            for kind in kinds:
+                service._analysis = Trusting() if kind == "without" else witness  # type: ignore
+                new = f" + {n + 10}" if kind == "never seen" else ""
+                sql = text.format(s=schema, n=n + 10, c=new and f"{new} - {new[3:]}")
+                started = time.perf_counter()
+                await _run(service, sql)
+                if n >= 0:
+                    times[kind].append(time.perf_counter() - started)
+        base = statistics.median(times["without"])
+        for kind in ("repeated", "never seen"):
+            taken = statistics.median(times[kind]) * 1000
+            rows.append(Row(f"{name}, {kind}", "ms", taken, "without the analysis", base * 1000))
+    service._analysis = witness
+    return rows
+
+
+async def _run(service: RingService, sql: str) -> None:
+    answer = await service.execute(Request(uuid.uuid4().hex, sql, uuid.uuid4().hex))
+    async for _ in answer.result:
+        pass
+
+
+@asynccontextmanager
+async def _spark(folder: Path) -> AsyncIterator[EngineAddress]:
+    if len(sys.argv) > 2:
+        host, port, token = sys.argv[2].split(":")
+        yield EngineAddress(host, int(port), token)
+        return
+    server = LocalSpark("bench", folder, free_port(), uuid.uuid4().hex, progress=_told)
+    await server.start(warm=True)
+    try:
+        yield EngineAddress("127.0.0.1", server.port, server.token)
+    finally:
+        await server.stop()
+
+
+def _told(who: str, what: str = "") -> None:
+    print(f"  {who} {what}", file=sys.stderr)
+
+
+@asynccontextmanager
+async def _service(address: EngineAddress) -> AsyncIterator[RingService]:
+    here = Address("127.0.0.1", free_port())
+    cluster = ClusterConfig("a", here, Address("127.0.0.1", free_port()), address)
+    config = Config("bench", "memory:", (cluster,), "secret")
+    engine = SparkConnectEngine(address, ring=f"bench{uuid.uuid4().hex[:6]}", cluster="a")
+    peers = PeerDoors(config, "a")
+    core = Core(
+        Identity("bench", "a", "a1", ("a",)),
+        MemoryLog(MemoryStore()),
+        engine,
+        HttpPeers(peers),
+        config.limits,
+        config.timeouts,
+    )
+    replica = Replica(core)
+    nobody: Callable[[], list[Any]] = list
+    service = RingService(
+        replica,
+        engine,
+        Rules.builtin(),
+        assurance=Assurance(core, config.writes, config.membership, dict),
+        defaults=Settings(),
+        fanout_parallel=False,
+        reads=Reads(
+            replica,
+            config.reads,
+            nobody,
+            HttpForwarding(peers),
+            Metrics("bench", "a", ["READY"]),
+        ),
+    )
+    task = asyncio.ensure_future(replica.run())
+    try:
+        while not replica.serving:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        yield service
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await peers.aclose()
+        await engine.aclose()
+
+
+if __name__ == "__main__":
+    main()
