@@ -121,7 +121,10 @@ def _boundary(
             if gone and isinstance(error, ConnectionError):
                 raise  # the client went away: nobody is there to be answered
             told = as_request_error(error, f"{request.method} {_route(request)}")
-            return error_response(told, cluster, request.get(ASKED))
+            response = error_response(told, cluster, request.get(ASKED))
+            if isinstance(error, web.HTTPMethodNotAllowed):
+                response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+            return response
 
     return boundary
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
+from multidict import CIMultiDictProxy
 
 from haproc.config.model import Config
 from haproc.doors.errors import body_of, refused
@@ -41,11 +42,21 @@ CLUSTER: Final = web.AppKey("cluster", str)
 CONFIG: Final = web.AppKey("config", Config)
 
 
+_SEND_TOKEN: Final = (
+    "send Authorization: Bearer <token>; haclient: --token-file FILE, $HACLIENT_TOKEN or token=…"
+)
+_OTHER_TOKEN: Final = (
+    "look whose it is: users[].token and secret of the ring's configuration say what is taken; "
+    "haclient: --token-file FILE, $HACLIENT_TOKEN or token=…"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """Whose bearer token opens a door: user name by token, or nobody's is needed."""
 
     tokens: tuple[tuple[str, bytes], ...]
+    needed: str = "the token of a user of this ring"
 
     @classmethod
     def of_users(cls, config: Config) -> Credentials:
@@ -55,7 +66,7 @@ class Credentials:
     @classmethod
     def of_peers(cls, config: Config) -> Credentials:
         """Return what opens the doors between peers."""
-        return cls((("peer", config.secret.encode()),))
+        return cls((("peer", config.secret.encode()),), "the ring's secret")
 
     def user_of(self, headers: Mapping[str, str]) -> str:
         """Return the user's name; raises RequestError (401).
@@ -64,18 +75,19 @@ class Credentials:
         """
         if not self.tokens:
             return ANONYMOUS
+        many = headers.getall("Authorization", ()) if isinstance(headers, CIMultiDictProxy) else ()
+        if len(many) > 1:
+            raise refused(UNAUTHENTICATED, "there are several headers Authorization", "send one")
         scheme, _, given = headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            raise refused(UNAUTHENTICATED, f"{self.needed} is needed", _SEND_TOKEN)
         shown = given.strip().encode("utf-8", "surrogateescape")
         found = ""
         for name, token in self.tokens:
             if hmac.compare_digest(token, shown):
                 found = name
-        if not found or scheme.lower() != "bearer":
-            raise refused(
-                UNAUTHENTICATED,
-                "valid credentials are needed",
-                "send Authorization: Bearer <token>",
-            )
+        if not found:
+            raise refused(UNAUTHENTICATED, f"the token sent is not {self.needed}", _OTHER_TOKEN)
         return found
 
 

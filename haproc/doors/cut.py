@@ -1,6 +1,7 @@
 """Cutting a result at the client's row and byte limits.
 
-Chunks go in, whole Arrow streams come out; after the limit, None. Pure.
+Bytes are those of the values as Arrow holds them, without what frames a stream. Chunks go in, whole
+Arrow streams come out; after the limit, None. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Cutter:
         if self._rows_left is not None:
             self._rows_left -= rows
         if self._bytes_left is not None:
-            self._bytes_left -= len(taken.data)
+            self._bytes_left -= _table(taken.data).nbytes
         return taken
 
     @property
@@ -45,13 +46,13 @@ class Cutter:
 
     def _rows_that_fit(self, chunk: Chunk, rows: int) -> int:
         assert self._bytes_left is not None
-        if rows == chunk.rows and len(chunk.data) <= self._bytes_left:
+        table = _table(chunk.data)
+        if rows == chunk.rows and table.nbytes <= self._bytes_left:
             return rows
         low, high = 0, rows
-        table = _table(chunk.data)
         while low < high:
             middle = (low + high + 1) // 2
-            if len(_written(table.slice(0, middle))) <= self._bytes_left:
+            if table.slice(0, middle).nbytes <= self._bytes_left:
                 low = middle
             else:
                 high = middle - 1

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from haproc import __version__
 from haproc.doors.context import ARROW_STREAM
-from haproc.doors.fields import ID_PATTERN
+from haproc.doors.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.freshness_fields import HEADERS as FRESHNESS_HEADERS
 from haproc.doors.openapi_schemas import SCHEMAS, ref
 from haproc.doors.queue import PAGE_DEFAULT, PAGE_MAX
-from haproc.doors.statement_request import HEADERS
+from haproc.doors.statement_request import HEADERS, TIMEOUT_MAX_S
 from haproc.route.model import WriteConcern
 from haproc.route.pieces import CONTENT_TYPE as PIECES
 
@@ -123,7 +123,7 @@ OPERATIONS: Final = (
         "/api/ha/sessions/{session_id}",
         "Create a session, or start it anew, and run its journal",
         "Session",
-        (*_BODY_ERRORS, "422", "429"),
+        (*_BODY_ERRORS, "404", "422", "429"),
         "Journal",
     ),
     Operation("delete", "/api/ha/sessions/{session_id}", "Close a session", "Nothing", ("400",)),
@@ -300,8 +300,11 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "offset": {"type": "integer", "minimum": 0},
     "secret": {"type": "string"},
     "table": {"type": "string", "description": "[catalog.][schema.]name"},
-    "timeout_s": {"type": "number"},
-    "age_s": {"type": "number"},
+    "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
+    "age_s": {"type": "number", "minimum": 0, "maximum": AGE_MAX_S},
+    "request_id": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
+    "catalog": {"type": "string", "minLength": 1},
+    "schema": {"type": "string", "minLength": 1},
     "write_concern": {"type": "string", "enum": list(WriteConcern)},
     "HAProc-Write-Concern": {"type": "string", "enum": list(WriteConcern)},
     "start": {"type": "integer", "minimum": 0, "default": 0},

@@ -255,6 +255,39 @@ async def test_statement_malformed_body_answered_as_json(
                 assert (await response.json()).keys() == ERROR_FIELDS
 
 
+@pytest.mark.parametrize("operator", [False, True])
+async def test_access_with_two_tokens_refused(tmp_path: Path, operator: bool) -> None:
+    async with door(tmp_path, users=USERS, operator=operator) as rig:
+        tokens = ("ring-secret", "x") if operator else ("ann-token", "bob-token")
+        headers = [("Authorization", f"Bearer {token}") for token in tokens]
+        path = "/ha/v1/status" if operator else f"{STATEMENTS}/x"
+        async with rig.http.get(rig.url + path, headers=headers) as response:
+            assert response.status == 401
+            assert "several" in (await response.json())["message"]
+
+
+async def test_access_without_a_token_and_with_a_wrong_one_say_different_things(
+    tmp_path: Path,
+) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        told = {}
+        for given in ("", "Bearer wrong"):
+            headers = {"Authorization": given} if given else {}
+            async with rig.http.get(rig.url + "/healthz", headers=headers) as response:
+                told[given] = await response.json()
+        assert "is needed" in told[""]["message"]
+        assert "is not the token of a user" in told["Bearer wrong"]["message"]
+        for answer in told.values():
+            assert "--token-file" in answer["hint"] and "wrong" not in str(answer)
+
+
+async def test_method_not_allowed_names_those_that_are(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        for path, allowed in ((STATEMENTS, "POST"), ("/api/ha/sessions/s", "DELETE, PUT")):
+            async with rig.http.get(rig.url + path) as response:
+                assert (response.status, response.headers["Allow"]) == (405, allowed)
+
+
 async def test_unknown_path_and_method_answered_as_json(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         assert (await rig.get("/nothing", 404))["error_class"] == "HAPROC_NOT_FOUND"

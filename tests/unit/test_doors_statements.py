@@ -368,6 +368,7 @@ async def test_result_external_links_served_here(
         ({"row_limit": 1}, 1, True),
         ({"row_limit": 5000}, 300, False),
         ({"byte_limit": 1}, 0, True),
+        ({"byte_limit": 100}, 12, True),
         ({"byte_limit": 10_000_000}, 300, False),
     ],
 )
