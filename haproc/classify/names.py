@@ -18,6 +18,8 @@ _FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text
 PATH_FORMATS = frozenset(_FORMATS.split())
 _SESSION = (("session",), ("system", "session"))
 _GLOBAL = "global_temp"
+OWN_SCHEMA = "haproc_warm_up"
+"""Where HAProc tries a fresh server out: no table of the ring, compared nowhere, and dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,15 @@ def target(parts: Sequence[str], context: Context) -> str:
             "write to a table by its name",
         )
     refuse_global(parts)
-    return qualified(parts, context)
+    table = qualified(parts, context)
+    schema = parts[-2] if len(parts) > 1 else context.schema
+    if schema.lower() == OWN_SCHEMA:
+        raise RefusedError(
+            "HAPROC_TABLE_NAME",
+            f"the schema {OWN_SCHEMA} is HAProc's own, and dropped whenever a cluster starts",
+            "use another schema",
+        )
+    return table
 
 
 def refuse_global(parts: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from haproc.classify.names import OWN_SCHEMA
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Session, Settings
@@ -81,6 +82,8 @@ async def _all_tables(session: Session) -> list[str]:
     found: list[str] = []
     for row in await _rows(session, "SHOW SCHEMAS"):
         schema = str(row["namespace"])
+        if schema == OWN_SCHEMA:
+            continue
         views = {view["viewName"] for view in await _rows(session, f"SHOW VIEWS IN `{schema}`")}
         tables = await _rows(session, f"SHOW TABLES IN `{schema}`")
         names = (table["tableName"] for table in tables if not table["isTemporary"])

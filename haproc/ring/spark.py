@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import message_of
 from haproc.ring import runtime, warmup
 from haproc.ring.errors import RingError
@@ -57,7 +57,7 @@ class LocalSpark(LocalServer):
         self._warm = self.folder / "spark.warm"
 
     async def start(self, *, timeout_s: float = START_TIMEOUT_S, warm: bool = True) -> None:
-        """Start the server unless it runs, and return once it answers (and is warm)."""
+        """Start the server unless it runs, and return once it answers (and is warm, if in time)."""
         end = time.monotonic() + timeout_s
         began = time.monotonic()
         if self._process.identity() is None:
@@ -68,8 +68,8 @@ class LocalSpark(LocalServer):
         identity = self._process.identity()
         # Once for each process: warming three servers that are warm takes seconds, too.
         if warm and not self._is_warm(identity):
-            await self._warm_up(end)
-            self._warm.write_text(str(identity))
+            if await self._warm_up(end):
+                self._warm.write_text(str(identity))
             self._progress(f"ready after {time.monotonic() - began:.1f} s")
 
     def _launch(self) -> None:
@@ -118,14 +118,23 @@ class LocalSpark(LocalServer):
                 )
             await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _warm_up(self, end: float) -> None:
-        """Warm the server up; should it die meanwhile, its log says more than a lost connection."""
+    async def _warm_up(self, end: float) -> bool:
+        """Warm the server up; False if it serves, but there was no time to.
+
+        Should it die meanwhile, its log says more than a lost connection.
+        """
+        answers = asyncio.Event()
         try:
             async with asyncio.timeout(max(1.0, end - time.monotonic())):
-                await warmup.run(self.port, self.token, self._progress)
+                await warmup.run(self.port, self.token, answers, self._progress)
+                return True
         except (EngineError, TimeoutError) as error:
             await asyncio.sleep(0)
             self._check_alive()
+            slow = isinstance(error, TimeoutError) or error.kind is ErrorKind.AVAILABILITY
+            if answers.is_set() and slow:
+                self._progress("is slow: not warm yet, its first statements take longer")
+                return False
             raise SparkStartError(
                 f"Spark {self.name} answers but can't run statements: {message_of(error)}; "
                 f"the end of {self.log}:\n{self.log_tail()}"

@@ -1,7 +1,8 @@
 """Run one of each kind of statement on a fresh server, whose first ones take seconds.
 
 Through the engine itself, so that what the engine will use is warm and the server is known to serve
-it: a lane for the writes, a session for the reads.
+it: a lane for the writes, a session for the reads. Its table lies in a schema of its own, which is
+no part of what the ring holds: a warm-up that is interrupted leaves it, and the next one drops it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from haproc.classify.names import OWN_SCHEMA
 from haproc.engine.channel import EngineLimits
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
 
-_TABLE = "default.haproc_warm_up"
+_TABLE = f"{OWN_SCHEMA}.t"
 _STATEMENT_TIMEOUT_S = 120.0
 """Chosen: the slowest first statement took 4 s on a quiet machine."""
 _RETRY_S = 0.2
 _WRITES = (
-    f"DROP TABLE IF EXISTS {_TABLE}",
-    f"CREATE TABLE {_TABLE} (id BIGINT, name STRING) USING delta",
+    f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE",
+    f"CREATE SCHEMA IF NOT EXISTS {OWN_SCHEMA}",
+    f"CREATE OR REPLACE TABLE {_TABLE} (id BIGINT, name STRING) USING delta",
     f"INSERT INTO {_TABLE} VALUES (1, 'a'), (2, 'b')",
     f"UPDATE {_TABLE} SET name = 'c' WHERE id = 1",
     f"MERGE INTO {_TABLE} t USING (SELECT 3L AS id, 'd' AS name) s ON t.id = s.id "
@@ -29,11 +32,13 @@ _WRITES = (
     f"DELETE FROM {_TABLE} WHERE id = 2",
 )
 _READS = (f"SELECT count(*), bit_xor(xxhash64(*)) FROM {_TABLE}",)
-_CLEANUP = f"DROP TABLE {_TABLE}"
+_CLEANUP = f"DROP SCHEMA IF EXISTS {OWN_SCHEMA} CASCADE"
 
 
-async def run(port: int, token: str, progress: Callable[[str], None]) -> None:
-    """Warm the server on this port up; raises EngineError."""
+async def run(
+    port: int, token: str, answers: asyncio.Event, progress: Callable[[str], None]
+) -> None:
+    """Warm the server on this port up; raises EngineError. ``answers``: it ran a statement."""
     address = EngineAddress("127.0.0.1", port, token)
     patient = EngineLimits(
         control_timeout_s=_STATEMENT_TIMEOUT_S, small_statement_timeout_s=_STATEMENT_TIMEOUT_S
@@ -41,6 +46,7 @@ async def run(port: int, token: str, progress: Callable[[str], None]) -> None:
     engine = SparkConnectEngine(address, ring="warm-up", cluster="local", limits=patient)
     try:
         await _first_answer(engine)
+        answers.set()
         steps = len(_WRITES) + len(_READS) + 2
         for number, sql in enumerate(_WRITES, 1):
             progress(f"warming up, {number} of {steps}")

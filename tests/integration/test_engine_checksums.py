@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from haproc.classify.names import OWN_SCHEMA
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import TableState
 from tests.integration.engine_calls import apply
@@ -83,3 +84,14 @@ async def test_checksums_know_columns_views_and_other_formats(
     assert told["v"] == told["w"] != told["x"]
     await apply(engine, f"INSERT INTO {schema}.file VALUES (2)")
     assert (await sums(engine, schema))["file"] != told["file"]
+
+
+async def test_checksums_pass_over_what_an_interrupted_warm_up_left(
+    engine: SparkConnectEngine,
+) -> None:
+    await apply(engine, f"CREATE SCHEMA IF NOT EXISTS {OWN_SCHEMA}")
+    await apply(engine, f"CREATE OR REPLACE TABLE {OWN_SCHEMA}.t (n INT) USING delta")
+    try:
+        assert not [s.name for s in await engine.table_states() if OWN_SCHEMA in s.name]
+    finally:
+        await apply(engine, f"DROP SCHEMA {OWN_SCHEMA} CASCADE")

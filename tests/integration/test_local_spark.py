@@ -35,6 +35,18 @@ async def test_start_of_a_warm_server_does_not_warm_it_again(spark: LocalSpark) 
     assert not [step for step in said if "warming" in step]
 
 
+async def test_start_that_has_no_time_to_warm_up_serves_and_the_next_one_cleans_up(
+    spark: LocalSpark,
+) -> None:
+    said: list[str] = []
+    again = LocalSpark(spark.name, spark.folder, spark.port, spark.token, progress=said.append)
+    (spark.folder / "spark.warm").unlink()
+    await again.start(timeout_s=0.1)
+    assert [step for step in said if "not warm yet" in step]
+    await again.start()
+    assert (spark.folder / "spark.warm").exists()
+
+
 def test_server_keeps_its_token_out_of_its_command_line_and_files(spark: LocalSpark) -> None:
     command_line = Path(f"/proc/{spark.pid}/cmdline").read_bytes()
     assert spark.token.encode() not in command_line
