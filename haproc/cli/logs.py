@@ -1,9 +1,9 @@
 """What ``haproc serve`` writes to its log, and what it keeps out of it.
 
-The Kafka client reports each attempt to connect with several warnings and errors, many times a
-second while no broker answers; the cause (a certificate, a closed connection) is only there. So
-each of its messages is let through once in a while. At DEBUG it would write passwords: it never
-gets below INFO.
+While no broker answers, the Kafka client reports each attempt with several errors and tracebacks,
+many a second; what that means for the HAProc its own lines say. So what the client says becomes one
+line in a while, that tells how much there was. At DEBUG all of it is written, but for the client's
+own DEBUG, in which it would write passwords: it never gets below INFO.
 """
 
 from __future__ import annotations
@@ -12,28 +12,34 @@ import logging
 import sys
 
 AGAIN_AFTER_S = 60.0
-_KINDS_MAX = 1000
+_SHOWN_MAX = 300
+"""Characters of a message that are written; chosen, not measured."""
 
 
-class Sparse(logging.Filter):
-    """Lets a message of the Kafka client through unless it said the like shortly before."""
+class KafkaInOneLine(logging.Filter):
+    """Turns the Kafka client's warnings and errors into one line of ours in a while."""
 
     def __init__(self, again_after_s: float = AGAIN_AFTER_S) -> None:
         super().__init__()
         self._again_after_s = again_after_s
-        self._said: dict[tuple[str, str], float] = {}
+        self._last: float | None = None
+        self._left_out = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether this message is written."""
+        """Tell whether this message is written; one that is, is shortened."""
         if record.name.partition(".")[0] != "kafka":
             return True
-        kind = (record.name, str(record.msg))
-        last = self._said.get(kind)
-        if last is not None and record.created - last < self._again_after_s:
+        if self._last is not None and record.created - self._last < self._again_after_s:
+            self._left_out += 1
             return False
-        if len(self._said) >= _KINDS_MAX:
-            self._said.clear()
-        self._said[kind] = record.created
+        text = " ".join(record.getMessage().split())[:_SHOWN_MAX]
+        error = record.exc_info[1] if record.exc_info else None
+        more = f" ({self._left_out} more such messages since)" if self._left_out else ""
+        cause = f": {type(error).__name__}: {error}" if error is not None else ""
+        record.msg, record.args = f"the Kafka client says: {text}{cause}{more}", None
+        record.name, record.levelno, record.levelname = "dmq", logging.WARNING, "WARNING"
+        record.exc_info = record.exc_text = record.stack_info = None
+        self._last, self._left_out = record.created, 0
         return True
 
 
@@ -41,9 +47,10 @@ def set_up(level: str) -> None:
     """Write this process's log to standard error, from this level up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    handler.addFilter(Sparse())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level)
+    if root.level > logging.DEBUG:
+        handler.addFilter(KafkaInOneLine())
     kafka = logging.INFO if root.level <= logging.DEBUG else logging.WARNING
     logging.getLogger("kafka").setLevel(kafka)

@@ -16,19 +16,33 @@ def record(name: str, text: str, at_s: float, *arguments: object) -> logging.Log
     return made
 
 
-def test_kafka_message_is_said_again_only_after_a_while() -> None:
-    sparse = logs.Sparse(again_after_s=60)
-    assert sparse.filter(record("kafka.net.manager", "failed: %s", 100.0, "refused"))
-    assert not sparse.filter(record("kafka.net.manager", "failed: %s", 159.0, "other node"))
-    assert sparse.filter(record("kafka.net.manager", "another message", 159.0))
-    assert sparse.filter(record("kafka.net.manager", "failed: %s", 160.0, "refused"))
+def test_outage_of_kafka_is_one_line_and_one_more_in_a_while() -> None:
+    one_line = logs.KafkaInOneLine(again_after_s=60)
+    first = record("kafka.net.manager", "failed:\n %s", 100.0, "refused")
+    assert one_line.filter(first)
+    assert first.getMessage() == "the Kafka client says: failed: refused"
+    assert (first.name, first.levelname) == ("dmq", "WARNING")
+    for at_s in (100.1, 130.0, 159.9):
+        assert not one_line.filter(record("kafka.net.connection", "lost %s", at_s, "it"))
+    later = record("kafka.net.transport", "broken", 160.0)
+    assert one_line.filter(later)
+    assert later.getMessage() == "the Kafka client says: broken (3 more such messages since)"
+
+
+def test_traceback_of_the_kafka_client_becomes_the_errors_name() -> None:
+    made = record("kafka.net.transport", "Error receiving", 1.0)
+    made.exc_info = (OSError, OSError("reset"), None)
+    assert logs.KafkaInOneLine().filter(made)
+    assert logging.Formatter().format(made) == (
+        "the Kafka client says: Error receiving: OSError: reset"
+    )
 
 
 def test_other_messages_are_never_left_out() -> None:
-    sparse = logs.Sparse()
+    one_line = logs.KafkaInOneLine()
     for _ in range(3):
-        assert sparse.filter(record("haproc.node", "the same", 1.0))
-        assert sparse.filter(record("kafkaesque", "the same", 1.0))
+        assert one_line.filter(record("haproc.node", "the same", 1.0))
+        assert one_line.filter(record("kafkaesque", "the same", 1.0))
 
 
 @pytest.fixture
