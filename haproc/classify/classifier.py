@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from haproc.classify.bounds import Bounds, bounded_tokens, check_shape
 from haproc.classify.crosscheck import is_doubtful
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
@@ -17,17 +18,24 @@ from haproc.classify.options import check_options
 from haproc.classify.reader import Reader, Recognised
 from haproc.classify.recognise import recognise
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules
-from haproc.classify.tokens import Token, UnclosedError, tokenize
+from haproc.classify.tokens import LexicalError, Token
 
 # Spark replaces these by settings and variables of its environment, before it reads the text.
-_VARIABLE = re.compile(r"\$\{\S+?\}")
+# What it takes for a space, and for the first ``}``, is as in Spark's own pattern; a match ends in
+# front of that brace, so that no part of the text is gone over twice.
+_VARIABLE = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
+_BOUNDS = Bounds()
 
 
 def classify(
-    sql: str, context: Context, rules: Rules, override: OperationClass | None = None
+    sql: str,
+    context: Context,
+    rules: Rules,
+    override: OperationClass | None = None,
+    bounds: Bounds = _BOUNDS,
 ) -> Statement:
     """Return what ``sql``, one statement, is and how it travels; raises RefusedError."""
-    if "${" in sql and _VARIABLE.search(sql):
+    if _has_variable(sql):
         raise RefusedError(
             "HAPROC_VARIABLE",
             "Spark would replace ${…} before it reads the statement, on each cluster by its own",
@@ -35,12 +43,13 @@ def classify(
         )
     insert = plain_insert(sql, context)
     if insert is not None:
+        check_shape(insert.shape, bounds)
         text = insert.sql
         table = frozenset({insert.table})
         bare = table if insert.bare else frozenset()
         recognised = Recognised(Kind.INSERT, writes=table, insert=insert.shape, bare=bare)
     else:
-        text, tokens = one_statement(sql)
+        text, tokens = one_statement(sql, bounds)
         reader = Reader(text, tokens, context)
         recognised = recognise(reader)
         check_options(reader, recognised.kind)
@@ -64,30 +73,9 @@ def classify(
     )
 
 
-def split(sql: str) -> list[str]:
-    """Split a text into its statements, without semicolons; raises RefusedError.
-
-    A statement keeps the comments inside it, and loses those around it.
-    """
-    tokens = _tokens(sql)
-    statements: list[str] = []
-    first: Token | None = None
-    last: Token | None = None
-    for token in tokens:
-        if token.is_symbol(";"):
-            if first is not None and last is not None:
-                statements.append(sql[first.start : last.end])
-            first = last = None
-        else:
-            first, last = first or token, token
-    if first is not None and last is not None:
-        statements.append(sql[first.start : last.end])
-    return statements
-
-
-def one_statement(sql: str) -> tuple[str, list[Token]]:
+def one_statement(sql: str, bounds: Bounds = _BOUNDS) -> tuple[str, list[Token]]:
     """Return the one statement in ``sql`` and its tokens; raises RefusedError if it isn't one."""
-    tokens = _tokens(sql)
+    tokens = _tokens(sql, bounds)
     while tokens and tokens[-1].is_symbol(";"):
         tokens.pop()
     if not tokens:
@@ -113,11 +101,18 @@ def one_statement(sql: str) -> tuple[str, list[Token]]:
     return sql[start : start + tokens[-1].end], tokens
 
 
-def _tokens(sql: str) -> list[Token]:
+def _has_variable(sql: str) -> bool:
+    """Whether Spark would find a variable: ``${``, no spaces, ``}``."""
+    return "${" in sql and any(
+        sql.startswith("}", match.end()) for match in _VARIABLE.finditer(sql)
+    )
+
+
+def _tokens(sql: str, bounds: Bounds) -> list[Token]:
     try:
-        return list(tokenize(sql))
-    except UnclosedError as error:
-        raise RefusedError("HAPROC_SYNTAX", str(error), "close it") from error
+        return bounded_tokens(sql, bounds)
+    except LexicalError as error:
+        raise RefusedError("HAPROC_SYNTAX", str(error), "correct the SQL") from error
 
 
 def _decide(recognised: Recognised, rule: Rule | None) -> tuple[OperationClass, str]:

@@ -12,7 +12,6 @@ import logging
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from haproc.classify.model import Kind
 from haproc.classify.names import Context, qualified
@@ -60,7 +59,7 @@ def _tables(sql: str, context: Context) -> frozenset[str]:
     """Return the tables that sqlglot finds; none where it can't read the statement."""
     try:
         trees = sqlglot.parse(sql, dialect="databricks")
-    except (SqlglotError, RecursionError):
+    except Exception:  # it has errors of its own, and fails in any way on what it does not know
         return frozenset()
     if len(trees) != 1 or not isinstance(trees[0], _ROOTS):
         return frozenset()

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 
 from haproc.classify.model import InsertShape
 from haproc.classify.names import Context, may_be_temporary, plain, target
-from haproc.classify.tokens import SPACE, Token, TokenKind, UnclosedError, tokenize
+from haproc.classify.tokens import SPACE, LexicalError, Token, TokenKind, tokenize
 
 _LITERAL = re.compile(
     rf"""{SPACE}*(?:
-      (?P<s>'[^'\\]*(?:(?:\\.|'')[^'\\]*)*')
+      (?P<s>'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+')
     | (?P<i>-?[0-9]+)
     | (?P<d>-?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:BD)?)
     | (?P<n>NULL)
@@ -46,12 +46,12 @@ _LITERAL = re.compile(
     | (?P<h>-?[0-9]+S)
     | (?P<y>-?[0-9]+Y)
     | (?P<x>X{SPACE}*'[0-9A-F]*')
-    | (?P<q>"[^"\\]*(?:(?:\\.|"")[^"\\]*)*")
+    | (?P<q>"[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*+")
     ){SPACE}*[,)]""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE | re.ASCII,
 )
 _NEXT_ROW = re.compile(rf"{SPACE}*,{SPACE}*\(")
-_END = re.compile(rf"(?:{SPACE}|;|--(?:\\\n|[^\r\n])*)*\Z")
+_END = re.compile(rf"(?:{SPACE}|;|--[^\r\n\\]*+(?:\\\n?[^\r\n\\]*+)*+)*+\Z")
 
 _INT_MAX, _INT_MIN = 2**31 - 1, -(2**31)
 _BIGINT_MAX, _BIGINT_MIN = 2**63 - 1, -(2**63)
@@ -135,7 +135,7 @@ def _head(sql: str) -> tuple[int, tuple[str, ...], int] | None:
         if token.upper != "VALUES":
             return None
         row = next(tokens)
-    except (StopIteration, UnclosedError):
+    except (StopIteration, LexicalError):
         return None
     if not row.is_symbol("("):
         return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from haproc.classify.model import RefusedError
 from haproc.classify.strings import decoded
-from haproc.classify.tokens import Token, TokenKind, UnclosedError, tokenize
+from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 
 # `delta.`/path`` names files instead of a table, when the first part is one of these.
 _FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text xml"
@@ -123,7 +123,7 @@ def parts_of(text: str) -> tuple[str, ...] | None:
     """Return the parts of a text that is one name, quoted or not; None if it is anything else."""
     try:
         tokens = list(tokenize(text))
-    except UnclosedError:
+    except LexicalError:
         return None
     names, dots = tokens[::2], tokens[1::2]
     if len(names) != len(dots) + 1 or not all(dot.is_symbol(".") for dot in dots):

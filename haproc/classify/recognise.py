@@ -88,9 +88,9 @@ def _described_query(reader: Reader) -> Recognised:
 
 def _explain(reader: Reader) -> Recognised:
     """``EXPLAIN <statement>``: has no effect, whatever the statement; it depends on its tables."""
-    reader.take("EXPLAIN")
-    if reader.word(1) or reader.is_symbol("(", 1):
-        reader.take_one("LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST")
+    while reader.take("EXPLAIN"):
+        if reader.word(1) or reader.is_symbol("(", 1):
+            reader.take_one("LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST")
     if reader.at >= reader.end:
         return unknown("EXPLAIN explains nothing")
     if reader.word() in ("EXECUTE", "BEGIN"):

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-from haproc.classify.tokens import TokenKind, UnclosedError, tokenize
+from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine import confs
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
@@ -181,6 +181,6 @@ def _leaves_something(sql: str) -> bool:
                 return token.upper not in _LEAVE_NOTHING
             if not token.is_symbol("("):
                 return True
-    except UnclosedError:
+    except LexicalError:
         return False  # the server will refuse it
     return False

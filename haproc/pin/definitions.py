@@ -58,14 +58,20 @@ def _differing(examination: Examination, start: int, end: int) -> list[str]:
 def expressions(scan: Scan, end: int = -1) -> Iterator[tuple[int, int]]:
     """Yield where the expressions of DEFAULT, GENERATED ALWAYS AS and CHECK stand."""
     stop = len(scan.tokens) if end < 0 else end
+    behind = 0  # what lies in an expression is looked at with it, and not once more
     for at in range(1, stop):
+        if at < behind:
+            continue
         word = scan.word(at)
-        if word == "DEFAULT" and scan.symbol(at + 1) != "=":
-            yield at + 1, _default_end(scan, at + 1, stop)
         opening = scan.symbol(at + 1) == "("
         is_generated = word == "AS" and scan.word(at - 1) in ("ALWAYS", "GENERATED")
-        if opening and (is_generated or word == "CHECK"):
-            yield at + 1, scan.closing[at + 1] + 1
+        if word == "DEFAULT" and scan.symbol(at + 1) != "=":
+            behind = _default_end(scan, at + 1, stop)
+        elif opening and (is_generated or word == "CHECK"):
+            behind = scan.closing[at + 1] + 1
+        else:
+            continue
+        yield at + 1, behind
 
 
 def _default_end(scan: Scan, start: int, stop: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from haproc.classify.model import Kind, OperationClass, Statement
-from haproc.classify.tokens import UnclosedError
+from haproc.classify.tokens import LexicalError
 from haproc.pin.definitions import examine_definition, examine_function
 from haproc.pin.examine import Doubt, Examination, Finding, Known
 from haproc.pin.functions import Nature
@@ -67,7 +67,7 @@ def pin(
         return Pinned(Treatment.REPLICATE, sql)
     try:
         scan = Scan(sql)
-    except UnclosedError as error:
+    except LexicalError as error:
         return _refused(sql, [str(error)], "close it")
     examination = Examination(scan, moment, known or Known())
     if statement.kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):

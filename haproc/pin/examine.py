@@ -23,7 +23,7 @@ from haproc.pin.moment import (
     identity_literal,
     special_datetime_literal,
 )
-from haproc.pin.names import has_meaning_in_rows, is_column_elsewhere, is_declared
+from haproc.pin.names import Columns, has_meaning_in_rows, is_declared
 from haproc.pin.reasons import REASONS
 from haproc.pin.scan import Call, Scan
 
@@ -85,7 +85,12 @@ class Examination:
     known: Known = field(default_factory=Known)
     replacements: list[Replacement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    _found: set[Finding] = field(default_factory=set)
     _taken: set[int] = field(default_factory=set)
+    _columns: Columns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._columns = Columns(self.scan)
 
     def stretch(self, start: int, end: int, *, rows: bool = False) -> None:
         """Examine the tokens from ``start`` to before ``end``.
@@ -109,7 +114,8 @@ class Examination:
 
     def _find(self, reason: str, doubt: Doubt = Doubt.CERTAIN) -> None:
         finding = Finding(reason, doubt)
-        if finding not in self.findings:
+        if finding not in self._found:
+            self._found.add(finding)
             self.findings.append(finding)
 
     def _has_lambda(self, start: int, end: int) -> bool:
@@ -264,7 +270,7 @@ class Examination:
         quoted = scan.kind(at) is TokenKind.QUOTED_NAME
         if not quoted and name in self.known.columns:
             return
-        if not rows and (quoted or name == "user" or is_column_elsewhere(scan, at, name)):
+        if not rows and (quoted or name == "user" or self._columns.is_elsewhere(at, name)):
             self._find(f"{name} may be the function {name}() or a column", Doubt.ANALYSIS)
         elif name == "current_path":
             self._find(REASONS[Nature.CONTEXT].format(name))

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from haproc.classify.tokens import TokenKind
 from haproc.pin.scan import Scan
 
@@ -50,19 +53,32 @@ def is_declared(scan: Scan, at: int) -> bool:
 
 def _is_in_column_list(scan: Scan, at: int) -> bool:
     """Whether the name stands in MERGE's ``INSERT (a, b)``."""
-    for opening in range(at - 1, -1, -1):
-        if scan.symbol(opening) == "(" and scan.depth[opening] == scan.depth[at] - 1:
-            return scan.word(opening - 1) == "INSERT"
-    return False
+    return scan.opening[at] >= 0 and scan.word(scan.opening[at] - 1) == "INSERT"
 
 
-def is_column_elsewhere(scan: Scan, at: int, name: str) -> bool:
-    """Whether the statement itself shows that there is a column of that name."""
-    for other in range(len(scan.tokens)):
-        if other == at or not scan.is_name(other) or scan.name(other) != name:
-            continue
-        if scan.symbol(other - 1) == "." or scan.kind(other) is TokenKind.QUOTED_NAME:
-            return scan.symbol(other + 1) != "("
-        if scan.symbol(other + 1) not in ("(", ".") and is_declared(scan, other):
-            return scan.word(other - 1) not in TABLE_WORDS
-    return False
+class Columns:
+    """What the statement itself shows of its columns' names.
+
+    The first place that tells decides. That depends on the name alone, except at that place
+    itself, where the next one decides: so two are kept for each name, and each place is looked at
+    once.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._telling: dict[str, list[tuple[int, bool]]] = {}
+
+    def is_elsewhere(self, at: int, name: str) -> bool:
+        """Whether another place than ``at`` shows that there is a column of that name."""
+        telling = self._telling.get(name)
+        if telling is None:
+            telling = self._telling[name] = list(islice(self._told(name), 2))
+        return next((is_column for place, is_column in telling if place != at), False)
+
+    def _told(self, name: str) -> Iterator[tuple[int, bool]]:
+        scan = self._scan
+        for place in scan.places.get(name, ()):
+            if scan.symbol(place - 1) == "." or scan.kind(place) is TokenKind.QUOTED_NAME:
+                yield place, scan.symbol(place + 1) != "("
+            elif scan.symbol(place + 1) not in ("(", ".") and is_declared(scan, place):
+                yield place, scan.word(place - 1) not in TABLE_WORDS

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from haproc.classify.model import RefusedError
-from haproc.classify.tokens import Token, TokenKind, UnclosedError, tokenize
+from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 from haproc.pin.literals import LiteralError, null_literal, string_literal
 from haproc.pin.sqltypes import TypeTextError, parse_type
 from haproc.pin.texts import json_literal, text_literal
@@ -126,7 +126,7 @@ def _literal(parameter: Parameter, label: str) -> str:
 def _markers(sql: str) -> list[Token]:
     try:
         return list(_scan(tokenize(sql)))
-    except UnclosedError as error:
+    except LexicalError as error:
         raise _refused(str(error)) from error
 
 
@@ -241,7 +241,7 @@ def _row_template(sql: str) -> tuple[int, int]:
             depth += token.is_symbol("(") - token.is_symbol(")")
             if start >= 0 and not depth:
                 end = token.end
-    except UnclosedError as error:
+    except LexicalError as error:
         raise _refused(str(error)) from error
     if end < 0:
         raise wrong

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind, tokenize
-from haproc.pin.functions import KEYWORDS, SYNTAX, Nature, nature
+from haproc.pin.functions import BARE, KEYWORDS, SYNTAX, Nature, nature
 
 _NAME_KINDS = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})
 _QUERY_WORDS = frozenset({"SELECT", "VALUES", "FROM", "WITH", "TABLE"})
@@ -38,29 +38,42 @@ class Call:
 
 @dataclass(slots=True)
 class Scan:
-    """The tokens of one statement."""
+    """The tokens of one statement, and for each of them where it stands.
+
+    ``depth`` counts the parentheses around a token, ``opening`` is the place of the innermost one
+    (-1: none), ``closing`` leads from each ``(`` to its ``)``. All is found in one pass, so that no
+    question about a token goes over the statement again.
+    """
 
     sql: str
     tokens: list[Token] = field(init=False)
+    words: list[str] = field(init=False)
     closing: dict[int, int] = field(init=False)
+    opening: list[int] = field(init=False)
     depth: list[int] = field(init=False)
+    places: dict[str, list[int]] = field(init=False)
+    """Where each of the names stands that may be functions without parentheses."""
 
     def __post_init__(self) -> None:
         self.tokens = [t for t in tokenize(self.sql) if t.kind is not TokenKind.HINT]
-        self.closing, self.depth = {}, []
+        self.words = [token.upper for token in self.tokens]
+        self.closing, self.opening, self.depth, self.places = {}, [], [], {}
         stack: list[int] = []
         for at, token in enumerate(self.tokens):
             if token.is_symbol(")") and stack:
                 self.closing[stack.pop()] = at
+            self.opening.append(stack[-1] if stack else -1)
             self.depth.append(len(stack))
             if token.is_symbol("("):
                 stack.append(at)
+            elif token.kind in _NAME_KINDS and self.name(at) in BARE:
+                self.places.setdefault(self.name(at), []).append(at)
         for at in stack:
             self.closing[at] = len(self.tokens) - 1
 
     def word(self, at: int) -> str:
         """Return the keyword at a place, in capitals; empty for anything else or outside."""
-        return self.tokens[at].upper if 0 <= at < len(self.tokens) else ""
+        return self.words[at] if 0 <= at < len(self.words) else ""
 
     def symbol(self, at: int) -> str:
         """Return the symbol at a place; empty for anything else or outside."""
@@ -81,7 +94,7 @@ class Scan:
         token = self.tokens[at]
         if token.kind is TokenKind.QUOTED_NAME:
             return token.text[1:-1].replace("``", "`").lower()
-        return token.upper.lower()  # by way of Spark's capitals
+        return self.words[at].lower()  # by way of Spark's capitals
 
     def chain_start(self, at: int) -> int:
         """Return where the qualified name that ends at ``at`` begins."""
@@ -154,11 +167,8 @@ class Scan:
 
     def enclosing_call(self, at: int) -> str:
         """Return the name in front of the parenthesis that directly encloses a token."""
-        depth = self.depth[at]
-        for opening in range(at - 1, -1, -1):
-            if self.symbol(opening) == "(" and self.depth[opening] == depth - 1:
-                return self.name(opening - 1) if self.is_name(opening - 1) else ""
-        return ""
+        before = self.opening[at] - 1
+        return self.name(before) if before >= 0 and self.is_name(before) else ""
 
     def string_value(self, at: int) -> str:
         """Return what the string at a place says (strings side by side are one)."""

@@ -24,7 +24,7 @@ from itertools import pairwise
 from typing import Final
 
 from haproc.classify.model import Kind
-from haproc.classify.tokens import TokenKind, UnclosedError, tokenize
+from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine.interface import RowsWrite, Settings
 from haproc.replicate.operation import Operation
 
@@ -89,7 +89,7 @@ def _evolves(op: Operation) -> bool:
         return False
     try:
         tokens = [t for t in tokenize(op.write.sql) if t.kind is not TokenKind.HINT]
-    except UnclosedError:
+    except LexicalError:
         return True
     return any(
         token.upper == "WITH" and (following.upper == "SCHEMA" or following.is_symbol("("))

@@ -529,7 +529,7 @@ class RingService:
     ) -> Statement:
         context = Context(settings.catalog, settings.schema, user)
         try:
-            return classify(text, context, self._rules, override)
+            return classify(text, context, self._rules, override, self._core.limits.bounds)
         except RefusedError as error:
             raise _refused(error) from error
 

@@ -1,0 +1,219 @@
+"""How large and how deeply nested a statement may be, whatever it is.
+
+Spark reads and analyses a statement by recursion: one that nests too deeply overflows a stack, and
+Spark then says nothing that tells whose fault it was. In the log such a statement would stop every
+cluster at the same place. So it is measured here, before anything looks at it deeply, in one pass
+over its tokens, and refused.
+
+Depth is that of the tree that Spark builds, seen from above: along the way from the statement to a
+token, one for each bracket, CASE, operator or prefix in a row (``1 + 1 + …`` leans to the left),
+more for what becomes several levels of the plan (queries inside queries, joins). AND, OR, commas
+and clauses begin anew; Spark reads those as lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from haproc.classify.model import InsertShape, RefusedError
+from haproc.classify.tokens import HINT_CLOSING, HINT_OPENING, Token, TokenKind, tokenize
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits; `haproc.config.model.Limits` says why these are the defaults."""
+
+    tokens_max: int = 400_000
+    depth_max: int = 200
+
+
+_QUERY_BEGINS = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE", "MAP", "REDUCE"})
+_OPERATOR_TEXT = "+ - * / % | & ^ ~ ! || = == <> != < <= > >= <=> << >> >>> :: : ."
+_OPERATORS = frozenset(_OPERATOR_TEXT.split())
+_OPERATOR_WORDS = frozenset({"NOT", "DIV", "COLLATE"})
+_RESTARTING = """AND OR WHEN THEN ELSE SELECT FROM WHERE GROUP HAVING ORDER BY LIMIT ON USING SET
+    VALUES AS QUALIFY WINDOW CLUSTER DISTRIBUTE SORT"""
+_RESTARTS = frozenset(_RESTARTING.split())
+_ENDS_FROM = frozenset({"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "SELECT", "WINDOW", "SET"})
+_TYPES = frozenset({"ARRAY", "MAP", "STRUCT"})
+_QUERY_LEVELS = 8
+_ARROW_LEVELS = 4
+_TYPE_LEVELS = 5
+_LEVELS = {
+    "JOIN": 2,
+    "PIVOT": 2,
+    "UNPIVOT": 2,
+    "VIEW": 3,  # LATERAL VIEW
+    **dict.fromkeys(("UNION", "INTERSECT", "EXCEPT", "MINUS", "EXPLAIN"), 1),
+}
+"""Levels of the plan that each of these adds, where several follow each other."""
+_COMMA_LEVELS = 2
+"""A comma between relations joins them.
+
+With all of these, what reaches a depth of 200 was read and analysed by a Spark 4.2.1 that had just
+started, with stacks of the default size; of most it took twice as much, of none four times.
+"""
+
+
+def bounded_tokens(sql: str, bounds: Bounds) -> list[Token]:
+    """Return the statement's tokens; raises RefusedError, or LexicalError."""
+    tokens = list(islice(tokenize(sql), bounds.tokens_max + 1))
+    if len(tokens) > bounds.tokens_max:
+        raise _too_many(bounds.tokens_max)
+    _Depth(bounds.depth_max).measure(tokens)
+    for token in tokens:
+        if token.kind is TokenKind.HINT:
+            inside = token.text[len(HINT_OPENING) : -len(HINT_CLOSING)]
+            _Depth(bounds.depth_max).measure(list(tokenize(inside)))
+    return tokens
+
+
+def check_shape(shape: InsertShape, bounds: Bounds) -> None:
+    """Refuse an INSERT of literals, which is not read token by token, if it has too many."""
+    columns = shape.signature.count(",") + 1
+    if shape.rows * (2 * columns + 2) > bounds.tokens_max:
+        raise _too_many(bounds.tokens_max)
+
+
+class _Frame:
+    """What one bracket or CASE encloses."""
+
+    __slots__ = (
+        "arrows",
+        "base",
+        "closing",
+        "empty",
+        "in_from",
+        "in_rows",
+        "operators",
+        "relations",
+    )
+
+    def __init__(self, closing: str, base: int) -> None:
+        self.closing = closing
+        self.base = base
+        self.operators = self.arrows = self.relations = 0
+        self.in_from = self.in_rows = False
+        self.empty = True
+
+    @property
+    def depth(self) -> int:
+        return self.base + self.operators + self.arrows + self.relations
+
+
+class _Depth:
+    def __init__(self, depth_max: int) -> None:
+        self._depth_max = depth_max
+        self._frames = [_Frame("", 0)]
+
+    def measure(self, tokens: Sequence[Token]) -> None:
+        """Go through the tokens; raises RefusedError."""
+        before = ""
+        for token in tokens:
+            kind = token.kind
+            if kind is TokenKind.SYMBOL:
+                self._symbol(token.text, before)
+                before = token.text
+            elif kind is TokenKind.WORD:
+                word = token.upper
+                if before != ".":
+                    self._after_rows(before)
+                    self._word(word, before)
+                before = word
+            else:
+                if kind is TokenKind.QUOTED_NAME:
+                    self._after_rows(before)
+                before = ""
+                self._frames[-1].empty = False
+                continue
+            if self._frames[-1].depth > self._depth_max:
+                raise _too_deep(self._depth_max, token)
+
+    def _symbol(self, text: str, before: str) -> None:
+        frame = self._frames[-1]
+        if text == "(":
+            frame.relations += before == "AS"  # a common table expression: it may be used below
+            self._frames.append(_Frame(")", frame.depth + 1))
+            return
+        if text == "[":
+            frame.operators += 1
+            self._frames.append(_Frame("]", frame.depth + 1))
+        elif text == "<" and before in _TYPES:
+            self._frames.append(_Frame(">", frame.depth + _TYPE_LEVELS))
+        elif text in (")", "]"):
+            self._close(text)
+        elif frame.closing == ">" and not text.strip(">"):
+            for _ in text:
+                self._close_type()
+        elif text == ",":
+            frame.operators = frame.arrows = 0
+            frame.relations += _COMMA_LEVELS * (frame.in_from and not frame.in_rows)
+        elif text == "->":
+            frame.arrows += _ARROW_LEVELS
+        elif text == "|>":
+            frame.relations += 1
+        elif text in _OPERATORS:
+            frame.operators += 1
+        frame.empty = False
+
+    def _word(self, word: str, before: str) -> None:
+        frame = self._frames[-1]
+        if frame.empty and frame.closing == ")" and word in _QUERY_BEGINS:
+            frame.base += _QUERY_LEVELS
+        frame.empty = False
+        if word == "CASE":
+            self._frames.append(_Frame("END", frame.depth + 1))
+        elif word == "END" and frame.closing == "END":
+            self._frames.pop()
+        elif word in _OPERATOR_WORDS:
+            frame.operators += 1
+        elif word in _LEVELS:
+            if word != "VIEW" or before == "LATERAL":
+                frame.operators = 0
+                frame.relations += _LEVELS[word]
+        elif word in _RESTARTS:
+            frame.operators = 0
+            frame.in_rows = word == "VALUES"
+            if word == "FROM":
+                frame.in_from = True
+            elif word in _ENDS_FROM:
+                frame.in_from = False
+
+    def _after_rows(self, before: str) -> None:
+        """A name behind a comma behind VALUES (…) is no row of theirs: it is joined to them."""
+        frame = self._frames[-1]
+        if before == "," and frame.in_rows and frame.in_from:
+            frame.relations += _COMMA_LEVELS
+
+    def _close(self, text: str) -> None:
+        """Leave the bracket, and whatever was left open inside it."""
+        for at in range(len(self._frames) - 1, 0, -1):
+            if self._frames[at].closing == text:
+                del self._frames[at:]
+                return
+            if self._frames[at].closing in (")", "]"):
+                return  # they don't match: Spark will say so
+
+    def _close_type(self) -> None:
+        if self._frames[-1].closing == ">":
+            self._frames.pop()
+
+
+def _too_many(tokens_max: int) -> RefusedError:
+    return RefusedError(
+        "HAPROC_STATEMENT_TOO_COMPLEX",
+        f"the statement has more than {tokens_max} words, literals and symbols "
+        "(limits.statement_tokens_max)",
+        "send the values as rows, or in several statements",
+    )
+
+
+def _too_deep(depth_max: int, token: Token) -> RefusedError:
+    return RefusedError(
+        "HAPROC_STATEMENT_TOO_COMPLEX",
+        f"at character {token.start} the statement is nested more than {depth_max} deep "
+        "(limits.statement_depth_max): brackets, CASE, operators in a row, joins and subqueries",
+        "write it flatter: VALUES instead of many UNIONs, a view for a part of the query",
+    )
