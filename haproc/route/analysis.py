@@ -275,9 +275,8 @@ class Analysis:
             return verdict
         reason = "it rests on temporary views, functions or variables of the session"
         treatment = Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
-        return replace(
-            verdict, treatment=treatment, reasons=(*verdict.reasons, reason), known=False
-        )
+        reasons = (*verdict.reasons, reason)
+        return replace(verdict, treatment=treatment, reasons=reasons, known=False, of_session=True)
 
     async def _attempt(self, explain: Callable[[], Awaitable[str]]) -> str | None:
         try:

@@ -410,7 +410,7 @@ class RingService:
             kind=statement.kind,
             origin=self._core.me,
             fingerprint=request.fingerprint,
-            write=_as_written(pinned, session),
+            write=_as_written(pinned, verdict),
             settings=settings,
             user=request.user,
             reads=statement.reads | verdict.reads,
@@ -577,14 +577,13 @@ def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
     return named if asynchronous else named - statement.writes
 
 
-def _as_written(pinned: Pinned, session: ClientSession | None) -> SqlWrite | QueryWrite:
+def _as_written(pinned: Pinned, verdict: Verdict) -> SqlWrite | QueryWrite:
     """Return what a pinned statement is in the log."""
     if pinned.treatment is not Treatment.MATERIALISE:
         return SqlWrite(pinned.sql)
     source = pinned.source
     assert source is not None
-    of_session = session is not None and session.holds_temporaries
-    return QueryWrite(source.head + source.query, len(source.head), of_session)
+    return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)
 
 
 def _refused(error: RefusedError) -> RequestError:
