@@ -22,6 +22,7 @@ from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.computed import QueryWrite
+from haproc.replicate.definitions import ANYTHING
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Known, Outcome, Status
 from haproc.replicate.replica import Attempt, Replica, now_ms
@@ -574,6 +575,8 @@ def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
         return frozenset()
     asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
     named = verdict.rests_on | statement.reads | statement.writes
+    if not verdict.known:
+        named |= {ANYTHING}
     return named if asynchronous else named - statement.writes
 
 
