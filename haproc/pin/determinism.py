@@ -107,7 +107,8 @@ def _spliced(sql: str, replacements: Sequence[Replacement], start: int = 0, end:
 
 def _replicated(examination: Examination) -> Pinned:
     sql, replacements = examination.scan.sql, tuple(examination.replacements)
-    return Pinned(Treatment.REPLICATE, _spliced(sql, replacements), replacements)
+    unknown = frozenset(examination.unknown)
+    return Pinned(Treatment.REPLICATE, _spliced(sql, replacements), replacements, unknown=unknown)
 
 
 def _pin_insert(
@@ -179,14 +180,13 @@ def _pin_query(
     pinned = _replicated(examination)
     if not findings:
         return pinned if rows else replace(pinned, source=_source(examination, split))
-    return Pinned(
-        Treatment.MATERIALISE,
-        pinned.sql,
-        pinned.replacements,
-        tuple(finding.reason for finding in findings),
-        _hint(findings, ""),
-        _source(examination, split),
-        _all_doubtful(findings),
+    return replace(
+        pinned,
+        treatment=Treatment.MATERIALISE,
+        reasons=tuple(finding.reason for finding in findings),
+        hint=_hint(findings, ""),
+        source=_source(examination, split),
+        dispellable=_all_doubtful(findings),
     )
 
 

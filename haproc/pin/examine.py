@@ -85,6 +85,8 @@ class Examination:
     known: Known = field(default_factory=Known)
     replacements: list[Replacement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    """Functions that are called and not Spark's own, without their schemas."""
     _found: set[Finding] = field(default_factory=set)
     _taken: set[int] = field(default_factory=set)
     _columns: Columns = field(init=False)
@@ -138,6 +140,8 @@ class Examination:
         if literal is not None:
             self._replace(call.first, call.close, literal)
         elif nature is not Nature.DETERMINISTIC:
+            if nature is Nature.UNKNOWN:
+                self.unknown.add(name.rpartition(".")[2])
             doubt = _DOUBTS.get(nature, Doubt.CERTAIN)
             self._find(REASONS[nature].format(f"{name}()"), doubt)
 
@@ -261,6 +265,8 @@ class Examination:
         if of is None:
             self._find("IDENTIFIER(…) calls a function whose name is computed")
         elif of is not Nature.DETERMINISTIC:
+            if of is Nature.UNKNOWN:
+                self.unknown.add(name)
             self._find(REASONS[of].format(f"{name}()"), _DOUBTS.get(of, Doubt.CERTAIN))
 
     def _bare(self, at: int, name: str, *, rows: bool) -> None:

@@ -70,3 +70,5 @@ class Pinned:
     hint: str = ""
     source: Source | None = None
     dispellable: bool = False
+    unknown: frozenset[str] = frozenset()
+    """The functions that are called and not Spark's own, without their schemas, in lower case."""

@@ -62,6 +62,9 @@ def judge(statement: Statement, pinned: Pinned, plans: Sequence[Plan], facts: Fa
             Treatment.REFUSE, (disagreement,), reads, rests_on, known, hint=HINT_ANALYSIS
         )
     reasons, foreign = _reasons(plans, facts)
+    unseen = pinned.unknown - _called(plans)
+    if unseen:  # Spark computes some constants while it analyzes
+        reasons.append(f"the function {min(unseen)}() is nowhere in what Spark makes of it")
     if not known:
         reasons.append("what is read has no full name in the catalog")
     treatment = _treatment(pinned, reasons, foreign)
@@ -153,6 +156,12 @@ def _functions(plans: Sequence[Plan], *, full: bool = True) -> frozenset[str]:
         if node.name == "SQLFunctionNode" and full
     }
     return frozenset(name.lower() if full else name for name in names if "." in name)
+
+
+def _called(plans: Sequence[Plan]) -> frozenset[str]:
+    """Return the names of all functions in the plans, without their schemas."""
+    names = {name for plan in plans for name in functions_called(plan)} | _functions(plans)
+    return frozenset(name.rpartition(".")[2].lower() for name in names)
 
 
 def query_refusal(plan: Plan) -> str:

@@ -39,7 +39,8 @@ _CATALYST = _names(
     checkoverflow trycast try_cast upcast tempresolvedcolumn some structtype structfield
     decimaltype arraytype maptype chartype varchartype time timestampadd timestampdiff
     element_at inset isnotnull isnull rank dense_rank percent_rank cume_dist count_if
-    mergeaction gettimestamp static_invoke getarrayitem getstructfield getmapvalue
+    mergeaction geography geometry gettimestamp static_invoke getarrayitem getstructfield
+    getmapvalue
     """
 )
 """Printed like calls, and depend on nothing but their arguments."""
