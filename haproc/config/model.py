@@ -155,6 +155,9 @@ class Timeouts:
     """Backoff between attempts to apply an operation that the environment failed."""
     stuck_after_attempts: int = 8
     """Environment failures of one operation that make the cluster STUCK."""
+    give_up_after_s: float = 60.0
+    """For how long it must have failed, too, before the cluster tells the ring that it cannot apply
+    it. Chosen: longer than a storage's or a driver's restart, which all clusters may share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class Cause(StrEnum):
     """An operation ended differently here."""
     SKIPPED = "skipped"
     """An operator had an operation passed over here."""
+    GIVEN_UP = "given up"
+    """It has applied an operation that the ring gave up."""
     TABLES = "tables"
     """A verification found tables that differ."""
 
@@ -175,6 +177,11 @@ def _differs(divergence: Divergence) -> str:
     match divergence.cause:
         case Cause.SKIPPED:
             what = f"the operation at offset {offset} was skipped here: mend what it wrote"
+        case Cause.GIVEN_UP:
+            what = (
+                f"the operation at offset {offset} was applied here, and the ring has given it up: "
+                "undo what it wrote"
+            )
         case Cause.TABLES:
             what = (
                 f"the verification at offset {offset} found tables that differ from the other "

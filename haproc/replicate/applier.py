@@ -19,6 +19,7 @@ from haproc.membership.state import Cause, Divergence
 from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
 from haproc.replicate.definitions import NOTHING, redefined
+from haproc.replicate.giving_up import GivingUp, conclusive
 from haproc.replicate.operation import Failure, Operation
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import MARKER, Intent, Unit
@@ -63,6 +64,7 @@ class Applier:
         lanes: Sequence[Lane],
         synchronous: Synchronous,
         computing: Computing,
+        giving_up: GivingUp,
         on_outcome: Callable[[int, Operation, Outcome], None],
         on_marker: Callable[[int], Awaitable[None]],
     ) -> None:
@@ -72,6 +74,7 @@ class Applier:
         self.stopping = False
         self._synchronous = synchronous
         self._computing = computing
+        self._giving_up = giving_up
         self._on_outcome = on_outcome
         self._on_marker = on_marker
 
@@ -133,6 +136,8 @@ class Applier:
         core.on_applied(outcome.status.value, len(unit.operations))
         if unit.intent is Intent.ALONE or any(redefined(op) != NOTHING for op in unit.operations):
             core.definitions_applied += 1
+        if outcome.status is Status.APPLIED and self._passed_over(unit):
+            self._giving_up.applied(unit.offsets)
         if unit.intent is Intent.ALONE:
             core.exclusive_applied += 1
             # What a lane's session has looked up is its own affair; what it answers must not be.
@@ -177,14 +182,17 @@ class Applier:
     async def _execute(self, unit: Unit, lane: Lane) -> Outcome | None:
         """Run the unit until it has a deterministic outcome; None: take it apart."""
         core, op = self._core, unit.operations[0]
-        write, doubt = await self._computing.write(unit), unit.in_doubt
+        doubt = unit.in_doubt
         # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
         # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
         # then it is run again after a crash without a look at the tables, on the guard's word.
         plain = unit.intent is Intent.NONE and op.kind in (Kind.INSERT, Kind.ROWS)
-        delay, skip = core.timeouts.retry_first_s, core.troubles.skip_wanted(unit.offsets)
-        while not skip:
+        delay = core.timeouts.retry_first_s
+        while not self._passed_over(unit):
             await core.allowed.wait()
+            if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
+                continue
+            write = await self._computing.write(unit)
             await core.trace(Step.APPLY_BEFORE)
             mark = Mark(core.application, unit.version, guarded=doubt or not plain)
             try:
@@ -205,14 +213,33 @@ class Applier:
                 delay = min(2 * delay, core.timeouts.retry_max_s)
                 if await self._committed_after_all(unit, lane):
                     return Outcome(Status.APPLIED, assumed=True)
-                skip = core.troubles.skip_wanted(unit.offsets)
-                if trouble.apart:
+                if self._giving_up.takes_apart(trouble):
                     return None
+                sure = conclusive(op) or not unit.in_doubt
+                await self._giving_up.consider(unit.version, op, trouble, sure)
             else:
                 return Outcome(Status.APPLIED, applied)
+        return await self._pass_over(unit, lane)
+
+    def _passed_over(self, unit: Unit) -> bool:
+        """Whether the unit, or a part of it, is not to be run any more."""
+        given_up = any(self._giving_up.given_up(offset) for offset in unit.offsets)
+        return given_up or self._core.troubles.skip_wanted(unit.offsets)
+
+    async def _pass_over(self, unit: Unit, lane: Lane) -> Outcome | None:
+        """Return the outcome of what is not to be run any more; None: take it apart."""
+        offset, op = unit.version, unit.operations[0]
+        if self._giving_up.given_up(offset) and self._giving_up.stands(offset):
+            return self._giving_up.rejected(offset)  # it looked before it said so
         if await self._committed_after_all(unit, lane):
             return Outcome(Status.APPLIED, assumed=True)
-        return Outcome(Status.SKIPPED) if len(unit.operations) == 1 else None
+        if len(unit.operations) > 1:
+            return None
+        if not self._giving_up.given_up(offset):
+            return Outcome(Status.SKIPPED)
+        # So that a later process knows that it passed over it.
+        await self._giving_up.say(offset, op, "it was given up before it was run here")
+        return self._giving_up.rejected(offset)
 
     def _failed(self, unit: Unit, error: EngineError, *, counts: bool = True) -> Trouble:
         """Note a failed attempt; after some that count, the cluster is stuck at it."""

@@ -30,6 +30,7 @@ from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.roster import Enrolled, Member
 from haproc.membership.state import HOPELESS, Condition, Divergence, State, beneath, state_of
+from haproc.replicate.abandon import Words
 from haproc.replicate.claims import Claims
 from haproc.replicate.coalesce import BatchLimits
 from haproc.replicate.computed import Computations
@@ -158,6 +159,8 @@ class Core:
         self.verdicts = Verdicts()
         self.computations = Computations()
         self.troubles = Troubles(timeouts.stuck_after_attempts)
+        self.words = Words()
+        """What the log says of operations that clusters cannot apply."""
         self.claims = Claims()
         self.enrolled = Enrolled()
         """What the log says so far of who the ring's members are."""
@@ -451,7 +454,7 @@ class Core:
     async def _commit(self) -> None:
         await self.reaching(self._commit_once)
         self.log_answered()
-        for known in (self.verdicts, self.computations):
+        for known in (self.verdicts, self.computations, self.words):
             known.forget(self.schedule.low - self.limits.window_records)
 
     async def _commit_once(self) -> None:

@@ -8,6 +8,7 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``outcome``: an application error that a cluster met when it applied an operation. Recorded
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
+- ``unable``, ``able``, ``abandon``: see `haproc.replicate.abandon`.
 - ``skip``, ``verify``, ``checksums``: see `haproc.replicate.checks`.
 - ``rows``, ``passed``: see `haproc.replicate.computed`.
 - ``join``, ``leave``, ``members``: see `haproc.replicate.roster`.
@@ -34,7 +35,8 @@ from typing import Any, Final, TypeAlias
 from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate import computed, roster
+from haproc.replicate import abandon, computed, roster
+from haproc.replicate.abandon import Abandon, Able, Unable, Word
 from haproc.replicate.checks import (
     KINDS,
     Check,
@@ -106,7 +108,7 @@ class Operation:
     """What it rests on was looked up on a cluster that had applied everything below; None: nothing
     was looked up."""
     rests_on: frozenset[str] = frozenset()
-    """The tables, views and functions that were looked up; ``*`` stands for any."""
+    """The tables, views and functions that were looked up."""
     redefines: frozenset[str] | None = frozenset()
     """What it may define anew; None: anything."""
 
@@ -186,7 +188,7 @@ class Filler:
     """A place in the log that means nothing, such as a part of a large record; never written."""
 
 
-Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check | Roster | Computed
+Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check | Roster | Computed | Word
 
 
 def _operation_record(op: Operation) -> Record:
@@ -323,6 +325,8 @@ def to_record(message: Message) -> Record:
             return roster.roster_record(message)
         case Rows() | Passed():
             return computed_record(message)
+        case Unable() | Able() | Abandon():
+            return abandon.word_record(message)
 
 
 def from_record(record: Record) -> Message | Filler:
@@ -348,6 +352,8 @@ def from_record(record: Record) -> Message | Filler:
                 return roster.roster_message(record)
             case kind if kind in computed.KINDS:
                 return computed_message(record)
+            case kind if kind in abandon.KINDS:
+                return abandon.word_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
     raise LogCorruptError(

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from dmq import Entry, TrimmedError
+from haproc.replicate.abandon import Abandon, Able, Unable, Word
 from haproc.replicate.checks import Check, Verify
 from haproc.replicate.computed import Computed, Passed, Rows
 from haproc.replicate.core import Core
 from haproc.replicate.definitions import records_needed
+from haproc.replicate.giving_up import GivingUp
 from haproc.replicate.operation import (
     Claim,
     Decision,
@@ -32,7 +34,7 @@ from haproc.replicate.window import Sighting, Window, WindowTooSmallError
 
 logger = logging.getLogger(__name__)
 
-Control: TypeAlias = Decision | Computed | FailureReport | Claim | Check | Roster | Filler
+Control: TypeAlias = Decision | Computed | FailureReport | Claim | Check | Roster | Word | Filler
 """What is no operation."""
 
 WAIT_S = 30.0
@@ -52,8 +54,10 @@ class Reader:
         on_failure: Callable[[FailureReport], None],
         on_check: Callable[[int, Check], None],
         on_roster: Callable[[int, Roster], None],
+        giving_up: GivingUp,
     ) -> None:
         self._core = core
+        self._giving_up = giving_up
         self._on_failure = on_failure
         self._on_check = on_check
         self._on_roster = on_roster
@@ -75,6 +79,7 @@ class Reader:
         start = max(log_start, low - records_needed(core.limits.window_records))
         begin = max(log_start, self._window.begins(low))
         core.definitions.known_from = start
+        self._giving_up.begin(low, begin)
         while start < low:
             entries = await core.log.read(start)
             for entry in entries:
@@ -218,6 +223,7 @@ class Reader:
             why = core.verdicts.failure(offset)
             outcome = Outcome(Status.REJECTED, failure=why) if rejected else DONE_BEFORE
             core.board.resolve(offset, outcome)
+            self._giving_up.done_before(offset)
 
     def _note_own(self, offset: int, operation: Operation) -> None:
         own = operation.synchronous and operation.origin == self._core.me
@@ -246,7 +252,13 @@ class Reader:
             case Claim():
                 core.claimed(offset, message)
             case Roster():
+                self._giving_up.members_changed(offset, message)
                 self._on_roster(offset, message)
+            case Unable() | Able() | Abandon():
+                self._giving_up.read(offset, message)
+                self.unfinished = {
+                    o: op for o, op in self.unfinished.items() if core.verdicts.get(o) is None
+                }
             case Filler():
                 pass
             case _:

@@ -29,6 +29,7 @@ from haproc.replicate.comparison import Comparison
 from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
 from haproc.replicate.definitions import redefined_by
+from haproc.replicate.giving_up import GivingUp
 from haproc.replicate.operation import Claim, Operation, to_record
 from haproc.replicate.operators import Operators
 from haproc.replicate.outcomes import DONE_BEFORE, Known, Outcome, Status
@@ -79,8 +80,13 @@ class Replica:
         self._verifier = Verifier(core)
         self.operators = Operators(core, self._verifier)
         self.admission = Admission(core)
+        self._giving_up = GivingUp(core)
         self._reader = Reader(
-            core, self._comparison.reported, self.operators.read, self.admission.heard
+            core,
+            self._comparison.reported,
+            self.operators.read,
+            self.admission.heard,
+            self._giving_up,
         )
         lanes = [core.engine.lane(i, core.still_mine) for i in range(core.limits.lanes)]
         self._applier = Applier(
@@ -88,6 +94,7 @@ class Replica:
             lanes,
             self._synchronous,
             self.computing,
+            self._giving_up,
             self._comparison.ran,
             self._verifier.at,
         )
@@ -126,6 +133,7 @@ class Replica:
         await self.admission.restore(progress.roster)
         await self._reader.rebuild(progress.low)
         core.update(diverged=progress.diverged)
+        await self._giving_up.hear(doubtful_below)
         core.spawn(self._reader.run())
         await self._fence()
         await self._read_up_to(doubtful_below)
@@ -191,7 +199,9 @@ class Replica:
                 "older copy: bring the newest one back"
             )
             return
-        for offset in core.schedule.restore(applied):
+        found = core.schedule.restore(applied)
+        self._giving_up.applied(found)
+        for offset in found:
             known = core.board.at(offset)
             if known is not None and known.outcome is None:
                 core.board.resolve(offset, DONE_BEFORE)

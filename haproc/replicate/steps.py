@@ -33,6 +33,12 @@ class Step(StrEnum):
     """Its query has given its rows, the log does not have them."""
     ROWS_AFTER = "rows.after"
     """The log has them; nobody has applied them."""
+    UNABLE_AFTER = "unable.after"
+    """It is in the log that this cluster cannot apply an operation."""
+    ABLE_BEFORE = "able.before"
+    """It is about to take that back."""
+    ABANDON_BEFORE = "abandon.before"
+    """All have said it; it is about to give the operation up."""
 
 
 Trace: TypeAlias = Callable[[Step], Awaitable[None]]

@@ -24,6 +24,10 @@ class Trouble:
     attempts: int = 0
     error: str = ""
     apart: bool = False
+    since_s: float = 0.0
+    """When it failed first, by the loop's clock."""
+    reject: bool = False
+    """An operator wants the ring to give it up."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -31,12 +35,14 @@ class Trouble:
         """The offset by which the unit is named."""
         return self.offsets[-1]
 
-    async def pause(self, seconds: float) -> None:
-        """Wait before the next attempt, unless somebody wants it now."""
+    async def pause(self, seconds: float) -> bool:
+        """Wait before the next attempt, unless somebody wants it now; return whether one did."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.poked.wait()
+        poked = self.poked.is_set()
         self.poked.clear()
+        return poked
 
 
 class Troubles:
@@ -52,10 +58,18 @@ class Troubles:
         self, offsets: tuple[int, ...], error: EngineError, *, counts: bool = True
     ) -> Trouble:
         """Note a failed attempt; one that never reached the cluster does not count."""
-        trouble = self._troubles.setdefault(offsets[-1], Trouble(offsets))
+        now_s = asyncio.get_running_loop().time()
+        trouble = self._troubles.setdefault(offsets[-1], Trouble(offsets, since_s=now_s))
         trouble.attempts += counts
         trouble.error = f"{error.error_class or error.kind}: {error.message}"
         return trouble
+
+    def stands(self, offset: int, error: str) -> Trouble:
+        """Note that the cluster has said that it cannot apply an operation, in an earlier life."""
+        now_s = asyncio.get_running_loop().time()
+        attempts = self._stuck_after_attempts
+        new = Trouble((offset,), attempts, error, since_s=now_s)
+        return self._troubles.setdefault(offset, new)
 
     def over(self, offsets: tuple[int, ...], *, apart: bool = False) -> bool:
         """Note that a unit has an outcome, or was taken apart; whether it had failed before."""

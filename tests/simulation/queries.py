@@ -60,9 +60,7 @@ class SimReading:
     async def _read(self, sql: str) -> tuple[list[str], list[Any]]:
         await self._check()
         # The server goes on when its caller dies; nobody hears of it.
-        reading = asyncio.ensure_future(self._spark.read(sql))
-        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
-        found = await asyncio.shield(reading)
+        found = await asyncio.shield(asyncio.ensure_future(self._spark.read(sql)))
         await self._check()
         return found
 

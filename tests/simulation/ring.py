@@ -39,7 +39,9 @@ MEMBERSHIP = Membership(
 LIMITS = Limits(lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000)
 TRIM = Trim(interval_s=1.0, keep_records=0, keep_s=0)
 """Everything goes that may go."""
-TIMEOUTS = Timeouts(apply_s=60, probe_interval_s=0.5, takeover_s=2, peer_s=0.5, fanout_s=5)
+TIMEOUTS = Timeouts(
+    apply_s=60, probe_interval_s=0.5, takeover_s=2, peer_s=0.5, fanout_s=5, give_up_after_s=5
+)
 
 
 @dataclass

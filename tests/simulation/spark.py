@@ -69,6 +69,8 @@ class SimSpark:
         """Statements that meet an application error here."""
         self.poison: set[str] = set()
         """Statements that meet an environment error here, as often as they are tried."""
+        self.torn: set[str] = set()
+        """Statements that commit once and meet such an error all the same, whenever they run."""
         self.deadly: set[str] = set()
         """Statements that bring the server down; somebody starts it again."""
         self.held: set[str] = set()
@@ -149,6 +151,11 @@ class SimSpark:
         """Return a table's columns; none if there is no such table."""
         return [row[1] for row in self._disk.execute(f"PRAGMA table_info({table})")]
 
+    def views(self) -> list[str]:
+        """Return the names of all views."""
+        rows = self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+        return [row[0] for row in rows]
+
     def mend(self, sql: str) -> None:
         """Somebody runs a statement past HAProc."""
         self._disk.execute(sql)
@@ -221,6 +228,9 @@ class SimSpark:
             self._check(life)
         mark = session.mark
         guarded = mark is not None and mark.guarded
+        torn = sql in self.torn
+        if torn and mark is not None and self._marks.get(target, -1) >= mark.version:
+            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
         if mark is not None and guarded and self._marks.get(target, -1) >= mark.version:
             return Applied()
         await asyncio.sleep(self.statement_s + self._rng.expovariate(5))  # at work
@@ -242,6 +252,8 @@ class SimSpark:
                 self._notes[target] = mark.version
             if mark is not None and guarded:
                 self._marks[target] = mark.version
+        if torn:
+            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
         await asyncio.sleep(self._rng.expovariate(50))
         self._check(life)
         return Applied(affected_rows=rows)

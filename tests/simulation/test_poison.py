@@ -290,7 +290,7 @@ def test_tie_without_its_origin_is_told_until_a_verification_decides() -> None:
         found = await stage.verify("b")
         assert findings(found) == {"a": "unavailable", "b": "equal", "c": "different"}
         await stage.until(lambda: stage.state("c") is State.DIVERGED)
-        assert stage.reason("b") == ""
+        await stage.until(lambda: stage.reason("b") == "")
 
     story(tell)
 

@@ -53,6 +53,7 @@ DECISIONS = (
     "haproc/replicate/schedule.py",
     "haproc/replicate/coalesce.py",
     "haproc/replicate/claims.py",
+    "haproc/replicate/abandon.py",
     "haproc/replicate/computed.py",
     "haproc/replicate/failures.py",
     "haproc/replicate/concern.py",

@@ -20,6 +20,7 @@ from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
 from haproc.membership.roster import Member
+from haproc.replicate.abandon import Abandon, Able, Unable
 from haproc.replicate.checks import Checksums, Skip, Verify
 from haproc.replicate.computed import Passed, QueryWrite, Rows
 from haproc.replicate.operation import (
@@ -108,6 +109,9 @@ MESSAGES: dict[str, Message] = {
     "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
     "outcome": FailureReport(2**53 + 1, "c", 3, FAILURE),
     "claim": Claim("a", "a-7f3e"),
+    "unable": Unable(41, ID, "b", 12, "OOM: für »flüge« reicht es nicht 😀"),
+    "able": Able(41, ID, "b", 12),
+    "abandon": Abandon(41, ID, "c", 13, 47, {"b": 44, "c": 46}, {"a": 7, "d": -1}, "b: OOM 😀"),
     "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
     "verify": Verify("b"),
     "checksums": Checksums(

@@ -1,0 +1,272 @@
+"""Giving up: whatever is said in whatever order, nothing that was committed is given up.
+
+A model of a ring's processes around the real `Words`: each does what the rules let it do at any
+moment, and appends late what it decided early; processes that were replaced go on talking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from haproc.replicate.abandon import Abandon, Able, Unable, Word, Words
+from haproc.replicate.claims import Claims
+from haproc.replicate.operation import Claim
+from tests.simulation.violations import found_by
+
+MEMBERS = ("a", "b", "c")
+STRANGER = "d"
+"""Takes part without being in the others' configuration."""
+AT = 0
+"""Where the operation stands."""
+NAMES = st.sampled_from((*MEMBERS, STRANGER))
+
+
+@dataclass
+class Life:
+    """A process; ``failed``: its last attempt is over, and was not committed."""
+
+    cluster: str
+    epoch: int
+    words: Words = field(default_factory=Words)
+    claims: Claims = field(default_factory=Claims)
+    read_to: int = AT + 1
+    running: bool = False
+    failed: bool = False
+    withdrawn_at: int | None = None
+
+    def read(self, log: list[Word | Claim], end: int) -> None:
+        for at in range(self.read_to, end):
+            message = log[at - 1]
+            if isinstance(message, Claim):
+                self.claims.see(at, message.cluster)
+            else:
+                self.words.hear(at, message, self.claims)
+        self.read_to = max(self.read_to, end)
+
+    @property
+    def given_up(self) -> bool:
+        return self.words.given_up(AT) is not None
+
+    @property
+    def stands(self) -> bool:
+        return self.cluster in self.words.standing(AT)
+
+    @property
+    def fenced(self) -> bool:
+        return self.claims.void(self.read_to, self.cluster, self.epoch)
+
+
+class Ring(RuleBasedStateMachine):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[Word | Claim] = []  # behind the operation
+        self.lives: list[Life] = []
+        self.newest: dict[str, Life] = {}
+        self.committed: set[str] = set()
+        self.late: list[Abandon] = []
+
+    @property
+    def end(self) -> int:
+        return len(self.log) + 1
+
+    def append(self, message: Word | Claim) -> int:
+        self.log.append(message)
+        return len(self.log)
+
+    @rule(cluster=NAMES)
+    def start(self, cluster: str) -> None:
+        life = Life(cluster, self.append(Claim(cluster, str(len(self.lives)))))
+        life.read(self.log, self.end)
+        self.lives.append(life)
+        self.newest[cluster] = life
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def read(self, data: st.DataObject, count: int) -> None:
+        life = data.draw(st.sampled_from(self.lives))
+        life.read(self.log, min(self.end, life.read_to + count))
+
+    @precondition(lambda self: self.newest)
+    @rule(data=st.data(), commits=st.booleans())
+    def run(self, data: st.DataObject, commits: bool) -> None:
+        """Begin an attempt, or end one."""
+        life = data.draw(st.sampled_from(list(self.newest.values())))
+        if life.running:
+            life.running, life.failed = False, not commits
+            if commits:
+                self.committed.add(life.cluster)
+        elif life.cluster not in self.committed and not life.given_up and not life.fenced:
+            waits = life.withdrawn_at is not None and life.read_to <= life.withdrawn_at
+            life.running = not life.stands and not waits
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data())
+    def say(self, data: st.DataObject) -> None:
+        life = data.draw(st.sampled_from(self.lives))
+        if life.failed and not life.fenced and not life.stands:
+            life.failed, life.withdrawn_at = False, None
+            self.append(Unable(AT, "x", life.cluster, life.epoch, "no memory"))
+            if life is self.newest[life.cluster]:
+                life.read(self.log, self.end)
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        life = data.draw(st.sampled_from(self.lives))
+        if life.stands and life.withdrawn_at is None and not life.given_up:
+            life.withdrawn_at = self.append(Able(AT, "x", life.cluster, life.epoch))
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data())
+    def decide(self, data: st.DataObject) -> None:
+        life = data.draw(st.sampled_from(self.lives))
+        members = {*MEMBERS, *life.claims.clusters}
+        claimed = dict(life.claims.before(life.read_to))
+        never = {name: -1 for name in members if name not in claimed}
+        by = (life.cluster, life.epoch)
+        word = life.words.abandon(AT, "x", by, life.read_to, members, never)
+        if word is not None:
+            self.late.append(word)
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def say_late(self, data: st.DataObject) -> None:
+        word = data.draw(st.sampled_from(self.late))
+        self.late.remove(word)
+        self.append(word)
+
+    @invariant()
+    def nothing_committed_is_given_up(self) -> None:
+        reader = Life("", -1)
+        reader.read(self.log, self.end)
+        assert not (reader.given_up and self.committed), "committed, and given up"
+        for life in self.lives:
+            if life.read_to == self.end:
+                assert life.given_up == reader.given_up, "two readers do not agree"
+
+
+def test_nothing_that_was_committed_is_given_up() -> None:
+    run_state_machine_as_test(
+        Ring, settings=settings(max_examples=200, stateful_step_count=60, deadline=None)
+    )
+
+
+def test_words_of_all_give_up_and_a_second_decision_changes_nothing() -> None:
+    ring = Ring()
+    for cluster in MEMBERS:
+        ring.start(cluster)
+        ring.append(Unable(AT, "x", cluster, ring.newest[cluster].epoch, f"{cluster} is full"))
+    life = ring.newest["a"]
+    life.read(ring.log, ring.end)
+    word = life.words.abandon(AT, "x", ("a", life.epoch), life.read_to, MEMBERS, {})
+    assert word is not None and "a: a is full; b: b is full; c: c is full" in word.error
+    for _ in range(2):
+        ring.append(word)
+    ring.append(Able(AT, "x", "b", ring.newest["b"].epoch))
+    for _ in range(2):  # heard again, it says the same
+        life.read_to = AT + 1
+        life.read(ring.log, ring.end)
+        assert life.words.given_up(AT) == word
+
+
+def test_abandon_is_void_once_members_changed_or_somebody_came_back() -> None:
+    claims = Claims([("a", 1), ("b", 2)])
+    for came in (lambda words: words.members_changed(6), lambda _: claims.see(6, "b")):
+        words = Words()
+        words.hear(4, Unable(3, "x", "a", 1, ""), claims)
+        word = words.abandon(3, "x", ("a", 1), 5, ("a", "b"), {"b": 2})
+        assert word is not None
+        came(words)
+        assert not words.hear(7, word, claims)
+
+
+def test_member_that_left_since_the_operation_must_be_covered_too() -> None:
+    words = Words()
+    words.members_changed(2, "x")
+    words.members_changed(9, "b")
+    assert words.left_since(3) == {"b"}
+
+
+# -- rules broken on purpose ---------------------------------------------------------------------
+
+
+def words_not_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """Count every word that was ever said."""
+    original = Words.hear
+
+    def hear(self: Words, at: int, word: Word, claims: Claims) -> bool:
+        return not isinstance(word, Able) and original(self, at, word, claims)
+
+    patch.setattr(Words, "hear", hear)
+
+
+def valid_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Take a decision for valid whatever came in between."""
+    patch.setattr(Words, "_valid", lambda self, at, word, claims: True)
+
+
+def strangers_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Pass over those that came in between and are not named."""
+    original = Claims.before
+
+    def before(self: Claims, offset: int) -> tuple[tuple[str, int], ...]:
+        return tuple(pair for pair in original(self, offset) if pair[0] != STRANGER)
+
+    patch.setattr(Claims, "before", before)
+
+
+def replaced_ones_heard(patch: pytest.MonkeyPatch) -> None:
+    """Count what a replaced process says."""
+    patch.setattr(Claims, "void", lambda self, offset, cluster, epoch: False)
+
+
+def away_ones_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Do without those that say nothing."""
+    original = Words.abandon
+
+    def alone(self: Words, offset: int, op_id: str, by: tuple[str, int], *rest: Any) -> object:
+        read_to, _, absent = rest
+        return original(self, offset, op_id, by, read_to, self.standing(offset), absent)
+
+    patch.setattr(Words, "abandon", alone)
+
+
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        words_not_taken_back,
+        valid_for_ever,
+        strangers_forgotten,
+        replaced_ones_heard,
+        away_ones_ignored,
+    ],
+)
+def test_rule_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    quick = settings(
+        max_examples=4000,
+        stateful_step_count=60,
+        deadline=None,
+        phases=[Phase.generate],
+        derandomize=True,  # found always or never
+        database=None,
+        print_blob=False,
+    )
+    found_by(lambda: run_state_machine_as_test(Ring, settings=quick), "committed, and given up")
