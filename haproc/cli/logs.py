@@ -8,8 +8,11 @@ own DEBUG, in which it would write passwords: it never gets below INFO.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+import traceback
+from typing import Any
 
 AGAIN_AFTER_S = 60.0
 _SHOWN_MAX = 300
@@ -54,3 +57,13 @@ def set_up(level: str) -> None:
         handler.addFilter(KafkaInOneLine())
     kafka = logging.INFO if root.level <= logging.DEBUG else logging.WARNING
     logging.getLogger("kafka").setLevel(kafka)
+
+
+def unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Write what nobody handled, and where it arose, without texts that may be a client's."""
+    error = context.get("exception")
+    where = ""
+    if isinstance(error, BaseException):
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        where = f": {type(error).__name__}\n{frames}".rstrip()
+    logging.getLogger("asyncio").error("%s%s", context.get("message", "an error"), where)

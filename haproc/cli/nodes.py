@@ -76,6 +76,7 @@ def _allow_files() -> None:
 async def _serve(config: Config, cluster: str) -> ExitCode:
     node = Node(config, cluster)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(logs.unhandled)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop)
     return await node.run()

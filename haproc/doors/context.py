@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiohttp import web
@@ -55,7 +55,7 @@ _OTHER_TOKEN: Final = (
 class Credentials:
     """Whose bearer token opens a door: user name by token, or nobody's is needed."""
 
-    tokens: tuple[tuple[str, bytes], ...]
+    tokens: tuple[tuple[str, bytes], ...] = field(repr=False)
     needed: str = "the token of a user of this ring"
 
     @classmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -64,3 +66,21 @@ def test_kafka_client_never_logs_at_debug(
     assert fresh_root.level == logging.getLevelName(level)
     parser = logging.getLogger("kafka.protocol.parser")
     assert parser.getEffectiveLevel() == logging.getLevelName(kafka)
+
+
+async def test_what_nobody_handled_is_logged_without_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise ValueError("Bearer ann-token")
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(logs.unhandled)
+    task = asyncio.create_task(fail())
+    await asyncio.wait({task})
+    del task
+    gc.collect()
+    assert "never retrieved: ValueError" in caplog.text and "in fail" in caplog.text
+    assert "ann-token" not in caplog.text.replace('raise ValueError("Bearer ann-token")', "")
+    loop.call_exception_handler({"message": "no exception"})
+    assert "no exception" in caplog.text
