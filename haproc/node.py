@@ -251,6 +251,7 @@ class Node:
             code = next(iter(done)).result()
             return code if isinstance(code, ExitCode) else ExitCode.FAILED
         finally:
+            clients[BOARD].gate.leave_all()
             await client_door.close()
             for task in tasks:
                 task.cancel()
@@ -290,6 +291,7 @@ class Node:
         timeout_s = self._config.timeouts.drain_s
         self._replica.core.update(draining=True)
         await gate.wait_idle(timeout_s)
+        gate.leave_all()
         await door.close()
         await self._replica.drain(timeout_s)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from haproc.classify.model import Kind, RefusedError
-from haproc.classify.names import name_in_literal, plain, target
+from haproc.classify.names import plain, target
 from haproc.classify.reader import Reader, Recognised, unknown
-from haproc.classify.relations import Scope
+from haproc.classify.relations import Scope, identifier_clause
 from haproc.classify.strings import decoded
 from haproc.classify.tokens import Token, TokenKind
 
@@ -39,8 +39,6 @@ def hidden_effect(tokens: Sequence[Token], closing: Mapping[int, int]) -> str:
     for index, token in enumerate(tokens[1:], 1):
         if token.kind is TokenKind.SYMBOL and token.text == "(":
             called = _called(tokens, opening_of, index)
-            if called is None:
-                return "the name of a function that it calls has to be computed"
             if called in _HIDING_FUNCTIONS:
                 return f"{called}() runs arbitrary code"
         elif token.kind is TokenKind.STRING and tokens[index - 1].upper == "USING":
@@ -48,16 +46,15 @@ def hidden_effect(tokens: Sequence[Token], closing: Mapping[int, int]) -> str:
     return ""
 
 
-def _called(tokens: Sequence[Token], opening_of: Mapping[int, int], opening: int) -> str | None:
-    """Return the function called with these parentheses, empty if none; None if computed."""
+def _called(tokens: Sequence[Token], opening_of: Mapping[int, int], opening: int) -> str:
+    """Return the function called with these parentheses; RefusedError if it has to be computed."""
     before = tokens[opening - 1]
     if before.kind in _NAMES:
         return plain(before).lower()
     start = opening_of.get(opening - 1, 0)
     if not start or tokens[start - 1].upper != "IDENTIFIER":
         return ""
-    parts = name_in_literal(tokens[start + 1].text) if opening - start == 3 else None
-    return parts[-1].lower() if parts else None
+    return identifier_clause(tokens, {start: opening - 1}, start - 1)[-1].lower()
 
 
 def recognise_query(reader: Reader) -> Recognised:

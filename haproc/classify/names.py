@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haproc.classify.model import RefusedError
-from haproc.classify.strings import decoded
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 
 # `delta.`/path`` names files instead of a table, when the first part is one of these.
@@ -112,11 +111,6 @@ def refuse_global(parts: Sequence[str]) -> None:
             f"{joined(parts)} would be on one cluster only, and there for all its sessions",
             "use a temporary view of the session, or a permanent view",
         )
-
-
-def name_in_literal(text: str) -> tuple[str, ...] | None:
-    """Return the name that ``IDENTIFIER('…')`` means; None where that is not plain to see."""
-    return parts_of(decoded(text))
 
 
 def parts_of(text: str) -> tuple[str, ...] | None:

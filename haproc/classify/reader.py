@@ -115,11 +115,11 @@ class Reader:
         return True
 
     def parts(self) -> tuple[str, ...]:
-        """Read a name (also ``IDENTIFIER('…')``); empty where it can't be told."""
+        """Read a name (also ``IDENTIFIER('…')``); empty where there is none."""
         if self.word() == "IDENTIFIER" and self.is_symbol("(", 1):
             name = identifier_clause(self.tokens, self.closing, self.at)
             self.at = self.closing[self.at + 1] + 1
-            return name or ()
+            return name
         parts, self.at = name_at(self.tokens, self.at)
         return parts
 

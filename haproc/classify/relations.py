@@ -9,12 +9,12 @@ for certain, it says so (``known`` becomes False) instead of guessing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from haproc.classify.model import RefusedError
 from haproc.classify.names import (
     Context,
     may_be_temporary,
-    name_in_literal,
     parts_of,
     path_of,
     plain,
@@ -240,13 +240,10 @@ class Relations:
         if word == "IDENTIFIER" and opens:
             name = identifier_clause(tokens, self._closing, index)
             behind = self._closing[index + 1] + 1
-            if name is None:
-                self.known = False
-            elif behind < end and tokens[behind].is_symbol("("):
+            if behind < end and tokens[behind].is_symbol("("):
                 self._table_function(name[-1].lower(), behind)
                 return self._group(behind, scope, arguments=True)
-            else:
-                self.add(name, scope)
+            self.add(name, scope)
             return behind
         if token.kind not in _NAMES or (word in _NO_NAMES):
             self.known = False
@@ -360,12 +357,22 @@ def name_at(tokens: Sequence[Token], index: int) -> tuple[tuple[str, ...], int]:
 
 
 def identifier_clause(
-    tokens: Sequence[Token], closing: dict[int, int], index: int
-) -> tuple[str, ...] | None:
-    """Return the name in ``IDENTIFIER('…')`` at ``index``; None where it has to be computed."""
-    behind = closing[index + 1] + 1
-    if behind != index + 4 or tokens[index + 2].kind is not TokenKind.STRING:
-        return None
-    if behind < len(tokens) and tokens[behind].is_symbol("."):
-        return None
-    return name_in_literal(tokens[index + 2].text)
+    tokens: Sequence[Token], closing: Mapping[int, int], index: int
+) -> tuple[str, ...]:
+    """Return the name in ``IDENTIFIER('…')`` at ``index``, also ``'…' || '…'``.
+
+    RefusedError where it has to be computed: it may be any table, any function, or a path.
+    """
+    text, at = adjacent(tokens, index + 2)
+    while tokens[at].is_symbol("||") and tokens[at + 1].kind is TokenKind.STRING:
+        more, at = adjacent(tokens, at + 1)
+        text += more
+    continues = at + 1 < len(tokens) and tokens[at + 1].is_symbol(".")
+    parts = parts_of(text) if at == closing[index + 1] and not continues else None
+    if parts is None:
+        raise RefusedError(
+            "HAPROC_TABLE_NAME",
+            "a name in IDENTIFIER(…) has to be computed, so that it may be any, also a path",
+            "write the name, or bind it as a parameter: IDENTIFIER(:name)",
+        )
+    return parts

@@ -101,7 +101,7 @@ class Board:
         execution.task = task
         try:
             await self.wait(execution, None)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RequestError):
             if not task.done():
                 self.gate.follow(task, request.user)
             elif not task.cancelled() and task.exception() is None:
@@ -129,15 +129,18 @@ class Board:
             return True
         execution.waiters += 1
         try:
-            done, _ = await asyncio.wait({execution.task}, timeout=timeout_s)
+            return await self.gate.wait_for(execution.task, timeout_s)
         except asyncio.CancelledError:
             if execution.waiters == 1 and not execution.promised and self._may_cancel(execution):
                 execution.abandoned = True
                 execution.task.cancel()
             raise
+        except RequestError as ending:
+            if self._may_cancel(execution):
+                ending.outcome = Outcome.NOT_SENT  # a query changes nothing
+            raise
         finally:
             execution.waiters -= 1
-        return bool(done)
 
     async def cancel(self, execution: Execution) -> None:
         """Cancel a query; a write may be in the log already and goes on."""

@@ -18,6 +18,7 @@ import asyncio
 import json
 import logging
 import time
+import traceback
 from typing import Final, Protocol, cast
 
 from aiohttp import web
@@ -122,6 +123,7 @@ class Connections:
         self.places = places
         self.cluster = cluster
         self.unreadable = Told("a request from %s could not be read (%s)")
+        self.broken = Told("a connection from %s ended with %s at %s")
 
     def __call__(self) -> Connection:
         """Return the protocol of a new connection."""
@@ -131,7 +133,7 @@ class Connections:
 class Connection(web.RequestHandler):
     """One connection; `_waiter`, `_messages` and `_request_in_progress` are not aiohttp's API."""
 
-    __slots__ = ("_door", "_head", "_stall")
+    __slots__ = ("_door", "_head", "_peer", "_stall")
 
     def __init__(self, door: Connections) -> None:
         super().__init__(
@@ -145,6 +147,7 @@ class Connection(web.RequestHandler):
         self._door = door
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._peer = ""
 
     @property
     def is_idle(self) -> bool:
@@ -163,6 +166,7 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._peer = str((transport.get_extra_info("peername") or ("?",))[0])
         self._await_head()
         self._door.places.take(self, cast(asyncio.Transport, transport))
 
@@ -218,6 +222,13 @@ class Connection(web.RequestHandler):
             self._stall = None
 
     # -- what is not HTTP ------------------------------------------------------------------
+
+    def log_exception(self, *args: object, **kw: object) -> None:
+        """Say what ended the connection, and where; the exception's text may be the client's."""
+        error = kw.get("exc_info")
+        where = traceback.extract_tb(error.__traceback__) if isinstance(error, Exception) else []
+        last = f"{where[-1].filename}:{where[-1].lineno}" if where else "an unknown place"
+        self._door.broken.tell(self._peer, type(error).__name__, last)
 
     def handle_error(
         self,

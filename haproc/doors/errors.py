@@ -82,6 +82,8 @@ def as_request_error(error: BaseException, what: str) -> RequestError:
         return _of_engine(error)
     if isinstance(error, web.HTTPException):
         return _of_http(error)
+    if isinstance(error, web.RequestPayloadError):
+        return refused(BAD_REQUEST, "the request's body is not what its head says")
     return internal(error, what)
 
 

@@ -11,6 +11,8 @@ from haproc.config.model import Config
 from haproc.config.shares import Denied, Shares
 from haproc.doors.errors import busy
 from haproc.doors.metrics import Metrics
+from haproc.doors.statuses import STOPPED
+from haproc.route.model import FailureKind, Outcome, RequestError
 
 
 class Held:
@@ -54,6 +56,7 @@ class Gate:
         self._metrics = metrics
         self._idle = asyncio.Event()
         self._idle.set()
+        self._left: asyncio.Future[None] | None = None
 
     @property
     def inside(self) -> int:
@@ -112,6 +115,30 @@ class Gate:
             self._idle.set()
         else:
             self._idle.clear()
+
+    def leave_all(self) -> None:
+        """Have everybody answered who waits: this process ends, and what runs may go on."""
+        self._left = self._left or asyncio.get_running_loop().create_future()
+        if not self._left.done():
+            self._left.set_result(None)
+
+    async def wait_for(self, task: asyncio.Task[Any], timeout_s: float | None = None) -> bool:
+        """Wait for a task's end; False if the time is over, RequestError if this process ends.
+
+        A client that only saw its connection break might send a write a second time.
+        """
+        self._left = self._left or asyncio.get_running_loop().create_future()
+        waited = {task, self._left}
+        await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and self._left.done():
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                "this HAProc ends before the request does",
+                error_class=STOPPED,
+                outcome=Outcome.UNKNOWN,
+                hint="ask the next HAProc with the same request_id",
+            )
+        return task.done()
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing is under way (True) or the time is over (False)."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from haproc import __version__
+from haproc.config.model import Consistency
 from haproc.doors.context import ARROW_STREAM
 from haproc.doors.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.freshness_fields import HEADERS as FRESHNESS_HEADERS
@@ -306,6 +307,10 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "catalog": {"type": "string", "minLength": 1},
     "schema": {"type": "string", "minLength": 1},
     "write_concern": {"type": "string", "enum": list(WriteConcern)},
+    "HAProc-Consistency": {"type": "string", "enum": list(Consistency)},
+    "HAProc-Acceptable-Offset-Lag": {"type": "integer", "minimum": 0},
+    "HAProc-After-Offset": {"type": "integer", "minimum": 0},
+    "Idempotency-Key": {"type": "string", "pattern": f'^"?{ID_PATTERN}"?$'},
     "HAProc-Write-Concern": {"type": "string", "enum": list(WriteConcern)},
     "start": {"type": "integer", "minimum": 0, "default": 0},
     "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT},
@@ -362,7 +367,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
-        described["requestBody"] = {"required": True, "content": _content(operation.body)}
+        needed = operation.body != "Journal"  # an empty one needs no body
+        described["requestBody"] = {"required": needed, "content": _content(operation.body)}
     return described
 
 

@@ -17,6 +17,8 @@ from haproc.route.model import FailureKind, Fanout, Outcome, WriteConcern
 Schema = dict[str, Any]
 
 TEXT: Final[Schema] = {"type": "string"}
+WORD: Final[Schema] = {"type": "string", "pattern": r"\S"}
+"""Not empty."""
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 NUMBER: Final[Schema] = {"type": "number"}
 IDENTIFIER: Final[Schema] = {"type": "string", "pattern": f"^{ID_PATTERN}$"}
@@ -134,15 +136,15 @@ _FINDING = choice(*Finding)
 SCHEMAS: Final[dict[str, Schema]] = {
     "StatementRequest": record(
         "statement",
-        statement={"type": "string", "pattern": r"\S", "description": "One SQL statement."},
+        statement=described(WORD, "One SQL statement."),
         parameters=nullable(listed(ref("Parameter"))),
         parameter_rows=described(
-            nullable(listed(listed(ref("Parameter")))),
+            {**nullable(listed(listed(ref("Parameter")))), "minItems": 1},
             "One INSERT … VALUES with one row template; a row for each list.",
         ),
-        catalog=nullable(TEXT),
-        schema=nullable(TEXT),
-        wait_timeout={"type": "string", "pattern": "^[0-9]{1,2}s$", "default": "10s"},
+        catalog=nullable(WORD),
+        schema=nullable(WORD),
+        wait_timeout={"type": "string", "pattern": "^(0|[5-9]|[1-4][0-9]|50)s$", "default": "10s"},
         on_wait_timeout=choice(*OnWaitTimeout, default="CONTINUE"),
         row_limit={"type": ["integer", "null"], "minimum": 1},
         byte_limit={"type": ["integer", "null"], "minimum": 1},
@@ -182,8 +184,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "PeerQuery": record(
         "request_id statement user needed timeout_s",
         request_id=IDENTIFIER,
-        statement=TEXT,
-        user=TEXT,
+        statement=WORD,
+        user=WORD,
         catalog=nullable(TEXT),
         schema=nullable(TEXT),
         operation_class={"type": ["string", "null"]},
@@ -310,8 +312,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "MembersChanged": record("*", cluster=TEXT, **_MEMBERS),
     "JoinRequest": record(
         "*",
-        peer=described(TEXT, "host:port of its HAProc's operator door."),
-        client_url=described(TEXT, "URL of its client door."),
+        peer=described(WORD, "host:port of its HAProc's operator door."),
+        client_url=described(WORD, "URL of its client door."),
     ),
     "LeaveRequest": record("*"),
     "Heartbeat": record(
@@ -320,7 +322,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         hears=described(listed(TEXT), "Whom the sender hears."),
         log_up=described(_BOOLEAN, "The log answered it a moment ago."),
     ),
-    "LagReport": record("*", **_SENDER, since=TEXT, cursor=COUNT, log_end=COUNT),
+    "LagReport": record("*", **_SENDER, since=IDENTIFIER, cursor=COUNT, log_end=COUNT),
     "ApplyRequest": record(
         "*",
         offset=COUNT,

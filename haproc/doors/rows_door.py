@@ -118,11 +118,12 @@ class RowsDoor:
             task = asyncio.create_task(self._run(asked))
             self._running[key] = known = (asked.fingerprint, task, asked.write_concern)
         try:
-            answer = await asyncio.shield(known[1])
-        except asyncio.CancelledError:
+            await self._gate.wait_for(known[1])
+        except (asyncio.CancelledError, RequestError):
             if not known[1].done():
                 self._gate.follow(known[1], asked.user, request[HELD].handed_over())
             raise
+        answer = known[1].result()
         return json_response(
             {
                 "statement_id": asked.id,

@@ -51,7 +51,9 @@ class Sessions:
 def _journal(body: bytes) -> list[str]:
     given = fields.parse_object(body) if body.strip() else {}
     fields.no_unknown(given, ("statements",))
-    statements = given.get("statements") or []
+    statements = given.get("statements")
+    if statements is None:
+        return []
     if not isinstance(statements, list):
         raise fields.wrong("statements", "a list of strings", statements)
     if len(statements) > JOURNAL_STATEMENTS_MAX:

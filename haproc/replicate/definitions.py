@@ -33,6 +33,8 @@ _SHARE: Final = 4
 quarter more at a start is little."""
 
 NOTHING: Final = frozenset[str]()
+ANYTHING: Final = "*"
+"""Among the names that an operation rests on: those are not all that it rests on."""
 _NEVER: Final = frozenset(
     {
         Kind.DELETE,
@@ -123,7 +125,7 @@ class Definitions:
 
     def __init__(self, window_records: int) -> None:
         self._reach = reach(window_records)
-        self._anything = -1
+        self._anything = self._something = -1
         self._newest: dict[str, int] = {}
         self._order: deque[tuple[int, str]] = deque()
         self._read_to = 0
@@ -134,6 +136,8 @@ class Definitions:
         """Take in an operation, whatever becomes of it; offsets must rise from call to call."""
         self._read_to = offset + 1
         names = redefined(op)
+        if names != NOTHING:
+            self._something = offset
         if names is None:
             self._anything = offset
             return
@@ -164,4 +168,7 @@ class Definitions:
         return since >= remembered and not self._defined_since(names, since)
 
     def _defined_since(self, names: Iterable[str], since: int) -> bool:
-        return self._anything >= since or any(self._newest.get(n, -1) >= since for n in names)
+        return self._anything >= since or any(
+            (self._something if name == ANYTHING else self._newest.get(name, -1)) >= since
+            for name in names
+        )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 import pyarrow as pa
 
 from haproc.config.model import Limits
 from haproc.engine.interface import Session
 from haproc.pin import materialise as rows
 from haproc.pin.model import Source
+
+THREAD_BYTES: Final = 64 << 10
+"""More rows than that are written as text beside the event loop: 100,000 took a second."""
 
 
 async def materialise(
@@ -33,4 +39,9 @@ async def materialise(
     finally:
         await stream.aclose()
     found = pa.concat_tables(tables)
-    return rows.materialised(source, found, columns, bounds), found.num_rows
+
+    def written() -> str:
+        return rows.materialised(source, found, columns, bounds)
+
+    text = written() if found.nbytes <= THREAD_BYTES else await asyncio.to_thread(written)
+    return text, found.num_rows

@@ -108,7 +108,7 @@ class Operation:
     """What it rests on was looked up on a cluster that had applied everything below; None: nothing
     was looked up."""
     rests_on: frozenset[str] = frozenset()
-    """The tables, views and functions that were looked up."""
+    """The tables, views and functions that were looked up; ``*`` stands for any."""
     redefines: frozenset[str] | None = frozenset()
     """What it may define anew; None: anything."""
 

@@ -17,7 +17,6 @@ from typing import TypeVar
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Kind, RefusedError, Statement
 from haproc.classify.names import Context
-from haproc.classify.tokens import TokenKind, UnclosedError, tokenize
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Engine, Session, Settings
 from haproc.engine.status import Link, kind_of_chain
@@ -59,8 +58,6 @@ _IN_FULL = (
 """Without these Spark leaves out parts of a plan."""
 _EXEMPT = frozenset({Kind.ROWS, Kind.UNKNOWN, Kind.COPY, Kind.RESTORE})
 """Not analyzed: rows are what they are, for the unknown an operator's rule vouches."""
-_SUSPICIOUS = re.compile(r"insert|update|delete|merge|identifier", re.IGNORECASE)
-_HIDING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 _OF_ONE_RUN = re.compile(r"#\d+L?|@[0-9a-f]+|-?\d{12,}")
 _Result = TypeVar("_Result")
 DIFFERS = "HAPROC_ANALYSIS_DIFFERS"
@@ -122,7 +119,7 @@ class Analysis:
 
     async def confirm_query(self, statement: Statement, spark: Session) -> None:
         """Refuse what was taken for a query and may do more; most need no look at all."""
-        if not is_suspicious(statement.sql):
+        if not statement.confirm:
             return
         try:
             refusal = query_refusal(await self._plan(spark, statement.sql))
@@ -275,9 +272,8 @@ class Analysis:
             return verdict
         reason = "it rests on temporary views, functions or variables of the session"
         treatment = Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
-        return replace(
-            verdict, treatment=treatment, reasons=(*verdict.reasons, reason), known=False
-        )
+        reasons = (*verdict.reasons, reason)
+        return replace(verdict, treatment=treatment, reasons=reasons, known=False, of_session=True)
 
     async def _attempt(self, explain: Callable[[], Awaitable[str]]) -> str | None:
         try:
@@ -325,24 +321,6 @@ def _is_plain(statement: Statement, pinned: Pinned) -> bool:
     if statement.kind is not Kind.INSERT or pinned.treatment is not Treatment.REPLICATE:
         return False
     return pinned.source is None and plain_insert(pinned.sql, Context()) is not None
-
-
-def is_suspicious(sql: str) -> bool:
-    """Whether a text that was taken for a query may be more, by the words in it."""
-    if _SUSPICIOUS.search(sql) is None:
-        return False
-    try:
-        tokens = list(tokenize(sql))
-    except UnclosedError:
-        return False  # Spark will refuse it
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
-        if token.upper in _HIDING:
-            return True
-        if token.kind is TokenKind.QUOTED_NAME or token.upper != "IDENTIFIER":
-            continue
-        if following is not None and following.is_symbol("("):
-            return True
-    return False
 
 
 def _in_full(settings: Settings) -> Settings:

@@ -22,6 +22,7 @@ from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
 from haproc.replicate.computed import QueryWrite
+from haproc.replicate.definitions import ANYTHING
 from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Known, Outcome, Status
 from haproc.replicate.replica import Attempt, Replica, now_ms
@@ -410,7 +411,7 @@ class RingService:
             kind=statement.kind,
             origin=self._core.me,
             fingerprint=request.fingerprint,
-            write=_as_written(pinned, session),
+            write=_as_written(pinned, verdict),
             settings=settings,
             user=request.user,
             reads=statement.reads | verdict.reads,
@@ -574,17 +575,18 @@ def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
         return frozenset()
     asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
     named = verdict.rests_on | statement.reads | statement.writes
+    if not verdict.known:
+        named |= {ANYTHING}
     return named if asynchronous else named - statement.writes
 
 
-def _as_written(pinned: Pinned, session: ClientSession | None) -> SqlWrite | QueryWrite:
+def _as_written(pinned: Pinned, verdict: Verdict) -> SqlWrite | QueryWrite:
     """Return what a pinned statement is in the log."""
     if pinned.treatment is not Treatment.MATERIALISE:
         return SqlWrite(pinned.sql)
     source = pinned.source
     assert source is not None
-    of_session = session is not None and session.holds_temporaries
-    return QueryWrite(source.head + source.query, len(source.head), of_session)
+    return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)
 
 
 def _refused(error: RefusedError) -> RequestError:

@@ -32,7 +32,8 @@ class Verdict:
 
     ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
     writes, and the functions that it calls; changing the definition of any of them may change the
-    verdict. ``known``: nothing is missing from these.
+    verdict. ``known``: nothing is missing from these. ``of_session``: it means what it means in its
+    client's session only.
     """
 
     treatment: Treatment
@@ -41,6 +42,7 @@ class Verdict:
     rests_on: frozenset[str] = frozenset()
     known: bool = True
     hint: str = ""
+    of_session: bool = False
 
 
 def judge(statement: Statement, pinned: Pinned, plans: Sequence[Plan], facts: Facts) -> Verdict:

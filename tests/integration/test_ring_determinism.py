@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +17,7 @@ pytestmark = pytest.mark.spark
 
 COLUMNS = "id INT, x DOUBLE, u STRING, at TIMESTAMP, day DATE"
 MOMENT = "current_timestamp(), current_date()"
+TOO_LARGE = "HAPROC_TOO_LARGE_TO_MATERIALISE"
 
 
 def test_random_and_time_in_values_are_pinned_alike_on_all_clusters(rig: Rig) -> None:
@@ -58,6 +62,45 @@ def test_random_rows_of_ctas_and_of_views_are_materialised_alike(rig: Rig) -> No
     rig.check_equal(name)
 
 
+def test_computed_rows_show_all_that_was_acknowledged_before_the_write(rig: Rig) -> None:
+    source, target = rig.table("id INT"), rig.table("id INT, u STRING")
+    copy = f"INSERT INTO {target} SELECT id, uuid() FROM {source}"
+    rig.run(f"INSERT INTO {source} VALUES (0)")
+    rig.settled()
+    with ThreadPoolExecutor() as pool:
+        rig.ring.signal("a", "spark", signal.SIGSTOP)
+        try:
+            for n in range(1, 4):
+                rig.run(f"INSERT INTO {source} VALUES ({n})", order="b")
+            write = pool.submit(rig.run, copy, order="a")
+            time.sleep(1)
+        finally:
+            rig.ring.signal("a", "spark", signal.SIGCONT)
+        write.result()
+    rig.run(f"INSERT INTO {target} SELECT id + 10, uuid() FROM {target} WHERE id < 2", order="c")
+    rows = rig.everywhere(f"SELECT id FROM {target} ORDER BY id")
+    assert rows == [(0,), (1,), (2,), (3,), (10,), (11,)]
+    rig.check_equal(target)
+
+
+def test_computed_rows_that_cannot_be_had_reject_the_write_everywhere(rig: Rig) -> None:
+    table = rig.table("id INT, x DOUBLE")
+    rejected = {
+        f"INSERT INTO {table} SELECT id, rand() FROM range(200000)": TOO_LARGE,
+        f"INSERT INTO {table} SELECT assert_true(false), rand()": "USER_RAISED_EXCEPTION",
+    }
+    with rig.cursor() as cursor:
+        for sql, error_class in rejected.items():
+            with pytest.raises(haclient.Error) as caught:
+                cursor.execute(sql)
+            assert caught.value.error_class == error_class
+            assert caught.value.outcome is haclient.Outcome.REJECTED
+        cursor.execute(f"INSERT INTO {table} SELECT id, rand() FROM range(3)")
+        assert cursor.rowcount == 3
+    assert rig.everywhere(f"SELECT count(*) FROM {table}") == [(3,)]
+    rig.check_equal(table)
+
+
 def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -> None:
     table = rig.table("id INT, x DOUBLE")
     end = rig.log_end()
@@ -67,7 +110,6 @@ def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -
         f"MERGE INTO {table} t USING (SELECT 1 AS id, rand() AS x) s ON t.id = s.id "
         "WHEN NOT MATCHED THEN INSERT *",
         f"CREATE TABLE {table}_d (id INT, x DOUBLE DEFAULT rand()) USING delta",
-        f"INSERT INTO {table} SELECT id, rand() FROM range(200000)",
     ]
     with rig.cursor() as cursor:
         for sql in refused:

@@ -23,6 +23,31 @@ LARGE = f"SELECT id, repeat('x', 90) AS filler FROM range({LARGE_ROWS})"
 ENDLESS = "SELECT sum(id % 7 + id % 11) FROM range(0, 900000000000)"
 
 
+def test_writes_right_after_ddl_elsewhere_find_the_table_and_repeats_need_none(rig: Rig) -> None:
+    """DDL is acknowledged before the others have it; they must not say that it is missing."""
+    rows = pa.table({"id": pa.array([1, 2], pa.int32())})
+    for round_ in range(2):
+        table, request_id = f"l_{uuid.uuid4().hex[:8]}", uuid.uuid4().hex
+        with rig.connect("bca") as late, late.cursor() as cursor:
+            create = f"CREATE TABLE {table} (id INT) USING delta"
+            rig.run(create, fanout="parallel")
+            first = late.append(table, rows, request_id=request_id)
+            rig.run(f"ALTER TABLE {table} ADD COLUMNS (note STRING)", fanout="parallel")
+            cursor.execute(f"INSERT INTO {table} SELECT id + 10, uuid() FROM {table}")
+            assert cursor.rowcount == 2
+        counted = f"SELECT count(*), count(note), sum(id) FROM {table}"
+        assert rig.everywhere(counted) == [(4, 2, 26)]
+        # Whatever became of the table, the repeat of what was applied is told that it was.
+        change = f"CREATE OR REPLACE TABLE {table} (other STRING) USING delta"
+        rig.run(change if round_ else f"DROP TABLE {table}")
+        for name in rig.ring.names:
+            with rig.connect(name) as connection:
+                again = connection.append(table, rows, request_id=request_id)
+                assert again["log_offset"] == first["log_offset"]
+                with pytest.raises(haclient.Error):
+                    connection.append(table, rows)
+
+
 def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) -> None:
     table = rig.table("id INT NOT NULL, name STRING, at TIMESTAMP, dec DECIMAL(10,2)")
     good = pa.table(

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import io
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from haproc.classify.model import Statement
 from haproc.classify.rules import parse_rules
 from haproc.doors.errors import refused
 from haproc.doors.statuses import ROWS_MISFIT
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Chunk, Column, Settings
+from haproc.engine.interface import Column, Settings
+from haproc.pin.model import Pinned
 from haproc.route.model import RequestError, RowsRequest
 from haproc.route.service import RingService
+from haproc.witness.judge import Verdict
 from tests.simulation.directed import Stage
 from tests.simulation.reads import Doors
 
@@ -54,27 +57,14 @@ class Looking:
             )
         return [Column(column, "string") for column in found]
 
-    async def query(self, sql: str, *, timeout_s: float) -> Streamed:
-        assert sql.startswith("SHOW VIEWS"), sql
+    async def verdict(
+        self, statement: Statement, pinned: Pinned, settings: Settings, session: object
+    ) -> Verdict:
+        """Spark's word on a write, as `haproc.route.analysis` brings it: it is as it seems."""
         self.looks += 1
         await self._spark.travel()
-        views = self._spark.views()
         await self._meanwhile()
-        nothing = [False] * len(views)
-        return Streamed(pa.table({"n": views, "name": views, "temporary": nothing}))
-
-
-class Streamed:
-    """A small result."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
-        yield Chunk(stream(self._table), self._table.num_rows)
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
+        return Verdict(pinned.treatment, rests_on=statement.reads | statement.writes)
 
 
 def stream(table: pa.Table) -> bytes:
@@ -95,7 +85,7 @@ def service(
     life = stage.node(name).life
     assert life is not None
     engine: Any = Looking(stage, name, meanwhile)
-    return RingService(
+    doors = RingService(
         life.replica,
         engine,
         parse_rules(f"rules: {rules}"),
@@ -104,6 +94,8 @@ def service(
         fanout_parallel=False,
         reads=Doors(stage.ring, random.Random(1)).reads(life),
     )
+    doors._analysis = engine
+    return doors
 
 
 def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) -> RowsRequest:

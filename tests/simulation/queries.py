@@ -60,7 +60,9 @@ class SimReading:
     async def _read(self, sql: str) -> tuple[list[str], list[Any]]:
         await self._check()
         # The server goes on when its caller dies; nobody hears of it.
-        found = await asyncio.shield(asyncio.ensure_future(self._spark.read(sql)))
+        reading = asyncio.ensure_future(self._spark.read(sql))
+        reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        found = await asyncio.shield(reading)
         await self._check()
         return found
 

@@ -148,7 +148,8 @@ class Scenario:
         ``computing``: most writes are such whose rows are computed.
         """
         self.seed = seed
-        self.mix = computed.MIX if computing else MIX
+        if computing:
+            self.mix = computed.MIX
         self.late = window_records > 0
         # Short enough that the log is trimmed again and again.
         window = window_records or random.Random(f"{seed}/window").choice((48, 64, 5000))

@@ -151,11 +151,6 @@ class SimSpark:
         """Return a table's columns; none if there is no such table."""
         return [row[1] for row in self._disk.execute(f"PRAGMA table_info({table})")]
 
-    def views(self) -> list[str]:
-        """Return the names of all views."""
-        rows = self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
-        return [row[0] for row in rows]
-
     def mend(self, sql: str) -> None:
         """Somebody runs a statement past HAProc."""
         self._disk.execute(sql)

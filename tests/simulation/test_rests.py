@@ -90,7 +90,11 @@ def judged_by_state(patch: pytest.MonkeyPatch) -> None:
     [
         (staleness_ignored, Violation.OVERTAKEN, ()),
         (stale_counts_as_first, Violation.LOST, ()),
-        (judged_by_state, Violation.UNEQUAL, (Violation.OVERTAKEN, Violation.LOST)),
+        (
+            judged_by_state,
+            Violation.UNEQUAL,
+            (Violation.OVERTAKEN, Violation.LOST, Violation.DOUBLED),
+        ),
     ],
 )
 def test_rule_of_what_is_overtaken_broken_on_purpose_is_found(

@@ -109,9 +109,12 @@ def test_query_with_a_writing_verb_or_a_computed_name_asks_for_confirmation() ->
 
     assert confirm("FROM t insert SELECT insert.a")
     assert confirm("SELECT delete FROM t")
-    assert confirm("SELECT * FROM IDENTIFIER('a' || 'b')")
+    assert confirm("SELECT * FROM IDENTIFIER('a')")
     assert not confirm("SELECT a FROM t WHERE b = 'insert into u' -- delete")
-    assert not confirm("SELECT `update` FROM t")
+    assert confirm("SELECT identifier ('uuid')()")
+    assert not confirm("SELECT `update`, updated, identifier FROM deletes")
+    assert not confirm("EXPLAIN DELETE FROM t")
+    assert classify("FROM t ınsert INTO u SELECT 1", Context(), Rules.builtin()).writes
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,11 @@ def test_rule_for_write_concern_holds_for_a_write_that_could_touch_the_table() -
     assert statement.write_concern is WriteConcern.ALL
 
 
-def test_rule_that_refuses_a_table_refuses_a_query_whose_tables_are_computed() -> None:
+def test_rule_that_refuses_a_table_refuses_a_query_whose_tables_are_not_told() -> None:
     rules = "- {table: spark_catalog.ledger.*, refuse: nobody reads this}"
     sql = "SELECT * FROM IDENTIFIER('led' || 'ger.x')"
+    assert refused(rules, sql).error_class == "HAPROC_REFUSED_BY_RULE"
+    sql = "FROM t insert SELECT insert.a"  # two readings of it differ
     assert refused(rules, sql).error_class == "HAPROC_REFUSED_BY_RULE"
     assert classified(rules, "SELECT * FROM other.x").kind is Kind.SELECT
     assert classified(rules, "SHOW TABLES").kind is Kind.SHOW

@@ -14,6 +14,7 @@ from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
 from haproc.replicate.definitions import (
+    ANYTHING,
     Definitions,
     reach,
     records_needed,
@@ -70,6 +71,12 @@ def test_stale_something_that_may_define_anything_in_between() -> None:
     definitions = after(sent(unknown_tables("m")))
     assert definitions.stale(1, looked(copy("c", "s", "t"), 0, "s")) is True
     assert definitions.stale(1, looked(copy("c", "s", "t"), 1, "s")) is False
+
+
+def test_stale_what_rests_on_more_than_is_known_by_any_definition_in_between() -> None:
+    definitions = after(sent(insert("i", "t")), sent(ddl("v", "a")), sent(insert("j", "t")))
+    assert definitions.stale(3, looked(copy("c", "s", "t"), 1, "s", ANYTHING)) is True
+    assert definitions.stale(3, looked(copy("c", "s", "t"), 2, "s", ANYTHING)) is False
 
 
 def test_stale_look_farther_back_than_is_remembered() -> None:

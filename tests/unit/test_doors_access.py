@@ -161,6 +161,7 @@ async def test_session_opened_and_closed(tmp_path: Path) -> None:
     ("path", "body", "told"),
     [
         ("s1", {"statements": "USE x"}, "statements must be a list"),
+        ("s1", {"statements": {}}, "statements must be a list"),
         ("s1", {"statements": [1]}, "statements[0] must be a string"),
         ("s1", {"statement": []}, "unknown field 'statement'"),
         ("a b", {}, "the session's id"),

@@ -211,3 +211,33 @@ def test_connections_on_the_loop_that_haproc_uses(
 ) -> None:
     uvloop.run(test_idle_connections_make_room_for_new_ones(tmp_path))
     uvloop.run(test_client_that_takes_nothing_of_its_answer_is_cut_off(tmp_path, monkeypatch))
+
+
+POST = (
+    f"POST {STATEMENTS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+    "Content-Type: application/json\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("token", "rest"),
+    [
+        (TOKEN, b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
+        (TOKEN, b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}\r\n\r\n0\r\n\r\n"),
+        (TOKEN, b"Content-Encoding: deflate\r\nContent-Length: 9\r\n\r\nann-token"),
+        ("wrong", b"Content-Encoding: gzip\r\nContent-Length: 9\r\n\r\nann-token"),
+        ("wrong", b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
+    ],
+)
+async def test_body_that_is_malformed_leaves_one_line_at_most(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, token: str, rest: bytes
+) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        data = POST.replace(TOKEN, token).encode() + rest
+        async with connection(rig, data) as (reader, _):
+            head, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
+        assert head.split()[1] in (b"400", b"401"), head
+        if head.split()[1] == b"400":
+            assert json.loads(body)["outcome"] == "NOT_SENT"
+    assert len(caplog.records) <= 1
+    assert TOKEN not in caplog.text and "Traceback" not in caplog.text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 
 from haproc.config.model import User
 from haproc.doors import statuses
+from haproc.doors.apps import BOARD
 from haproc.doors.statuses import SETTLED_ELSEWHERE, Asked, status_of, told
 from haproc.route.model import FailureKind, Outcome, Request, RequestError
-from tests.unit.door_rig import ARROW, STATEMENTS, WRITE, Canned, Rig, door, stream_of
+from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
+from tests.unit.test_doors_stream import until
 
 SDK_WORDS = (
     "com.databricks.backend.manager.util.UnknownWorkerEnvironmentException",
@@ -192,3 +196,47 @@ async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
             ("ann", "SELECT 'ann'"),
             ("bob", "SELECT 'bob'"),
         ]
+
+
+@pytest.mark.parametrize(("own_id", "status"), [(False, SETTLED_ELSEWHERE), (True, 503)])
+async def test_writes_under_way_when_the_process_ends_are_answered(
+    tmp_path: Path, own_id: bool, status: int
+) -> None:
+    data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+    arrow = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    async with door(tmp_path) as rig:
+        hold = asyncio.Event()
+        rig.service.table["W"] = rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
+        gate = rig.app[BOARD].gate
+
+        async def ask(path: str, headers: dict[str, str] | None = None, **sent: Any) -> int:
+            url = rig.url + path
+            async with rig.http.post(url, headers=headers, **sent) as response:
+                answer = await response.json()
+                assert (answer["outcome"], answer["error_class"]) == ("UNKNOWN", "HAPROC_STOPPED")
+                assert answer["statement_id"]
+                return response.status
+
+        def body(name: str) -> dict[str, str]:
+            return {"statement": "W", **({"request_id": name} if own_id else {})}
+
+        query = "?request_id=r3" if own_id else ""
+        asking = [
+            asyncio.create_task(ask(STATEMENTS, json=body("r1"))),
+            asyncio.create_task(ask(STATEMENTS, ARROW, json=body("r2"))),
+            asyncio.create_task(ask(f"/api/ha/tables/t/rows{query}", arrow, data=data)),
+        ]
+        await until(lambda: gate.inside == 3)
+        gate.leave_all()
+        assert [await each for each in asking] == [status] * 3
+        hold.set()
+        assert await gate.wait_idle(WAIT_S)
+
+
+async def test_queries_under_way_when_the_process_ends_may_be_repeated(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        rig.service.table["Q"] = dataclasses.replace(ONE, hold=asyncio.Event())
+        asking = asyncio.create_task(rig.post(503, statement="Q"))
+        await until(lambda: rig.app[BOARD].gate.inside == 1)
+        rig.app[BOARD].gate.leave_all()
+        assert (await asking)["outcome"] == "NOT_SENT"

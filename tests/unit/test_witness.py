@@ -9,7 +9,6 @@ from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.pin.scan import Scan
-from haproc.route.analysis import is_suspicious
 from haproc.witness.commands import is_deltas_own
 from haproc.witness.findings import Facts, findings
 from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan
@@ -341,22 +340,6 @@ def test_source_of_a_merge_is_told() -> None:
     assert merge_source(Scan(sql)) == ("WITH q AS (SELECT 1)  SELECT * FROM (SELECT * FROM q) x")
     with pytest.raises(UnclearError):
         merge_source(Scan("MERGE INTO t ON x"))
-
-
-@pytest.mark.parametrize(
-    ("sql", "suspicious"),
-    [
-        ("SELECT a FROM t", False),
-        ("SELECT 'insert', `update` FROM deletes", False),
-        ("SELECT updated FROM t -- insert", False),
-        ("FROM t ınsert INTO u SELECT 1", True),
-        ("SELECT identifier FROM t", False),
-        ("SELECT identifier ('uuid')()", True),
-        ("SELECT 1 AS merge", True),
-    ],
-)
-def test_few_queries_have_to_be_confirmed(sql: str, suspicious: bool) -> None:
-    assert is_suspicious(sql) is suspicious
 
 
 def test_kinds_have_roots() -> None:

@@ -1,0 +1,457 @@
+"""Writes whose rows are computed at their place (docs/design.md, "Writes whose rows are computed").
+
+The ring is a, b, c in this order, and a is the origin unless a story says otherwise. Each query
+draws a number by chance, so clusters that did not take the same rows differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate.computed import Computations, Found, Passed, Rows
+from haproc.replicate.computing import SESSION_GONE, Computing
+from haproc.replicate.core import Core
+from haproc.replicate.liveness import progressing
+from haproc.replicate.operation import Operation
+from haproc.replicate.outcomes import Status
+from haproc.replicate.schedule import Schedule, Unit, _State
+from haproc.replicate.steps import Step
+from haproc.replicate.takeover import Takeover
+from tests.simulation.computed import SETUP, gather, make, tally
+from tests.simulation.directed import Stage, story
+from tests.simulation.queries import SimReading
+from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Refused
+from tests.simulation.scenario import insert, operation
+from tests.simulation.seeds import many, one
+from tests.simulation.violations import Violation, found_in
+
+SEEDS = int(os.environ.get("SEEDS", "60")) // 2
+
+
+async def tables(stage: Stage) -> None:
+    """Make the tables of the stories, with one id in them."""
+    for n, sql in enumerate(("CREATE TABLE ids (id)", *SETUP)):
+        await stage.submit("b", operation(f"setup{n}", Kind.CREATE_TABLE, sql, "b"))
+    await stage.submit("b", insert("one", "ids", "b"))
+    await stage.ready("a", "b", "c")
+
+
+def rows_records(stage: Stage) -> list[Rows]:
+    return [message for message in stage.messages() if isinstance(message, Rows)]
+
+
+def seen(stage: Stage, name: str, op_id: str) -> list[object]:
+    """Return the ids that a gather found, as a cluster has it."""
+    return [x for by, x, _ in stage.node(name).spark.dump()["gathered"] if by == op_id]
+
+
+# -- at its place ------------------------------------------------------------------------------
+
+
+def test_computed_write_on_a_lagging_cluster_sees_what_was_acknowledged_elsewhere() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.held.add("ids")
+        for n in range(3):
+            assert (await stage.submit("b", insert(f"b{n}", "ids", "b"))).status is Status.APPLIED
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
+        await asyncio.sleep(3)
+        assert rows_records(stage) == []
+        stage.node("a").spark.held.clear()
+        outcome = await write
+        assert (outcome.status, outcome.applied.affected_rows) == (Status.APPLIED, 4)
+        await stage.settle()
+        assert seen(stage, "a", "g") == ["b0", "b1", "b2", "one"]
+        assert [rows.by for rows in rows_records(stage)] == ["a"]
+
+    story(tell)
+
+
+def test_computed_write_does_not_see_what_stands_behind_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 3
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
+        await asyncio.sleep(1)
+        await stage.submit("b", insert("late", "ids", "b"))
+        await write
+        await stage.settle()
+        assert seen(stage, "b", "g") == ["one"]
+
+    story(tell)
+
+
+def test_computed_write_reads_its_own_target() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        await asyncio.gather(
+            *(stage.submit("abc"[n % 3], tally(f"t{n}", "abc"[n % 3])) for n in range(6))
+        )
+        await stage.settle()
+        assert sorted(row[1] for row in stage.node("c").spark.dump()["tallies"]) == [*range(6)]
+
+    story(tell)
+
+
+def test_only_what_touches_its_tables_waits_for_its_rows() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        await stage.submit("b", operation("u", Kind.CREATE_TABLE, "CREATE TABLE u (x)", "b"))
+        stage.node("a").spark.query_s = 8
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
+        await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
+        began = stage.now
+        await asyncio.gather(*(stage.submit(name, insert(name, "u", name)) for name in "abc"))
+        assert stage.now - began < 10 and not write.done()
+        shown = await stage.operators("b").show(stage.replica("b").core.schedule.low)
+        assert shown["position"] == "waiting for its rows"
+        await write
+        await stage.settle()
+
+    story(tell)
+
+
+def test_exclusive_computed_write_and_what_waits_behind_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        hidden = replace(gather("g", "a"), tables_known=False)
+        await asyncio.gather(
+            *(stage.submit(name, insert(name, "ids", name)) for name in "abc"),
+            stage.submit("a", hidden),
+            stage.submit("c", make("m", "c", "m0")),
+        )
+        await stage.settle()
+        assert "m0" in stage.tables("b")
+
+    story(tell)
+
+
+def test_rows_far_behind_a_full_queue_are_found() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 10
+        count = 2 * LIMITS.look_ahead_records_max
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
+        others = [stage.submit("b", insert(f"i{n}", "ids", "b"), 100) for n in range(count)]
+        await asyncio.gather(write, *others)
+        await stage.settle()
+        assert seen(stage, "c", "g") == ["one"]
+
+    story(tell)
+
+
+# -- what the query comes to -------------------------------------------------------------------
+
+
+def wrong(op_id: str) -> Operation:
+    op = gather(op_id, "a")
+    return replace(op, write=replace(op.write, sql=op.write.sql.replace("FROM ids", "FROM nil")))  # type: ignore[type-var]
+
+
+def test_error_of_the_query_rejects_it_everywhere_and_a_retry_hears_of_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        for name in "ab":
+            outcome = await stage.submit(name, wrong("g"))
+            assert outcome.status is Status.REJECTED
+            assert outcome.failure is not None and outcome.failure.sqlstate == "42P01"
+        await stage.submit("c", gather("next", "c"))
+        await stage.settle()
+        assert seen(stage, "a", "g") == [] and seen(stage, "a", "next") == ["one"]
+
+    story(tell)
+
+
+def test_rejection_is_known_after_a_restart() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        await stage.submit("a", wrong("g"))
+        await stage.ready("a", "b", "c")
+        stage.node("b").kill()
+        stage.node("b").start()
+        await stage.ready("b")
+        outcome = await stage.submit("b", wrong("g"))
+        assert outcome.status is Status.REJECTED
+        assert outcome.failure is not None and outcome.failure.sqlstate == "42P01"
+
+    story(tell)
+
+
+def test_cluster_that_cannot_passes_and_the_next_one_computes() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.poison_word = "'g' AS id"
+        assert (await stage.submit("a", gather("g", "a"))).status is Status.APPLIED
+        await stage.settle()
+        passed = [message.by for message in stage.messages() if isinstance(message, Passed)]
+        assert (passed, [rows.by for rows in rows_records(stage)]) == (["a"], ["b"])
+        assert seen(stage, "a", "g") == ["one"]
+
+    story(tell)
+
+
+def test_query_that_no_cluster_can_run_is_rejected() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        for node in stage.ring.nodes.values():
+            node.spark.poison_word = "'g' AS id"
+        outcome = await stage.submit("a", gather("g", "a"), 300)
+        assert outcome.status is Status.REJECTED
+        assert outcome.failure is not None and outcome.failure.error_class == "OOM"
+        passed = [message.by for message in stage.messages() if isinstance(message, Passed)]
+        attempts_max = TIMEOUTS.stuck_after_attempts
+        assert len(passed) == 3 * attempts_max - 1
+        assert {name: passed.count(name) for name in "ab"} == dict.fromkeys("ab", attempts_max)
+        await stage.settle()
+
+    story(tell)
+
+
+def test_query_that_the_last_cluster_cannot_run_is_rejected() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        for name in "bc":
+            stage.node(name).kill()
+        stage.node("a").spark.poison_word = "'g' AS id"
+        assert (await stage.submit("a", gather("g", "a"), 300)).status is Status.REJECTED
+        stage.node("a").spark.poison_word = ""
+        await stage.settle()
+
+    story(tell)
+
+
+def test_query_of_a_session_runs_in_it_or_is_rejected() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        for op_id, lent in (("lent", True), ("lost", False)):
+            op = gather(op_id, "a")
+            op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[type-var]
+            if lent:
+                life = stage.node("a").life
+                assert life is not None
+                reading = SimReading(stage.node("a").spark, life.check)
+                stage.replica("a").computing.lend(op.key, reading)
+            outcome = await stage.submit("a", op)
+            assert outcome.status is (Status.APPLIED if lent else Status.REJECTED)
+            if outcome.failure is not None:
+                assert outcome.failure.error_class == SESSION_GONE
+        await stage.settle()
+        assert seen(stage, "b", "lent") == ["one"] and seen(stage, "b", "lost") == []
+
+    story(tell)
+
+
+def test_query_of_a_session_whose_origin_died_is_rejected_not_waited_for() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op = gather("g", "a")
+        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[type-var]
+        stage.at("a", Step.ROWS_BEFORE, Node.kill)
+        with pytest.raises(Refused):
+            await stage.submit("a", op)
+        outcome = await stage.submit("b", op)
+        assert outcome.status is Status.REJECTED
+        assert outcome.failure is not None and outcome.failure.error_class == SESSION_GONE
+        await stage.settle()
+
+    story(tell)
+
+
+# -- who dies meanwhile ------------------------------------------------------------------------
+
+STEPS = (
+    Step.APPEND_AFTER,
+    Step.ROWS_BEFORE,
+    Step.ROWS_COMPUTED,
+    Step.ROWS_AFTER,
+    Step.APPLY_BEFORE,
+    Step.APPLY_AFTER,
+    Step.CURSOR_AFTER,
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", ["gather", "make"])
+def test_origin_killed_at_any_step_the_others_finish_it(step: Step, kind: str) -> None:
+    op = gather("g", "a") if kind == "gather" else make("g", "a", "m0")
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at("a", step, Node.kill)
+        with contextlib.suppress(Refused):  # at the last step the answer has left
+            await stage.submit("a", op)
+        await stage.until(lambda: ("a", step) in stage.struck)
+        assert (await stage.submit("b", op)).status is Status.APPLIED
+        await stage.settle()
+        if kind == "gather":
+            assert seen(stage, "a", "g") == ["one"]
+        in_the_log = step not in (Step.APPEND_AFTER, Step.ROWS_BEFORE, Step.ROWS_COMPUTED)
+        assert {rows.by for rows in rows_records(stage)} <= ({"a"} if in_the_log else {"b", "c"})
+
+    story(tell)
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at("a", step, Node.freeze)
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await asyncio.sleep(20)
+        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        stage.node("a").thaw()
+        assert (await write).status is Status.APPLIED
+        await stage.settle()
+        assert seen(stage, "a", "g") == ["one"]
+
+    story(tell)
+
+
+def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 5
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
+        await asyncio.sleep(1)
+        stage.node("a").spark.kill()
+        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        await stage.settle()
+        assert "a" not in {rows.by for rows in rows_records(stage)}
+        await asyncio.gather(write, return_exceptions=True)
+
+    story(tell)
+
+
+def test_all_killed_after_the_rows_are_in_the_log_nobody_computes_again() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        for name in "bc":
+            stage.node(name).spark.held.add("gathered")
+        stage.at("a", Step.APPLY_BEFORE, Node.kill)
+        with pytest.raises(Refused):
+            await stage.submit("a", gather("g", "a"))
+        for name in "bc":
+            stage.node(name).kill()
+            stage.node(name).spark.held.clear()
+        await stage.settle()
+        assert seen(stage, "c", "g") == ["one"]
+        assert [rows.by for rows in rows_records(stage)] == ["a"]
+
+    story(tell)
+
+
+def test_cluster_that_differs_from_the_others_computes_nothing_for_them() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.held.add("ids")
+        await stage.submit("b", insert("two", "ids", "b"))
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
+        await asyncio.sleep(1)
+        stage.node("a").spark.mend("INSERT INTO ids VALUES ('odd')")
+        at = stage.replica("a").core.schedule.low
+        stage.replica("a").core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
+        stage.node("a").spark.held.clear()
+        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        assert "a" not in {rows.by for rows in rows_records(stage)}
+        await stage.until(lambda: seen(stage, "a", "g") == ["one", "two"])
+        assert stage.state("a") is State.DIVERGED
+        await asyncio.gather(write, return_exceptions=True)
+
+    story(tell)
+
+
+# -- under every kind of fault -----------------------------------------------------------------
+
+
+def test_ring_that_computes_rows_keeps_its_promises_under_every_kind_of_fault() -> None:
+    reports = list(many(range(SEEDS), computing=1))
+    assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
+    steps = [sum(report.steps.get(step, 0) for report in reports) for step in STEPS[1:4]]
+    assert min(steps) > 15 * SEEDS
+    assert sum(report.acknowledged for report in reports) > 20 * SEEDS
+
+
+def lacking(schedule: Schedule) -> list[tuple[int, Operation]]:
+    """Return what lacks its rows, whether or not its turn has come."""
+    return [
+        (task.offset, task.op)
+        for task in schedule._tasks.values()
+        if task.state is _State.WAITING and schedule._lacks_rows(task)
+    ]
+
+
+def computed_before_its_turn(patch: pytest.MonkeyPatch) -> None:
+    """Run a query as soon as it is read from the log."""
+    patch.setattr(Schedule, "uncomputed", lacking)
+
+
+def taken_over_before_its_turn(patch: pytest.MonkeyPatch) -> None:
+    """Run a silent origin's query as soon as it is missed."""
+    original = Takeover._look
+
+    async def hasty(self: Takeover) -> None:
+        await original(self)
+        for offset, op in lacking(self._core.schedule):
+            if op.origin != self._core.me and not await progressing(self._core, op.origin):
+                self._computing.begin(offset, op)
+
+    patch.setattr(Takeover, "_look", hasty)
+
+
+def second_rows_taken(patch: pytest.MonkeyPatch) -> None:
+    """Go by the newest rows in the log."""
+
+    def see(self: Computations, place: int, rows: Rows) -> bool:
+        self._found[rows.offset] = Found(place, rows.count, rows.failure)
+        return True
+
+    patch.setattr(Computations, "see", see)
+
+
+def own_rows_applied(patch: pytest.MonkeyPatch) -> None:
+    """Apply the rows that were computed here, not those that the log has."""
+    own: dict[tuple[Core, int], str] = {}
+    compute, write = Computing._message, Computing.write
+
+    async def computing(self: Computing, offset: int, op: Operation) -> Rows | Passed:
+        message = await compute(self, offset, op)
+        if isinstance(message, Rows):
+            own[self._core, offset] = message.sql
+        return message
+
+    async def writing(self: Computing, unit: Unit) -> SqlWrite | RowsWrite:
+        found = await write(self, unit)
+        mine = own.get((self._core, unit.version))
+        return SqlWrite(mine) if mine else found
+
+    patch.setattr(Computing, "_message", computing)
+    patch.setattr(Computing, "write", writing)
+
+
+@pytest.mark.parametrize(
+    ("break_rule", "expected"),
+    [
+        (computed_before_its_turn, Violation.MISPLACED),
+        (taken_over_before_its_turn, Violation.MISPLACED),
+        (second_rows_taken, Violation.UNEQUAL),
+        (own_rows_applied, Violation.UNEQUAL),
+    ],
+)
+def test_rule_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None],
+    expected: Violation,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_rule(monkeypatch)
+    found_in((one(seed, computing=1).problems for seed in range(400)), expected)
