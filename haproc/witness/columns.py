@@ -19,6 +19,7 @@ _ID = re.compile(r"#(\d+)(L?)(?!\w)")
 _ENDS_IN_ID = re.compile(r"(.*)#(\d+)(L?)\Z", re.DOTALL)
 _NOT_COLUMNS = re.compile(r"(?:lambda \w+|(?:scalar|lateral)-subquery|exists|list|in)#\d+L?")
 _PLAIN = re.compile(r"[\w.$]+\Z")
+_PLAIN_END = re.compile(r"(?<![\w$.`)\]])[\w$]{1,200}\Z")
 _OF_TABLE = re.compile(r"[^#,\[\]{}]+\Z")
 COLUMN = re.compile(r"§(\d+)")
 _DEFINING = frozenset({"Project", "Aggregate", "Window", "Generate"})
@@ -89,15 +90,24 @@ class Columns:
 
     def rewritten(self, text: str) -> str:
         """Return an expression with each column as ``§id``."""
-        found = {match[1] for match in _ID.finditer(text)}
         text = _NOT_COLUMNS.sub("~", text)
-        for number in sorted(found, key=lambda number: -len(self.names.get(number, ""))):
-            known = self.names.get(number)
-            name = re.escape(known) if known is not None else r"(?<![\w$.`)\]])[\w$]+"
-            text = re.sub(rf"{name}#{number}L?(?!\w)", f"§{number}", text)
-        if "#" in text:
-            raise UnreadableError("a column's name cannot be told from what stands around it")
-        return text
+        parts, position = [], 0
+        for match in _ID.finditer(text):
+            known = self.names.get(match[1])
+            if known is not None:
+                start = match.start() - len(known)
+                is_there = start >= position and text.startswith(known, start)
+            else:
+                plain = _PLAIN_END.search(text, position, match.start())
+                start, is_there = (plain.start(), True) if plain is not None else (0, False)
+            if not is_there:
+                raise UnreadableError("a column's name cannot be told from what is around it")
+            parts += [text[position:start], f"§{match[1]}"]
+            position = match.end()
+        rewritten = "".join([*parts, text[position:]])
+        if "#" in rewritten:
+            raise UnreadableError("a column's name cannot be told from what is around it")
+        return rewritten
 
     def items(self, texts: list[str]) -> list[Item]:
         """Return the items of a list that defines columns."""
