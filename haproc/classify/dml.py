@@ -9,13 +9,15 @@ from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import plain, target
 from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.classify.relations import Scope, identifier_clause
-from haproc.classify.strings import decoded
+from haproc.classify.strings import adjacent, decoded
 from haproc.classify.tokens import Token, TokenKind
 
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 # Functions that run arbitrary code by name: a query that calls one may have any effect.
 _HIDING_FUNCTIONS = frozenset({"java_method", "reflect", "try_reflect"})
+
+_HIVES_OWN = ("org.apache.hadoop.hive.", "org.apache.hadoop.mapred.")
 
 _QUERY_BEGINS = ("SELECT", "FROM", "VALUES", "TABLE", "MAP", "REDUCE")
 _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
@@ -43,7 +45,18 @@ def hidden_effect(tokens: Sequence[Token], closing: Mapping[int, int]) -> str:
                 return f"{called}() runs arbitrary code"
         elif token.kind is TokenKind.STRING and tokens[index - 1].upper == "USING":
             return "TRANSFORM … USING runs a program"
+        elif token.kind is TokenKind.STRING and _names_class(tokens, index):
+            name = adjacent(tokens, index)[0]
+            if not name.startswith(_HIVES_OWN):
+                return f"{name} may be any class, whose code would run"
     return ""
+
+
+def _names_class(tokens: Sequence[Token], index: int) -> bool:
+    """Whether the string there names a Java class: of a SerDe, a file format, a storage handler."""
+    word = tokens[index - 1].upper
+    by_storage = word == "BY" and index > 1 and tokens[index - 2].upper == "STORED"
+    return by_storage or word in ("SERDE", "INPUTFORMAT", "OUTPUTFORMAT")
 
 
 def _called(tokens: Sequence[Token], opening_of: Mapping[int, int], opening: int) -> str:

@@ -316,6 +316,9 @@ class RingService:
     async def _change_session(self, session: ClientSession, statement: Statement) -> list[bytes]:
         """Run a session statement and learn what the session is like afterwards."""
         timeout_s = self._core.timeouts.statement_s
+        # Before it runs, for it may have run whatever becomes of the answer. CACHE TABLE x AS …
+        # makes a temporary view, too.
+        session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         try:
             await self._analysis.confirm_session_statement(statement, session.spark)
             stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
@@ -329,8 +332,6 @@ class RingService:
         session.settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
         )
-        # CACHE TABLE x AS … makes a temporary view, too.
-        session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         if statement.kind is Kind.RESET:
             await self._configure(session)  # it took back HAProc's own settings, too
         return chunks
