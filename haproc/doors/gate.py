@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from haproc.config.model import Config
 from haproc.config.shares import Denied, Shares
@@ -13,6 +13,10 @@ from haproc.doors.errors import busy
 from haproc.doors.metrics import Metrics
 from haproc.doors.statuses import STOPPED
 from haproc.route.model import FailureKind, Outcome, RequestError
+
+
+LAST_WORD_S: Final = 0.5
+"""For what comes when this process ends; chosen, not measured."""
 
 
 class Held:
@@ -128,6 +132,8 @@ class Gate:
         A client that only saw its connection break might send a write a second time.
         """
         self._left = self._left or asyncio.get_running_loop().create_future()
+        if self._left.done():  # who comes now is refused, and should hear why
+            await asyncio.wait({task}, timeout=LAST_WORD_S)
         waited = {task, self._left}
         await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() and self._left.done():

@@ -240,3 +240,7 @@ async def test_queries_under_way_when_the_process_ends_may_be_repeated(tmp_path:
         await until(lambda: rig.app[BOARD].gate.inside == 1)
         rig.app[BOARD].gate.leave_all()
         assert (await asking)["outcome"] == "NOT_SENT"
+        rig.service.away = RequestError(
+            FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"
+        )
+        assert (await rig.post(503, statement="Q"))["error_class"] == "HAPROC_DRAINING"
