@@ -14,7 +14,6 @@ from haproc.doors.metrics import Metrics
 from haproc.doors.statuses import STOPPED
 from haproc.route.model import FailureKind, Outcome, RequestError
 
-
 LAST_WORD_S: Final = 0.5
 """For what comes when this process ends; chosen, not measured."""
 
