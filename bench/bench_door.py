@@ -22,7 +22,7 @@ from aiohttp import web
 
 from bench.report import Row, report
 from dmq import Json
-from haproc.classify.model import Kind, OperationClass, Statement
+from haproc.classify.model import OperationClass
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
 from haproc.doors.context import ARROW_STREAM
@@ -81,10 +81,8 @@ class InstantService:
     async def close_session(self, session_id: str, user: str) -> None:
         """Nothing to close."""
 
-    def classify(self, statement: str, user: str) -> Statement:
-        nothing: frozenset[str] = frozenset()
-        kind = Kind.SELECT
-        return Statement(statement, kind, OperationClass.QUERY, nothing, nothing, True, "bench")
+    def only_reads(self, request: Request) -> bool | None:
+        return True
 
 
 class ReadyStatus:

@@ -50,6 +50,14 @@ class RequestError(Exception):
         self.hint = hint
         self.offset = offset
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
+        """Exceptions are copied between processes by what made them."""
+        return _remade, (self.kind, self.message, self.error_class), dict(self.__dict__)
+
+
+def _remade(kind: FailureKind, message: str, error_class: str) -> RequestError:
+    return RequestError(kind, message, error_class=error_class)
+
 
 def message_of(error: Exception) -> str:
     """Return what an error says; a deadline that has passed says nothing by itself."""

@@ -20,6 +20,8 @@ from aiohttp import web
 
 from dmq import Json, Log, LogUnavailableError
 from dmq.opening import open_log
+from haproc.classify.classifier import classify
+from haproc.classify.names import Context
 from haproc.classify.paths import Paths
 from haproc.classify.rules import Rules, load_rules
 from haproc.config.kafka import kafka_options
@@ -49,6 +51,7 @@ from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
 from haproc.replicate.trimmer import Trimmer
 from haproc.route.forward import HttpForwarding
+from haproc.route.offload import WAITING_MAX, Offload
 from haproc.route.reads import Reads
 from haproc.route.service import RingService
 from haproc.waiting import WaitingForLog
@@ -85,6 +88,7 @@ class Node:
         self._service: RingService
         self._presence: Presence
         self._doors = PeerDoors(config, name)
+        self._texts = Offload(shares=Shares.of(WAITING_MAX, config))
 
     def stop(self) -> None:
         """Ask for a graceful end: finish what is under way, take nothing new."""
@@ -94,6 +98,7 @@ class Node:
         """Serve until stopped; raises what no retry can mend."""
         config = self._config
         rules = load_rules(config.rules) if config.rules else Rules.builtin()
+        classify("SELECT 1 FROM t", Context(), rules)  # the first one takes 0.1 s
         rules = replace(rules, paths=Paths(config.paths))
         self._presence = Presence(config, self._name, self._incarnation, self._metrics)
         try:
@@ -110,6 +115,7 @@ class Node:
             self._build(log, engine, peers, rules)
             return await self._serve()
         finally:
+            await self._texts.aclose()
             await self._doors.aclose()
             await engine.aclose()
             await log.close()
@@ -186,6 +192,7 @@ class Node:
             defaults=Settings(time_zone=config.time_zone),
             fanout_parallel=config.fanout_parallel,
             sessions=Shares.of(config.limits.sessions_max, config),
+            texts=self._texts,
             reads=Reads(
                 self._replica,
                 config.reads,
@@ -209,7 +216,7 @@ class Node:
 
     async def _serve(self) -> ExitCode:
         config, name = self._config, self._name
-        clients = client_app(config, name, self._service, self, self._metrics)
+        clients = client_app(config, name, self._service, self, self._metrics, self._texts)
         replica = self._replica
         heartbeats = self._presence.door
         drains = Maintenance(config, replica.core, self._presence.views, clients[BOARD])
@@ -222,7 +229,7 @@ class Node:
             self,
             self._metrics,
             heartbeats,
-            Forwarded(self._service, clients[BOARD].gate),
+            Forwarded(self._service, clients[BOARD].gate, self._texts),
         )
         admit(operators, config, replica.admission)
         client_door = Listener(

@@ -25,6 +25,7 @@ from haproc.classify.tokens import HINT_CLOSING, HINT_OPENING, Token, TokenKind,
 class Bounds:
     """The limits; `haproc.config.model.Limits` says why these are the defaults."""
 
+    chars_max: int = 16 << 20
     tokens_max: int = 400_000
     depth_max: int = 200
 
@@ -55,6 +56,17 @@ _COMMA_LEVELS = 2
 With all of these, what reaches a depth of 200 was read and analysed by a Spark 4.2.1 that had just
 started, with stacks of the default size; of most it took twice as much, of none four times.
 """
+
+
+def check_length(sql: str, bounds: Bounds) -> None:
+    """Refuse a text that is too long, whatever it holds."""
+    if len(sql) > bounds.chars_max:
+        raise RefusedError(
+            "HAPROC_STATEMENT_TOO_COMPLEX",
+            f"the statement has {len(sql)} characters (limits.statement_bytes_max is "
+            f"{bounds.chars_max})",
+            "send large values as rows, in Arrow",
+        )
 
 
 def bounded_tokens(sql: str, bounds: Bounds) -> list[Token]:

@@ -97,6 +97,10 @@ class RefusedError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str, str]]:
+        """Exceptions are copied between processes by what made them."""
+        return RefusedError, (self.error_class, self.message, self.hint)
+
 
 @dataclass(frozen=True, slots=True)
 class InsertShape:

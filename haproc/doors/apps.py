@@ -27,6 +27,7 @@ from haproc.doors.statements import USER, Statements
 from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
 from haproc.doors.stream import Streams
 from haproc.route.interface import Service
+from haproc.route.offload import Inline, Texts
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -37,7 +38,12 @@ SMALL_BYTES = 64 << 10
 
 
 def client_app(
-    config: Config, cluster: str, service: Service, status: StatusSource, metrics: Metrics
+    config: Config,
+    cluster: str,
+    service: Service,
+    status: StatusSource,
+    metrics: Metrics,
+    texts: Texts | None = None,
 ) -> web.Application:
     """Return the client door's application; ``app[BOARD].gate`` tells what is under way."""
     gate = Gate(config, metrics)
@@ -46,10 +52,12 @@ def client_app(
     store = ResultStore(folder, Shares.of(config.limits.results_kept_bytes_max, config))
     board = Board(service, store, config, gate, metrics)
     app[BOARD] = board
-    statements = Statements(config, board, Answers(board, cluster), Streams(board, metrics))
+    texts = texts or Inline()
+    answers, streams = Answers(board, cluster), Streams(board, metrics)
+    statements = Statements(config, board, answers, streams, texts)
     app.add_routes(statements.routes())
     app.add_routes(RowsDoor(config, service, gate, metrics).routes())
-    app.add_routes(Sessions(config, cluster, service, gate).routes())
+    app.add_routes(Sessions(config, cluster, service, gate, texts).routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     app.cleanup_ctx.append(_results)
     app.on_response_prepare.append(_farewell(status))
@@ -73,7 +81,7 @@ def operator_app(
     app.add_routes(PeerDoor(peers, secret).routes())
     app.add_routes(QueueDoor(operators, secret).routes())
     if forwarded is not None:
-        bytes_max = config.limits.operation_bytes_max
+        bytes_max = config.limits.statement_body_bytes_max
         app.add_routes(ForwardedDoor(forwarded, secret, bytes_max).routes())
     app.add_routes(DrainDoor(drains, secret).routes())
     return app

@@ -269,11 +269,7 @@ class Board:
         query = execution.is_query()
         if query is not None:
             return query
-        try:
-            statement = self._service.classify(execution.request.statement, execution.request.user)
-        except RequestError:
-            return True  # it will be refused for the same reason
-        return statement.operation_class is OperationClass.QUERY
+        return self._service.only_reads(execution.request) is not False
 
     async def _execute(self, execution: Execution) -> Answer:
         """Run a streamed statement up to its answer."""

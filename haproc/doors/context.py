@@ -122,7 +122,8 @@ def _too_large(bytes_max: int) -> RequestError:
     return refused(
         TOO_LARGE,
         f"the request's body is larger than {bytes_max} bytes",
-        "send the rows in several operations, or raise limits.operation_bytes_max",
+        "send the rows in several operations, or raise limits.operation_bytes_max (for rows) or "
+        "statement_bytes_max",
     )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from aiohttp import web
 
 from haproc.classify.model import OperationClass
-from haproc.config.model import ENVELOPE_BYTES
 from haproc.doors import fields
 from haproc.doors.context import CLUSTER, Credentials, check_json, read_body
 from haproc.doors.errors import as_request_error, body_of, refused
@@ -22,6 +21,7 @@ from haproc.engine.interface import Chunk
 from haproc.route import pieces
 from haproc.route.forward import AFTER_HEADER, PATH
 from haproc.route.model import Answer, Request
+from haproc.route.offload import Inline, Texts
 
 _FIELDS: Final = (
     "request_id",
@@ -49,6 +49,7 @@ class Forwarded:
 
     service: QueryService
     gate: Gate
+    texts: Texts = field(default_factory=Inline)
 
 
 class ForwardedDoor:
@@ -57,8 +58,9 @@ class ForwardedDoor:
     def __init__(self, forwarded: Forwarded, credentials: Credentials, bytes_max: int) -> None:
         self._service = forwarded.service
         self._gate = forwarded.gate
+        self._texts = forwarded.texts
         self._credentials = credentials
-        self._bytes_max = bytes_max + ENVELOPE_BYTES
+        self._bytes_max = bytes_max
 
     def routes(self) -> list[web.RouteDef]:
         """Return the route."""
@@ -68,7 +70,8 @@ class ForwardedDoor:
         """Run a query and send its result as pieces."""
         self._credentials.user_of(request.headers)
         check_json(request)
-        asked, needed = _read(await read_body(request, self._bytes_max))
+        body = await read_body(request, self._bytes_max)
+        asked, needed = await self._texts.run("", len(body), read_query, body)
         with self._gate.place(asked.user):
             answer = await self._service.query_for_peer(asked, needed)
             try:
@@ -120,7 +123,8 @@ async def _write(response: web.StreamResponse, data: bytes) -> None:
         await response.write(data)
 
 
-def _read(body: bytes) -> tuple[Request, int]:
+def read_query(body: bytes) -> tuple[Request, int]:
+    """Return what a peer asks, and how many records it needs; raises RequestError."""
     given = fields.parse_object(body)
     fields.no_unknown(given, _FIELDS)
     statement, user = _text(given, "statement"), _text(given, "user")

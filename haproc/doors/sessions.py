@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from haproc.config.model import ENVELOPE_BYTES, Config
+from haproc.config.model import Config
 from haproc.doors import fields
 from haproc.doors.context import check_json, json_response, raw_json, read_body
 from haproc.doors.errors import refused
@@ -12,6 +12,7 @@ from haproc.doors.gate import Gate
 from haproc.doors.statements import USER
 from haproc.doors.statuses import BAD_REQUEST
 from haproc.route.interface import Service
+from haproc.route.offload import Texts
 
 JOURNAL_STATEMENTS_MAX = 10_000
 """A longer journal is a client that never closes its session; chosen, not measured."""
@@ -20,7 +21,10 @@ JOURNAL_STATEMENTS_MAX = 10_000
 class Sessions:
     """The handlers."""
 
-    def __init__(self, config: Config, cluster: str, service: Service, gate: Gate) -> None:
+    def __init__(
+        self, config: Config, cluster: str, service: Service, gate: Gate, texts: Texts
+    ) -> None:
+        self._texts = texts
         self._config = config
         self._cluster = cluster
         self._service = service
@@ -35,8 +39,8 @@ class Sessions:
         """Create the session, or start it anew, and run its journal."""
         session_id = fields.check_identifier(request.match_info["session_id"], "the session's id")
         check_json(request)
-        body = await read_body(request, self._config.limits.operation_bytes_max + ENVELOPE_BYTES)
-        statements = _journal(body)
+        body = await read_body(request, self._config.limits.statement_body_bytes_max)
+        statements = await self._texts.run(request[USER], len(body), read_journal, body)
         with self._gate.place(request[USER]):
             opened = await self._service.open_session(session_id, request[USER], statements)
         return json_response({**opened, "cluster": self._cluster})
@@ -48,7 +52,8 @@ class Sessions:
         return raw_json(b"{}")
 
 
-def _journal(body: bytes) -> list[str]:
+def read_journal(body: bytes) -> list[str]:
+    """Return the statements of a body; raises RequestError."""
     given = fields.parse_object(body) if body.strip() else {}
     fields.no_unknown(given, ("statements",))
     statements = given.get("statements")

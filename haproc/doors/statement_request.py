@@ -21,6 +21,7 @@ from haproc.config.model import Reads
 from haproc.doors import fields
 from haproc.doors.errors import refused
 from haproc.doors.freshness_fields import FIELDS as FRESHNESS_FIELDS
+from haproc.doors.freshness_fields import HEADERS as FRESHNESS_HEADERS
 from haproc.doors.freshness_fields import read_freshness
 from haproc.doors.statuses import BAD_REQUEST
 from haproc.pin.parameters import bind, expand_rows, parse_parameters
@@ -58,6 +59,8 @@ FIELDS: Final = (
 )
 HEADERS: Final = {"HAProc-Write-Concern": "write_concern", "Idempotency-Key": "request_id"}
 """Headers that may say a field, too; what the body says counts more."""
+READ_HEADERS: Final = (*HEADERS, *FRESHNESS_HEADERS.values())
+"""All headers that are looked at."""
 _ID_TAG: Final = "request_id"
 
 

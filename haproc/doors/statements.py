@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
-from haproc.config.model import ENVELOPE_BYTES, Config
+from haproc.config.model import Config
 from haproc.doors.answers import RESULTS_PATH, Answers
 from haproc.doors.board import Board
-from haproc.doors.collect import THREAD_BYTES
 from haproc.doors.context import (
     ARROW_STREAM,
     ASKED,
@@ -24,6 +24,7 @@ from haproc.doors.context import (
 from haproc.doors.errors import refused
 from haproc.doors.execution import Execution
 from haproc.doors.statement_request import (
+    READ_HEADERS,
     Format,
     OnWaitTimeout,
     StatementRequest,
@@ -31,6 +32,7 @@ from haproc.doors.statement_request import (
 )
 from haproc.doors.statuses import STATEMENT_UNKNOWN, Asked
 from haproc.doors.stream import Streams
+from haproc.route.offload import Texts
 
 RECALL_S: Final = 1.0
 """What became of a write that is in the log is mostly known at once; chosen, not measured."""
@@ -40,8 +42,11 @@ USER: Final = web.RequestKey("user", str)
 class Statements:
     """The handlers; one object for each application."""
 
-    def __init__(self, config: Config, board: Board, answers: Answers, streams: Streams) -> None:
+    def __init__(
+        self, config: Config, board: Board, answers: Answers, streams: Streams, texts: Texts
+    ) -> None:
         self._config = config
+        self._texts = texts
         self._board = board
         self._answers = answers
         self._streams = streams
@@ -61,7 +66,7 @@ class Statements:
         """Run a statement and answer with its result, its state, or a stream."""
         arrived_s = asyncio.get_running_loop().time()
         check_json(request)
-        limit = self._config.limits.operation_bytes_max + ENVELOPE_BYTES
+        limit = self._config.limits.statement_body_bytes_max
         body = await read_body(request, limit)
         asked = await self._read(body, request, arrived_s)
         request[ASKED] = Asked(asked.request.id, asked.own_id)
@@ -101,19 +106,17 @@ class Statements:
         return web.Response(body=data, headers={"Content-Type": ARROW_STREAM})
 
     async def _read(self, body: bytes, request: web.Request, arrived_s: float) -> StatementRequest:
-        def read() -> StatementRequest:
-            return read_statement(
-                body,
-                user=request[USER],
-                made_id=made_id,
-                timeout_default_s=self._config.timeouts.statement_s,
-                arrived_s=arrived_s,
-                headers=request.headers,
-                reads=self._config.reads,
-            )
-
-        made_id = uuid.uuid4().hex
-        return read() if len(body) <= THREAD_BYTES else await asyncio.to_thread(read)
+        headers = {name: request.headers[name] for name in READ_HEADERS if name in request.headers}
+        read = partial(
+            read_statement,
+            user=request[USER],
+            made_id=uuid.uuid4().hex,
+            timeout_default_s=self._config.timeouts.statement_s,
+            arrived_s=arrived_s,
+            headers=headers,
+            reads=self._config.reads,
+        )
+        return await self._texts.run(request[USER], len(body), read, body)
 
     def _find(self, request: web.Request) -> Execution:
         return self._board.find(request.match_info["statement_id"], request[USER])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
-from haproc.classify.model import Statement
 from haproc.route.model import Answer, Request, RowsRequest
 
 
@@ -41,6 +40,9 @@ class Service(Protocol):
         """Forget the session; closing one that is not there is harmless."""
         ...
 
-    def classify(self, statement: str, user: str) -> Statement:
-        """Classify without running."""
+    def only_reads(self, request: Request) -> bool | None:
+        """Whether a request under way reads and does nothing else.
+
+        None while that is not known: then nothing of it is in the log.
+        """
         ...

@@ -40,6 +40,7 @@ from haproc.route.model import (
     WriteConcern,
 )
 from haproc.route.model import Outcome as WriteOutcome
+from haproc.route.offload import Inline, Texts
 from haproc.route.reads import Reads
 from haproc.route.results import Collected, Running, request_error, rows_in
 from haproc.route.sessions import (
@@ -71,6 +72,7 @@ class RingService:
         fanout_parallel: bool,
         reads: Reads,
         sessions: Shares | None = None,
+        texts: Texts | None = None,
     ) -> None:
         self._replica = replica
         self._core = replica.core
@@ -80,6 +82,8 @@ class RingService:
         self._defaults = defaults
         self._fanout_parallel = fanout_parallel
         self._reads = reads
+        self._texts = texts or Inline()
+        self._only_reads: dict[tuple[str, str], bool] = {}
         self._attempts = Attempts(replica)
         core = self._core
         self._analysis = Analysis(
@@ -100,22 +104,27 @@ class RingService:
                 answer, concern = await self._execute(request, since)
         except TimeoutError as error:
             raise _timed_out(request.timeout_s, self._core.me) from error
+        finally:
+            self._only_reads.pop((request.user, request.id), None)
         return await self._assured(answer, concern, deadline_s)
 
     async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
-        if self._core.board.find((request.user, request.id)) is not None:
+        key = (request.user, request.id)
+        if self._core.board.find(key) is not None:
+            self._only_reads[key] = False
             self._lend(request)
         known = await self._attempts.known(request)
         if known is None:
             try:
-                session, settings, statement = self._read(request)
+                session, settings, statement = await self._read(request)
                 statement = await self._for_session(statement, session)
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
-            return self._answer(known), self._concern_again(request, known)
+            return self._answer(known), await self._concern_again(request, known)
+        self._only_reads[key] = statement.operation_class is OperationClass.QUERY
         concern = self._concern(request, statement)
         return await self._run(request, statement, settings, session, since), concern
 
@@ -126,7 +135,7 @@ class RingService:
             if session is not None and session.holds_temporaries:
                 self._replica.computing.lend((request.user, request.id), session.spark)
 
-    def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Statement]:
+    async def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Statement]:
         """Return the request's session, the settings it runs under, and what its statement is."""
         session = self._session_of(request)
         if session is not None and (request.catalog or request.schema):
@@ -138,7 +147,8 @@ class RingService:
             )
         settings = self._settings(session, request.catalog, request.schema)
         text, override = request.statement, request.operation_class
-        return session, settings, self._classify(text, settings, request.user, override)
+        statement = await self._classify(text, settings, request.user, override)
+        return session, settings, statement
 
     async def _run(
         self,
@@ -160,7 +170,7 @@ class RingService:
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
         settings = self._settings(None, request.catalog, request.schema)
-        statement = self._classify(
+        statement = await self._classify(
             request.statement, settings, request.user, request.operation_class
         )
         if statement.operation_class is not OperationClass.QUERY:
@@ -214,7 +224,7 @@ class RingService:
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
-            return self._answer(known), self._concern_again(request, known)
+            return self._answer(known), await self._concern_again(request, known)
         concern = self._concern(request, statement)
         self._assurance.check(concern, (request.user, request.id))
         (name,) = statement.writes
@@ -251,7 +261,7 @@ class RingService:
         session = await self.sessions.open(session_id, user, self._now())
         await self._configure(session)
         for text in statements:
-            statement = self._classify(text, session.settings, user, None)
+            statement = await self._classify(text, session.settings, user, None)
             statement = await self._for_session(statement, session)
             if statement.operation_class is not OperationClass.SESSION:
                 await self.sessions.close(session_id, user)
@@ -273,9 +283,9 @@ class RingService:
         """See Service."""
         await self.sessions.close(session_id, user)
 
-    def classify(self, statement: str, user: str) -> Statement:
+    def only_reads(self, request: Request) -> bool | None:
         """See Service."""
-        return self._classify(statement, self._defaults, user, None)
+        return self._only_reads.get((request.user, request.id))
 
     # -- queries and sessions --------------------------------------------------------------
 
@@ -404,7 +414,7 @@ class RingService:
             raise _refused(error) from error
         if pinned.sql != statement.sql:
             override = statement.operation_class
-            statement = self._classify(pinned.sql, settings, request.user, override)
+            statement = await self._classify(pinned.sql, settings, request.user, override)
         rests_on = _rests_on(statement, verdict)
         return Operation(
             id=request.id,
@@ -448,7 +458,7 @@ class RingService:
             catalog=settings.catalog,
             schema=settings.schema,
         )
-        pinned = pin(statement, moment)
+        pinned = await self._pin(statement, moment)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
         verdict = await self._analysis.verdict(statement, pinned, settings, session)
@@ -484,14 +494,15 @@ class RingService:
         asked = request.write_concern or self._assurance.default
         return asked.at_least(statement.write_concern if statement is not None else None)
 
-    def _concern_again(self, request: Request | RowsRequest, known: Attempt) -> WriteConcern:
+    async def _concern_again(self, request: Request | RowsRequest, known: Attempt) -> WriteConcern:
         """Return the same for one that the log has already, whatever may be said of it by now."""
         op, statement = known.operation, None
         with suppress(RequestError):
             if isinstance(op.write, RowsWrite):
                 statement = self._insert_into(op.write.table, op.settings, op.user)
             else:
-                statement = self._classify(op.write.sql, op.settings, op.user, op.operation_class)
+                text, override = op.write.sql, op.operation_class
+                statement = await self._classify(text, op.settings, op.user, override)
         return self._concern(request, statement)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
@@ -526,14 +537,20 @@ class RingService:
             schema=schema or ("default" if catalog else settings.schema),
         )
 
-    def _classify(
+    async def _classify(
         self, text: str, settings: Settings, user: str, override: OperationClass | None
     ) -> Statement:
         context = Context(settings.catalog, settings.schema, user)
+        values = (text, context, self._rules, override, self._core.limits.bounds)
         try:
-            return classify(text, context, self._rules, override, self._core.limits.bounds)
+            return await self._texts.run(user, len(text), classify, *values)
         except RefusedError as error:
             raise _refused(error) from error
+
+    async def _pin(self, statement: Statement, moment: Moment) -> Pinned:
+        # An INSERT of literals is not looked at, however long.
+        size = len(statement.sql) if statement.insert is None else 0
+        return await self._texts.run(moment.user, size, pin, statement, moment)
 
     def _insert_into(self, table: str, settings: Settings, user: str) -> Statement:
         """Classify rows for a table: the rules see them as the INSERT that they are."""
@@ -546,7 +563,11 @@ class RingService:
                 hint="write [catalog.][schema.]name, with backquotes where a part needs them",
             )
         name = ".".join(quote_name(part) for part in parts)
-        return self._classify(f"INSERT INTO {name} VALUES (1)", settings, user, None)
+        context = Context(settings.catalog, settings.schema, user)
+        try:
+            return classify(f"INSERT INTO {name} VALUES (1)", context, self._rules)
+        except RefusedError as error:
+            raise _refused(error) from error
 
     def _check_serving(self) -> None:
         if self._core.state not in SERVING:

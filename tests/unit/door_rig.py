@@ -14,7 +14,7 @@ import pyarrow as pa
 from aiohttp import web
 
 from dmq import Json
-from haproc.classify.model import Kind, OperationClass, Statement
+from haproc.classify.model import OperationClass
 from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
 from haproc.doors.apps import client_app, operator_app
 from haproc.doors.forwarded import Forwarded
@@ -167,11 +167,8 @@ class CannedService:
     async def close_session(self, session_id: str, user: str) -> None:
         self.sessions.pop(session_id, None)
 
-    def classify(self, statement: str, user: str) -> Statement:
-        canned = self.canned(statement)
-        kind = Kind.SELECT if canned.operation_class is OperationClass.QUERY else Kind.INSERT
-        nothing: frozenset[str] = frozenset()
-        return Statement(statement, kind, canned.operation_class, nothing, nothing, True, "canned")
+    def only_reads(self, request: Request) -> bool | None:
+        return self.canned(request.statement).operation_class is OperationClass.QUERY
 
 
 CLUSTER: dict[str, Json] = {

@@ -94,3 +94,11 @@ def test_classify_of_bound_parameters_counts_what_they_became() -> None:
 
 def test_classify_of_what_sqlglot_stumbles_on_does_not_fail() -> None:
     assert classified("SELECT map('a', 'b', 'c')").kind is Kind.SELECT
+
+
+def test_classify_of_long_text_refuses_it_whatever_it_holds() -> None:
+    for sql in ("SELECT 1 /* xxx */", "INSERT INTO t VALUES ('xxx')"):
+        assert classified(sql, Bounds(chars_max=len(sql)))
+        error = refused(sql, Bounds(chars_max=len(sql) - 1))
+        assert error.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
+        assert "limits.statement_bytes_max" in error.message

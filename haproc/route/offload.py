@@ -1,0 +1,242 @@
+"""Work on long texts, done in a process of its own, so that the event loop goes on meanwhile.
+
+Classifying and pinning are plain code: what goes in and what comes out are values. What is short is
+done at once; what is long waits for a worker process (`haproc.route.offload_worker`), users taking
+turns, each with a share of the places to wait. A worker ends with its HAProc, however that ends,
+because its input is closed then. One that died is replaced, and the text that it was at is tried
+once more; a text that kills two, or takes too long, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from haproc.config.shares import Denied, Shares
+from haproc.failure import FailureKind, RequestError
+from haproc.route import messages
+
+SHORT_MAX: Final = 4096
+"""Characters or bytes up to which work is done on the loop. Measured: classifying and pinning take
+up to 5 µs a character, handing over to a worker about 1 ms."""
+WAITING_MAX: Final = 128
+"""Texts that wait for a worker; chosen, not measured."""
+WORK_MAX_S: Final = 30.0
+"""What one text may take: the largest take a few seconds. Chosen, not measured."""
+ATTEMPTS: Final = 2
+
+T = TypeVar("T")
+
+
+class Texts(Protocol):
+    """Where work on texts is done."""
+
+    async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
+        """Return ``work(*values)``, or raise what it raises; ``size`` is the text's length.
+
+        Raises RequestError, too, when there is no place or the work does not end.
+        """
+        ...
+
+
+class Inline:
+    """Does all work at once."""
+
+    async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
+        """See Texts."""
+        return work(*values)
+
+
+class WorkerDiedError(Exception):
+    """The worker process ended before it answered."""
+
+
+class Worker:
+    """One worker process; `exchange` blocks, so it is called in a thread."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def exchange(self, asked: Any) -> Any:
+        """Send a value and return the answer; raises WorkerDiedError."""
+        try:
+            process = self._process or self._started()
+            assert process.stdin is not None and process.stdout is not None
+            sent = messages.write(process.stdin, asked)
+            return messages.read(process.stdout, sent)[0]
+        except (OSError, EOFError, ValueError) as error:  # ValueError: its pipes were closed
+            self.kill()
+            raise WorkerDiedError(str(error)) from error
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "haproc.route.offload_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        return self._process
+
+    def kill(self) -> None:
+        """End the process; harmless if there is none. The next `exchange` starts another."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    work: Callable[..., Any]
+    values: tuple[Any, ...]
+    done: asyncio.Future[Any] = field(default_factory=lambda: asyncio.Future())
+
+
+class Offload:
+    """Implements Texts with worker processes; nothing is started before it is needed."""
+
+    def __init__(
+        self,
+        *,
+        workers: int = 1,
+        shares: Shares | None = None,
+        short_max: int = SHORT_MAX,
+        work_max_s: float = WORK_MAX_S,
+    ) -> None:
+        self._idle = [Worker() for _ in range(workers)]
+        self._all = list(self._idle)
+        self._threads = ThreadPoolExecutor(workers, "texts")
+        self._short_max = short_max
+        self._work_max_s = work_max_s
+        self._shares = shares or Shares(WAITING_MAX)
+        self._queues: OrderedDict[str, deque[_Task]] = OrderedDict()
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
+        """See Texts."""
+        if size <= self._short_max:
+            return work(*values)
+        if self._closed:
+            raise _stopping()
+        denied = self._shares.take(user)
+        if denied is not None:
+            raise _busy(self._shares, denied)
+        try:
+            task = _Task(work, values)
+            self._queues.setdefault(user, deque()).append(task)
+            self._next()
+            result: T = await task.done
+            return result
+        finally:
+            self._shares.give_back(user)
+
+    def _next(self) -> None:
+        """Give idle workers the next tasks, users taking turns."""
+        while self._idle and self._queues and not self._closed:
+            user, queue = self._queues.popitem(last=False)
+            task = queue.popleft()
+            if queue:
+                self._queues[user] = queue
+            if task.done.done():
+                continue  # nobody waits for it any more
+            running = asyncio.create_task(self._do(self._idle.pop(), task))
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+
+    async def _do(self, worker: Worker, task: _Task) -> None:
+        try:
+            result = await self._answer(worker, task)
+            if not task.done.done():
+                task.done.set_result(result)
+        except Exception as error:
+            if not task.done.done():
+                task.done.set_exception(error)
+        finally:
+            self._idle.append(worker)
+            self._next()
+
+    async def _answer(self, worker: Worker, task: _Task) -> Any:
+        loop = asyncio.get_running_loop()
+        for _ in range(ATTEMPTS):
+            answer = loop.run_in_executor(self._threads, _ask, worker, task.work, task.values)
+            done, _ = await asyncio.wait({answer}, timeout=self._work_max_s)
+            if not done:
+                worker.kill()
+                await asyncio.wait({answer})
+                answer.exception()
+                raise _too_complex(f"took longer to read than {self._work_max_s:g} s")
+            try:
+                succeeded, value = answer.result()
+            except WorkerDiedError:
+                if self._closed:
+                    break
+                continue
+            if succeeded:
+                return value
+            raise value
+        if self._closed:
+            raise _stopping()
+        raise _too_complex("ended the process that read it, twice")
+
+    async def aclose(self) -> None:
+        """End the workers; who still waits is told to go elsewhere."""
+        self._closed = True
+        for queue in self._queues.values():
+            for task in queue:
+                if not task.done.done():
+                    task.done.set_exception(_stopping())
+        self._queues.clear()
+        for worker in self._all:
+            worker.kill()
+        if self._running:
+            await asyncio.wait(self._running)
+        for worker in self._all:  # one that was just being started
+            worker.kill()
+        self._threads.shutdown(wait=False)
+
+
+def _ask(worker: Worker, work: Callable[..., Any], values: tuple[Any, ...]) -> tuple[bool, Any]:
+    answer: tuple[bool, Any] = worker.exchange((work, values))
+    return answer
+
+
+def _too_complex(what: str) -> RequestError:
+    return RequestError(
+        FailureKind.REFUSED,
+        f"the statement {what}",
+        error_class="HAPROC_STATEMENT_TOO_COMPLEX",
+        hint="send it in parts, or its values as rows",
+    )
+
+
+def _busy(shares: Shares, denied: Denied) -> RequestError:
+    number = shares.user_max if denied is Denied.SHARE_TAKEN else shares.total_max
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"{number} long statements wait to be read, {denied.value}",
+        error_class="HAPROC_BUSY",
+        hint="try the next HAProc, or again a little later, with the same request id",
+    )
+
+
+def _stopping() -> RequestError:
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        "this HAProc is stopping",
+        error_class="HAPROC_STOPPING",
+        hint="try the next HAProc with the same request id",
+    )

@@ -1,0 +1,41 @@
+"""The process that works on long texts for a HAProc: ``python -m haproc.route.offload_worker``.
+
+Messages come on its standard input and answers leave on its standard output; it ends when its input
+does. It opens nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from haproc.pin import determinism, parameters  # what most messages need
+from haproc.route import messages
+
+__all__ = ["determinism", "main", "parameters"]
+
+
+def main() -> None:
+    """Answer messages until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the HAProc ends it
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints does not get between the answers
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            (work, values), sent = messages.read(sys.stdin.buffer)
+            messages.write(answers, _answer(work, values), sent)
+
+
+def _answer(work: Callable[..., Any], values: tuple[Any, ...]) -> tuple[bool, Any]:
+    try:
+        return True, work(*values)
+    except Exception as error:
+        return False, error
+
+
+if __name__ == "__main__":
+    main()

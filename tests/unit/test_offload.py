@@ -1,0 +1,138 @@
+"""Long texts are worked on in another process; short ones at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import Kind, RefusedError
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.config.shares import Shares
+from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.route.offload import Inline, Offload
+
+DEADLINE_S = 30.0
+LONG = 1 << 20
+
+
+@pytest.fixture
+async def offload() -> AsyncIterator[Offload]:
+    made = Offload(shares=Shares(3, 2), work_max_s=DEADLINE_S)
+    yield made
+    await made.aclose()
+
+
+def pid(_: int = 0) -> int:
+    return os.getpid()
+
+
+def end(marker: str) -> int:
+    """End the process; but only once, if ``marker`` is the path of a file to be."""
+    if not marker or not Path(marker).exists():
+        if marker:
+            Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()
+
+
+def refuse() -> None:
+    raise RefusedError("HAPROC_SYNTAX", "no", "yes")
+
+
+def fail() -> None:
+    raise RequestError(
+        FailureKind.REFUSED, "no", error_class="X", hint="h", outcome=Outcome.REJECTED, offset=7
+    )
+
+
+async def test_run_of_short_text_stays_in_the_process(offload: Offload) -> None:
+    assert await offload.run("ann", 10, pid) == os.getpid()
+    assert await Inline().run("ann", LONG, pid) == os.getpid()
+
+
+async def test_run_of_long_text_gives_the_same_elsewhere(offload: Offload) -> None:
+    values = ("INSERT INTO t VALUES (1, 'é')", Context(), Rules.builtin())
+    statement = await offload.run("ann", LONG, classify, *values)
+    assert statement == classify(*values) and statement.kind is Kind.INSERT
+    assert await offload.run("ann", LONG, pid) != os.getpid()
+
+
+async def test_run_of_refused_text_raises_the_same(offload: Offload) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await offload.run("ann", LONG, refuse)
+    assert (refused.value.error_class, refused.value.hint) == ("HAPROC_SYNTAX", "yes")
+    with pytest.raises(RequestError) as failed:
+        await offload.run("ann", LONG, fail)
+    error = failed.value
+    assert (error.kind, error.hint, error.offset) == (FailureKind.REFUSED, "h", 7)
+    assert (error.outcome, str(error)) == (Outcome.REJECTED, "no")
+
+
+async def test_run_while_worker_dies_is_tried_once_more(offload: Offload, tmp_path: object) -> None:
+    first = await offload.run("ann", LONG, pid)
+    second = await offload.run("ann", LONG, end, f"{tmp_path}/once")
+    assert second not in (first, os.getpid())
+
+
+async def test_run_of_text_that_kills_workers_is_refused(offload: Offload) -> None:
+    with pytest.raises(RequestError) as caught:
+        await offload.run("ann", LONG, end, "")
+    assert caught.value.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
+    assert caught.value.kind is FailureKind.REFUSED
+    assert await offload.run("ann", LONG, pid) != os.getpid()
+
+
+async def test_run_of_text_that_takes_too_long_is_refused() -> None:
+    offload = Offload(work_max_s=0.2)
+    with pytest.raises(RequestError) as caught:
+        await offload.run("ann", LONG, time.sleep, 60)
+    assert caught.value.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
+    await offload.aclose()
+
+
+async def test_run_beyond_the_places_is_refused_at_once(offload: Offload) -> None:
+    waiting = [asyncio.ensure_future(offload.run("ann", LONG, time.sleep, 0.5)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(RequestError, match="one user alone"):
+        await offload.run("ann", LONG, pid)
+    waiting.append(asyncio.ensure_future(offload.run("bob", LONG, time.sleep, 0.0)))
+    await asyncio.sleep(0)
+    with pytest.raises(RequestError, match="all together") as caught:
+        await offload.run("eve", LONG, pid)
+    assert caught.value.error_class == "HAPROC_BUSY"
+    await asyncio.gather(*waiting)
+    assert await offload.run("ann", LONG, pid) != os.getpid()
+
+
+async def test_run_of_several_users_lets_them_take_turns() -> None:
+    offload = Offload(short_max=0)
+    order: list[str] = []
+
+    async def ask(user: str) -> None:
+        await offload.run(user, 1, pid)
+        order.append(user)
+
+    await asyncio.gather(*(ask(user) for user in ("ann", "ann", "ann", "ann", "bob")))
+    assert order.index("bob") < 3
+    await offload.aclose()
+
+
+async def test_aclose_ends_what_waits_and_the_workers() -> None:
+    offload = Offload()
+    worker = await offload.run("ann", LONG, pid)
+    waiting = [asyncio.ensure_future(offload.run("ann", LONG, time.sleep, 60)) for _ in range(2)]
+    await asyncio.sleep(0)
+    await offload.aclose()
+    for task in waiting:
+        with pytest.raises(RequestError):
+            await asyncio.wait_for(task, DEADLINE_S)
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
