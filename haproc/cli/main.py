@@ -65,25 +65,31 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     show = actions.add_parser("show", help="show one operation, and what could be done about it")
     retry = actions.add_parser("retry", help="try an operation that fails now")
     skip = actions.add_parser("skip", help="pass over an operation that cannot be applied")
+    reject = actions.add_parser("reject", help="have the ring give up what no cluster can apply")
     verify = commands.add_parser("verify", help="compare what the tables of all clusters hold")
     for command, ask in (
         (listing, queue.list_queue),
         (show, queue.show),
         (retry, queue.retry),
         (skip, queue.skip),
+        (reject, queue.reject),
         (verify, queue.verify),
     ):
         where = command.add_mutually_exclusive_group(required=True)
         where.add_argument("--config", type=Path, help="the ring's YAML file")
         where.add_argument("--folder", type=Path, help="where a local ring lives")
-        command.add_argument("--cluster", required=command is not verify, help="its name")
+        command.add_argument("--cluster", required=command not in (verify, reject), help="its name")
         command.set_defaults(run=queue.run, ask=ask)
     listing.add_argument("--start", type=int, default=0, help="begin at this offset")
     listing.add_argument("--limit", type=int, default=50, help="how many (50)")
-    for command in (show, retry, skip):
+    for command in (show, retry, skip, reject):
         command.add_argument("--offset", type=int, required=True)
     skip.add_argument("--reason", default="", help="kept in the log")
     skip.add_argument("--yes", action="store_true", help="do not ask")
+    reject.add_argument("--yes", action="store_true", help="do not ask")
+    reject.add_argument(
+        "--without", default="", help="members that are away and did not apply it, by commas"
+    )
     verify.add_argument("--wait-s", type=float, default=600.0, help="at most (600)")
     for command in (listing, show, verify):
         _json(command)

@@ -26,6 +26,10 @@ from haproc.replicate.verification import Finding
 _ANSWER_S: Final = 30.0
 _POLL_S: Final = 0.5
 _TABLES_MAX: Final = 3
+_SAID: Final = {
+    "unable": "says that it has not applied it, and does not run it any more",
+    "tried": "has not come to say so yet",
+}
 
 
 class AskError(Exception):
@@ -157,7 +161,7 @@ def _print_operation(shown: Mapping[str, Any]) -> None:
             print(f"{name + ':':<18} {value}")
     if sql is not None:
         print(f"sql:\n{sql}")
-    for name in ("retry", "skip"):
+    for name in ("retry", "skip", "reject"):
         print(f"\n{name}: {shown[name]['text']}")
 
 
@@ -188,6 +192,39 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
     reason = f": {done['reason']}" if done["reason"] else ""
     print(f"offset {done['offset']} {what}; {done['cluster']} is {done['state']}{reason}")
     return 0
+
+
+async def reject(asker: Asker, options: argparse.Namespace) -> int:
+    """Have every cluster say that it cannot apply an operation, so that the ring gives it up."""
+    config: Config = options.ring
+    away = [name for name in options.without.split(",") if name]
+    names = [each.name for each in config.clusters if each.name not in away]
+    if not options.yes:
+        _print_operation(await asker.ask(names[0], "GET", f"/ha/v1/queue/{options.offset}"))
+        if not sys.stdin.isatty():
+            output.error("nothing was given up: give --yes")
+            return output.USAGE
+        question = f"\nHave the ring give up offset {options.offset}? [y/N] "
+        if (await asyncio.to_thread(input, question)).lower() != "y":
+            output.error("nothing was given up")
+            return output.FAILED
+    path, missing = f"/ha/v1/queue/{options.offset}/reject", sorted(names)
+    for name in names:
+        try:
+            done = await asker.ask(name, "POST", path, {"cluster": name, "without": ",".join(away)})
+        except AskError as error:
+            output.error(str(error))
+            continue
+        if done["status"] == "rejected":
+            print(f"offset {options.offset} is given up by the ring: no cluster applies it")
+            return 0
+        missing = done["missing"]
+        print(f"{name}: {_SAID.get(done['status'], done['status'])}")
+    output.error(
+        f"offset {options.offset} is not given up: {', '.join(missing)} may have applied it, or "
+        "may yet. Ask again once they are back; name those that are away and did not: --without"
+    )
+    return output.FAILED
 
 
 # -- verification ----------------------------------------------------------------------------

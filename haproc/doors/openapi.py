@@ -223,6 +223,15 @@ OPERATIONS: Final = (
     ),
     Operation(
         "post",
+        "/ha/v1/queue/{offset}/reject",
+        "Have this cluster say that it cannot apply an operation; the last one gives it up for all",
+        "Rejected",
+        (*_BODY_ERRORS, "404", "409"),
+        "RejectRequest",
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
         "/ha/v1/verify",
         "Have all clusters say what their tables hold at this place in the order",
         "VerifyMarker",

@@ -360,6 +360,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         outcome={"type": ["object", "null"]},
         retry=_ADVICE,
         skip=_ADVICE,
+        reject=_ADVICE,
+        unable=described(listed(TEXT), "Who has said that it cannot apply it."),
         **_POSITION,
     ),
     "RetryRequest": record("*", cluster=described(TEXT, "Whose HAProc this is.")),
@@ -377,6 +379,18 @@ SCHEMAS: Final[dict[str, Schema]] = {
         status=described(TEXT, "skipped; applied: it was committed after all; recorded: not yet."),
         state=TEXT,
         reason=TEXT,
+    ),
+    "RejectRequest": record(
+        "*",
+        cluster=described(TEXT, "Whose HAProc this is."),
+        without=described(TEXT, "Members that are away and certainly did not apply it, by commas."),
+    ),
+    "Rejected": record(
+        "*",
+        cluster=TEXT,
+        offset=COUNT,
+        status=described(TEXT, "rejected by the ring; unable: said so here; tried: not yet."),
+        missing=described(listed(TEXT), "Members that may have applied it, or may yet."),
     ),
     "VerifyMarker": record("*", marker=COUNT),
     "Verification": record(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -37,6 +37,12 @@ class OperatorService(Protocol):
         """Have this cluster pass over an operation."""
         ...
 
+    async def reject(
+        self, cluster: str, offset: int, without: Collection[str]
+    ) -> Mapping[str, Json]:
+        """Say that this cluster cannot apply an operation; the last one gives it up for all."""
+        ...
+
     async def verify(self) -> Mapping[str, Json]:
         """Have all clusters say what they hold."""
         ...
@@ -60,6 +66,7 @@ class QueueDoor:
             web.get("/ha/v1/queue/{offset}", self.show, allow_head=False),
             web.post("/ha/v1/queue/{offset}/retry", self.retry),
             web.post("/ha/v1/queue/{offset}/skip", self.skip),
+            web.post("/ha/v1/queue/{offset}/reject", self.reject),
             web.post("/ha/v1/verify", self.verify),
             web.get("/ha/v1/verify/{offset}", self.verification, allow_head=False),
         ]
@@ -90,6 +97,14 @@ class QueueDoor:
         self._credentials.user_of(request.headers)
         body = await _body(request, ("cluster", "reason"))
         done = await self._service.skip(body["cluster"], _offset(request), body["reason"])
+        return json_response(dict(done))
+
+    async def reject(self, request: web.Request) -> web.Response:
+        """Give up what no cluster can apply."""
+        self._credentials.user_of(request.headers)
+        body = await _body(request, ("cluster", "without"))
+        without = [name for name in body["without"].split(",") if name]
+        done = await self._service.reject(body["cluster"], _offset(request), without)
         return json_response(dict(done))
 
     async def verify(self, request: web.Request) -> web.Response:

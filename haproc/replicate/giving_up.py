@@ -181,9 +181,9 @@ class GivingUp:
         """
         if not sure or not self._due(trouble):
             return
-        if trouble.reject or not await self._applied_elsewhere(offset):
-            trouble.reject = False
+        if trouble.reject or not await self.applied_by(offset):
             await self.say(offset, op, trouble.error)
+            trouble.reject = False
 
     def _due(self, trouble: Trouble) -> bool:
         timeouts = self._core.timeouts
@@ -195,8 +195,8 @@ class GivingUp:
         """Whether what runs as one statement is to be taken apart: one of its parts is at fault."""
         return trouble.apart or (len(trouble.offsets) > 1 and self._due(trouble))
 
-    async def _applied_elsewhere(self, offset: int) -> bool:
-        """Whether a peer says that it has an outcome: then the ring won't give it up anyway."""
+    async def applied_by(self, offset: int) -> str:
+        """Return a peer that says that it has an outcome: then the ring won't give it up anyway."""
         core = self._core
         for peer in core.identity.peers:
             if core.peers.given_up(peer):
@@ -206,8 +206,8 @@ class GivingUp:
             except PeerUnavailableError:
                 continue
             if answer.get("status") in (Status.APPLIED.value, Status.FAILED.value):
-                return True
-        return False
+                return peer
+        return ""
 
     async def say(self, offset: int, op: Operation, error: str) -> None:
         """Put it into the log that this cluster has not committed an operation, nor will."""

@@ -7,10 +7,11 @@ see it, and this one carries it out when it reads it: at once, or after a restar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.checks import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.core import Core
+from haproc.replicate.giving_up import GivingUp
 from haproc.replicate.operation import Operation, from_record, to_record
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import MARKER, Unfinished
@@ -30,6 +32,7 @@ from haproc.replicate.standing import (
     Position,
     Standing,
     blockers,
+    reject_advice,
     retry_advice,
     skip_advice,
 )
@@ -48,9 +51,10 @@ NOT_NOW: Final = "HAPROC_NOT_NOW"
 class Operators:
     """See the module. Methods raise RequestError."""
 
-    def __init__(self, core: Core, verifier: Verifier) -> None:
+    def __init__(self, core: Core, verifier: Verifier, giving_up: GivingUp) -> None:
         self._core = core
         self._verifier = verifier
+        self._giving_up = giving_up
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -119,6 +123,7 @@ class Operators:
         standing, known = self._standing_at(offset), core.board.at(offset)
         outcome = known.outcome if known is not None else None
         retry, skip = retry_advice(standing), skip_advice(standing)
+        reject = reject_advice(standing)
         return {
             "cluster": core.me,
             "offset": offset,
@@ -127,6 +132,8 @@ class Operators:
             "outcome": describe(outcome) if outcome is not None else None,
             "retry": {"allowed": retry.allowed, "text": retry.text},
             "skip": {"allowed": skip.allowed, "text": skip.text},
+            "reject": {"allowed": reject.allowed, "text": reject.text},
+            "unable": [*sorted(core.words.standing(offset))],
         }
 
     async def _operation(self, offset: int) -> Operation:
@@ -189,6 +196,56 @@ class Operators:
             "state": core.state.value,
             "reason": core.reason,
         }
+
+    async def reject(
+        self, cluster: str, offset: int, without: Collection[str]
+    ) -> Mapping[str, Json]:
+        """Say now that this cluster cannot apply an operation; the last one gives it up for all.
+
+        ``without``: members that are away, and that the operator vouches for.
+        """
+        core, giving_up = self._core, self._giving_up
+        self._check(cluster)
+        op = await self._operation(offset)
+        if not giving_up.given_up(offset):
+            _allowed(reject_advice(self._standing_at(offset)), offset)
+            absent = self._vouched(without)
+            if who := await giving_up.applied_by(offset):
+                _refuse(NOT_NOW, f"offset {offset} has an outcome on cluster {who}: mend this one")
+            await self._have_it_said(offset)
+            missing = await giving_up.decide(offset, op, absent)
+        else:
+            missing = frozenset()
+        said = giving_up.stands(offset)
+        return {
+            "cluster": core.me,
+            "offset": offset,
+            "status": "rejected" if giving_up.given_up(offset) else "unable" if said else "tried",
+            "missing": [*sorted(missing)],
+        }
+
+    def _vouched(self, without: Collection[str]) -> dict[str, int]:
+        """Return the newest claims of members that are away."""
+        core = self._core
+        for name in without:
+            if name not in core.identity.peers:
+                _refuse(NOT_NOW, f"cluster {core.me} has no peer {name}")
+            if not core.peers.given_up(name):
+                _refuse(NOT_NOW, f"cluster {name} is heard: it can say itself what it has applied")
+        claims = dict(core.claims.before(core.heard_to))
+        return {name: claims.get(name, -1) for name in without}
+
+    async def _have_it_said(self, offset: int) -> None:
+        """Have a failing operation looked for in the tables at once, and its word said."""
+        core = self._core
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SKIP_WAIT_S):
+                while core.schedule.expects(offset) and not self._giving_up.stands(offset):
+                    if (trouble := core.troubles.of(offset)) and not trouble.reject:
+                        trouble.reject = True
+                        trouble.poked.set()
+                    core.moved.clear()
+                    await core.moved.wait()
 
     async def verify(self) -> Mapping[str, Json]:
         """Put a marker into the log, at which every cluster notes what it holds."""

@@ -78,9 +78,9 @@ class Replica:
         self._synchronous = Synchronous(core)
         self.computing = Computing(core)
         self._verifier = Verifier(core)
-        self.operators = Operators(core, self._verifier)
-        self.admission = Admission(core)
         self._giving_up = GivingUp(core)
+        self.operators = Operators(core, self._verifier, self._giving_up)
+        self.admission = Admission(core)
         self._reader = Reader(
             core,
             self._comparison.reported,

@@ -114,6 +114,21 @@ def skip_advice(standing: Standing) -> Advice:
     )
 
 
+def reject_advice(standing: Standing) -> Advice:
+    """Say what a rejection by the whole ring would do."""
+    if standing.position in _PATIENCE:
+        return Advice(False, f"it cannot be given up: {_PATIENCE[standing.position]}")
+    if standing.position is Position.ODD:
+        return Advice(False, "it cannot be given up: it has an outcome here")
+    if standing.together is not None:
+        return Advice(False, "it runs as one statement with others: retry takes them apart first")
+    return Advice(
+        True,
+        "this cluster says in the log that it has not committed it, unless an attempt turns out to "
+        "have been. Once every member has, it is rejected everywhere and nobody is DIVERGED",
+    )
+
+
 def blockers(queue: Iterable[Unfinished]) -> Iterable[tuple[Unfinished, int | None]]:
     """Yield each operation of a queue with the first one before it that it has to wait for."""
     head: int | None = None

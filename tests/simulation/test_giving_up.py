@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
 from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
-from tests.simulation.ring import TIMEOUTS, Node
+from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node
 from tests.simulation.scenario import insert
 from tests.simulation.spark import SimEngine
 from tests.simulation.test_poison import POISON, rows, update
@@ -228,6 +229,96 @@ def test_statement_that_kills_every_spark_is_given_up() -> None:
         await stage.until(lambda: bool(kinds(stage, Abandon)), 4 * LONG_S)
         await stage.settle()
         assert rows(stage, "c") == ["one"]
+
+    story(tell)
+
+
+# -- on demand -----------------------------------------------------------------------------------
+
+
+async def patient(stage: Stage) -> int:
+    """All fail, and nobody would give up by itself for a long time."""
+    await begin(stage, *"abc")
+    for name in "abc":
+        replica = stage.node(name).replica
+        assert replica is not None
+        replica.core.timeouts = replace(TIMEOUTS, give_up_after_s=3600)
+    return await sent(stage)
+
+
+async def reject(stage: Stage, name: str, offset: int, *without: str) -> tuple[str, list[str]]:
+    told = await stage.operators(name).reject(name, offset, without)
+    missing = told["missing"]
+    assert isinstance(missing, list)
+    return str(told["status"]), [str(each) for each in missing]
+
+
+def test_operator_has_every_cluster_say_it_and_the_last_one_gives_it_up() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await patient(stage)
+        assert await reject(stage, "a", offset) == ("unable", ["b", "c"])
+        shown = await stage.operators("b").show(offset)
+        assert shown["unable"] == ["a"]
+        assert await reject(stage, "b", offset) == ("unable", ["c"])
+        assert await reject(stage, "c", offset) == ("rejected", [])
+        assert await reject(stage, "a", offset) == ("rejected", [])
+        await given_up(stage, "b")
+        await stage.settle()
+
+    story(tell)
+
+
+def test_operator_cannot_give_up_what_was_applied_or_is_not_failing() -> None:
+    async def tell(stage: Stage) -> None:
+        await begin(stage, *"bc")
+        at = stage.ring.store.end
+        assert (await stage.submit("a", update("poison"))).status is Status.APPLIED
+        await stage.until(lambda: stage.state("c") is State.STUCK)
+        with pytest.raises(RequestError, match="has an outcome on cluster a"):
+            await reject(stage, "c", at)
+        with pytest.raises(RequestError, match="it is done here"):
+            await reject(stage, "a", at)
+        with pytest.raises(RequestError, match="it can say itself"):
+            await reject(stage, "c", at, "b")
+        assert kinds(stage, Unable) == []
+
+    story(tell)
+
+
+def test_operator_vouches_for_one_that_is_away_and_passes_over_it_when_it_is_back() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await patient(stage)
+        stage.node("c").kill()
+        await asyncio.sleep(2 * MEMBERSHIP.window_s)
+        assert await reject(stage, "a", offset, "c") == ("unable", ["b"])
+        assert await reject(stage, "b", offset, "c") == ("rejected", [])
+        stage.node("c").spark.poison = set()
+        await stage.settle()
+        assert rows(stage, "c") == ["one"]
+        stage.node("c").kill()
+        await stage.settle()  # and it still knows
+
+    story(tell)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_one_that_is_away_and_had_applied_it_after_all_says_so(stored: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        await begin(stage, *"bc")
+        offset = stage.ring.store.end
+        assert (await stage.submit("a", update("poison"))).status is Status.APPLIED
+        await asyncio.sleep(1 if stored else 0)
+        stage.node("a").kill()
+        await asyncio.sleep(2 * MEMBERSHIP.window_s)
+        assert await reject(stage, "b", offset, "a") == ("unable", ["c"])
+        assert await reject(stage, "c", offset, "a") == ("rejected", [])
+        stage.node("a").start()
+        await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 120)
+        assert "the ring has given it up" in stage.reason("a")
+        stage.node("a").spark.mend("UPDATE t SET x = 'one'")
+        await stage.until(lambda: stage.alive_state("b") is State.READY)
+        await stage.verify("b")
+        await stage.settle()
 
     story(tell)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -255,7 +255,8 @@ class CannedOperators:
     async def show(self, offset: int) -> Mapping[str, Json]:
         self._raise()
         told: dict[str, Json] = {"cluster": "a", "offset": offset, "operation": {"sql": "UPDATE"}}
-        return {**told, **POSITION, "outcome": None, "retry": ADVICE, "skip": ADVICE}
+        advice: dict[str, Json] = {"retry": ADVICE, "skip": ADVICE, "reject": ADVICE}
+        return {**told, **POSITION, "outcome": None, **advice, "unable": ["b"]}
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
         self._raise()
@@ -267,6 +268,16 @@ class CannedOperators:
         self.done.append(("skip", cluster, offset, reason))
         told: dict[str, Json] = {"cluster": cluster, "offset": offset, "recorded_at": 9}
         return {**told, "status": "skipped", "state": "DIVERGED", "reason": "verify"}
+
+    async def reject(
+        self, cluster: str, offset: int, without: Collection[str]
+    ) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("reject", cluster, offset, *without))
+        given_up = "c" in without
+        told: dict[str, Json] = {"cluster": cluster, "offset": offset}
+        missing: list[Json] = [] if given_up else ["c"]
+        return {**told, "status": "rejected" if given_up else "unable", "missing": missing}
 
     async def verify(self) -> Mapping[str, Json]:
         return {"marker": 10}

@@ -29,6 +29,12 @@ CASES: list[tuple[str, str, str, Any]] = [
         "/ha/v1/queue/7/skip",
         {"cluster": "a", "reason": "broken"},
     ),
+    (
+        "post",
+        "/ha/v1/queue/{offset}/reject",
+        "/ha/v1/queue/7/reject",
+        {"cluster": "a", "without": "b,c"},
+    ),
     ("post", "/ha/v1/verify", "/ha/v1/verify", None),
     ("get", "/ha/v1/verify/{offset}", "/ha/v1/verify/10", None),
 ]
@@ -62,7 +68,7 @@ async def test_queue_doors_refusals_have_a_status_of_their_own(
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
         rig.operators.error = refused(error_class, "it runs")
-        cases = CASES[2:4] if status == 409 else CASES[1:4]
+        cases = CASES[2:5] if status == 409 else CASES[1:5]
         for method, path, asked, body in cases:
             got, answer = await ask(rig, method, asked, body)
             check(method, path, got, answer)
@@ -86,6 +92,8 @@ async def test_queue_doors_refusals_have_a_status_of_their_own(
         ("post", "/ha/v1/queue/7/skip", {"cluster": "a"}),
         ("post", "/ha/v1/queue/7/skip", {"cluster": "a", "reason": 1}),
         ("post", "/ha/v1/queue/7/skip", {"cluster": "a", "reason": "", "yes": True}),
+        ("post", "/ha/v1/queue/7/reject", {"cluster": "a"}),
+        ("post", "/ha/v1/queue/7/reject", {"cluster": "a", "without": ["b"]}),
         ("get", "/ha/v1/verify/x", None),
     ],
 )
@@ -147,6 +155,23 @@ async def test_queue_commands_show_and_do(
         assert capsys.readouterr().out.splitlines()[-2:] == ["t      equal", "all    equal"]
 
 
+async def test_queue_reject_asks_every_cluster_and_says_who_is_missing(
+    tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with door(tmp_path, operator=True) as rig:
+        reject = ("queue", "reject", "--offset", "7")
+        assert await command(rig, *reject) == 2
+        assert "give --yes" in capsys.readouterr().err
+        assert rig.operators.done == []
+        assert await command(rig, *reject, "--yes") == 1
+        said = capsys.readouterr()
+        assert "a: says that it has not applied it" in said.out
+        assert "not given up: c may have applied it" in said.err
+        assert await command(rig, *reject, "--yes", "--without", "b,c") == 0
+        assert "offset 7 is given up by the ring" in capsys.readouterr().out
+        assert rig.operators.done == [("reject", "a", 7), ("reject", "a", 7, "b", "c")]
+
+
 async def test_queue_skip_without_a_yes_does_nothing(
     tmp_path: Path,
     command: Callable[..., Awaitable[int]],
@@ -174,7 +199,7 @@ async def test_queue_commands_say_what_is_wrong(
         assert await command(rig, "queue", "retry", *ONE, "--offset", "7") == 1
         assert "a: it runs (wait)" in capsys.readouterr().err
         assert await command(rig, "queue", "list", *ONE, secret="another-secret") == 1
-        assert "valid credentials" in capsys.readouterr().err
+        assert "is not the ring's secret" in capsys.readouterr().err
     assert await command(rig, "queue", "list", *ONE) == 3
     assert "a at http://" in capsys.readouterr().err
     with pytest.raises(SystemExit) as caught:
