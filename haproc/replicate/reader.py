@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from dmq import Entry, TrimmedError
@@ -68,20 +69,21 @@ class Reader:
     async def rebuild(self, low: int) -> None:
         """Read what is applied already: its request ids and outcomes, and what it defined."""
         try:
-            await self._core.reaching(lambda: self._rebuild(low))
+            await self._rebuild(low)
         except TrimmedError:
             await self._core.unless_replaced()
             raise
 
     async def _rebuild(self, low: int) -> None:
         core = self._core
-        log_start = await core.log.start()
+        # No record is taken in twice: a later definition would overtake an earlier operation.
+        log_start = await core.reaching(core.log.start)
         start = max(log_start, low - records_needed(core.limits.window_records))
         begin = max(log_start, self._window.begins(low))
         core.definitions.known_from = start
         self._giving_up.begin(low, begin)
         while start < low:
-            entries = await core.log.read(start)
+            entries = await core.reaching(partial(core.log.read, start))
             for entry in entries:
                 if entry.offset < low:
                     self._remember(entry, begin)

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from dmq import LogUnavailableError
 from haproc.classify.model import Kind
 from haproc.engine.interface import Settings
 from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Status
+from haproc.replicate.outcomes import DONE_BEFORE, Status
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
 from haproc.route.attempts import ATTEMPTS_MAX, Attempts
@@ -321,6 +322,34 @@ def test_writes_that_define_what_the_others_rest_on_all_get_through() -> None:
         await asyncio.gather(*(client(name) for name in "abc"))
         await stage.settle()
         assert len(stage.node("a").spark.columns("t")) == 16
+
+    story(tell)
+
+
+def test_restart_while_the_log_fails_again_and_again_judges_each_record_once() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        answer = await service(stage, "b").execute(sql("w", COPY))
+        await stage.submit("c", rename("r1", "t", "u"))
+        await stage.settle()
+        stage.node("b").kill()
+        stage.node("b").start()
+        log, calls = stage.replica("b").core.log, 0
+        read = log.read
+
+        async def few(start: int, **_: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % 5 == 0:
+                raise LogUnavailableError("away")
+            return await read(start, records_max=2)
+
+        log.read = few  # type: ignore[method-assign]
+        await stage.settle()
+        offset = answer.report.offset
+        assert offset is not None
+        known = stage.replica("b").core.board.at(offset)
+        assert known is not None and known.outcome is DONE_BEFORE
 
     story(tell)
 
