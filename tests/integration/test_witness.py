@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -124,7 +125,7 @@ ROWS = {
     "CREATE TABLE n USING delta AS SELECT * FROM t VERSION AS OF 0": "VERSION AS OF",
 }
 REFUSED = {
-    "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2": "Union",
+    "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2": "several INSERTs",
     "MERGE INTO t USING v ON t.a = v.a WHEN MATCHED THEN DELETE": "view",
     "MERGE INTO t USING (SELECT a, sum(c) s FROM t GROUP BY a) x ON t.a = x.a "
     "WHEN MATCHED THEN UPDATE SET c = x.s": "floating point",
@@ -190,7 +191,10 @@ class Witness:
             "spark_catalog",
             self.settings.schema,
         )
-        statement = self.statement(sql)
+        try:
+            statement = self.statement(sql)
+        except RefusedError as error:
+            return Verdict(Treatment.REFUSE, (error.message,))
         pinned = pin(statement, moment)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             return Verdict(Treatment.REFUSE, pinned.reasons)
@@ -238,7 +242,9 @@ async def test_query_and_session_statement_are_confirmed(witness: Witness) -> No
         await witness.analysis.confirm_query(statement, spark)
     for sql in NO_QUERIES:
         with pytest.raises(RefusedError):
-            await witness.analysis.confirm_query(witness.statement(sql), spark)
+            # As if our own reading had taken it for a query that Spark has to confirm.
+            taken = replace(witness.statement(sql), confirm=True)
+            await witness.analysis.confirm_query(taken, spark)
     for sql in NO_SESSION_STATEMENTS:
         with pytest.raises(RefusedError):
             await witness.analysis.confirm_session_statement(witness.statement(sql), spark)

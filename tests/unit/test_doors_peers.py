@@ -55,7 +55,7 @@ async def test_peers_wrong_secret_is_unavailable(tmp_path: Path) -> None:
         door(tmp_path, operator=True) as rig,
         asking(config_with(tmp_path, rig.listener.port, "another-secret")) as peers,
     ):
-        with pytest.raises(PeerUnavailableError, match="answered 401: valid credentials"):
+        with pytest.raises(PeerUnavailableError, match="answered 401: the token sent is not"):
             await peers.status("b", 1.0)
 
 
