@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 SESSION_GONE: Final = "HAPROC_SESSION_GONE"
 SESSIONS_KEPT_MAX: Final = 1000
 """Clients' sessions that queries rest on which have not run yet, like ``limits.sessions_max``."""
+TOLD_MAX: Final = 1000
+"""Operations named to a peer that asks; of the others it may take over some for nothing."""
 
 
 class Computing:
@@ -80,6 +82,11 @@ class Computing:
         self._under_way.add(offset)
         self._core.spawn(self._run(offset, op))
         return True
+
+    @property
+    def told(self) -> list[int]:
+        """The operations whose rows this cluster is at, the first ones."""
+        return sorted(self._under_way)[:TOLD_MAX] if self._core.applying else []
 
     async def write(self, unit: Unit) -> SqlWrite | RowsWrite:
         """Return the statement to run for a unit, with its rows if they were computed."""

@@ -466,6 +466,7 @@ class Replica:
             "log_end": self.log_end,
             "lag": self.log_end - low,
             "applying": core.applying,
+            "computing": [*self.computing.told],
         }
 
     @property

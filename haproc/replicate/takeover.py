@@ -1,19 +1,22 @@
-"""Does what a silent cluster owes the others: a decision, or the rows of an operation.
+"""Does what another cluster owes the others: a decision, or the rows of an operation.
 
-Whoever waits for it, at that place in the order, may take over; that several do, or that the
-silent one wakes up, does no harm, because of what they put into the log the first counts.
+A decision is owed by the operation's origin, for as long as it goes on at all. Rows are owed by
+whoever is responsible for them; that it lags is reason enough to do it in its place, since a query
+changes nothing. Whoever waits, at that place in the order, may take over: that several do, or that
+the other one wakes up, does no harm, because of what they put into the log the first counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from haproc.membership.state import State
 from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
-from haproc.replicate.liveness import progressing
-from haproc.replicate.operation import Operation, Verdict
+from haproc.replicate.liveness import NONE, computing, progressing
+from haproc.replicate.operation import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +28,7 @@ class Takeover:
         self._core = core
         self._computing = computing
         self._silent_since: dict[tuple[str, int], float] = {}
-        """Since when who owes something on an operation is silent, by its name and the offset."""
+        """Since when who owes something on an operation does not do it, by its name and offset."""
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -35,31 +38,27 @@ class Takeover:
 
     async def _look(self) -> None:
         core = self._core
-        waited = [
-            (self._computing.responsible(offset, op), offset, op)
-            for offset, op in core.schedule.uncomputed()
-        ]
-        if (undecided := core.schedule.undecided()) is not None:
-            waited.append((undecided[1].origin, *undecided))
-        waited = [each for each in waited if each[0] != core.me]
         if core.state is State.STOPPED:
-            waited = []
-        names = dict.fromkeys(name for name, _, _ in waited)
-        alive = {name: await progressing(core, name) for name in names}
-        now = asyncio.get_running_loop().time()
+            return
         before, self._silent_since = self._silent_since, {}
-        for name, offset, op in waited:
-            if not alive[name]:
-                since = self._silent_since[name, offset] = before.get((name, offset), now)
-                if now - since >= core.timeouts.takeover_s:
-                    await self._act(name, offset, op)
+        if (undecided := core.schedule.undecided()) is not None:
+            offset, op = undecided
+            silent = not await progressing(core, op.origin)
+            if silent and self._too_long(before, op.origin, offset):
+                logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
+                await core.decide(offset, op.id, Verdict.COMMIT)
+        at_it: dict[str, frozenset[int]] = {core.me: NONE}
+        for offset, op in core.schedule.uncomputed():
+            name = self._computing.responsible(offset, op)
+            if name not in at_it:
+                at_it[name] = await computing(core, name)
+            if name == core.me or offset in at_it[name]:
+                continue
+            if self._too_long(before, name, offset) and self._computing.begin(offset, op):
+                logger.warning("offset %d: %s does not compute its rows: taken over", offset, name)
 
-    async def _act(self, name: str, offset: int, op: Operation) -> None:
-        core = self._core
-        undecided = core.schedule.undecided()
-        if undecided is not None and undecided[0] == offset:
-            logger.warning("offset %d: %s is silent, committing for it", offset, name)
-            await core.decide(offset, op.id, Verdict.COMMIT)
-            self._silent_since.pop((name, offset))
-        elif self._computing.begin(offset, op):
-            logger.warning("offset %d: %s is silent, computing its rows", offset, name)
+    def _too_long(self, before: Mapping[tuple[str, int], float], name: str, offset: int) -> bool:
+        """Note that a cluster was found not to do what it owes; whether it was for long now."""
+        now = asyncio.get_running_loop().time()
+        since = self._silent_since[name, offset] = before.get((name, offset), now)
+        return now - since >= self._core.timeouts.takeover_s
