@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from difflib import get_close_matches
 
 from haproc.classify import ddl, dml, settings
 from haproc.classify.model import Kind, RefusedError
@@ -28,13 +29,20 @@ def recognise(reader: Reader) -> Recognised:
     else:
         recogniser = RECOGNISERS.get(first)
     if recogniser is None:
-        return unknown(f"{reader.tokens[0].text[:40]} begins no statement that HAProc knows")
+        return _misspelt(reader.tokens[0].text)
     found = recogniser(reader)
     if found.kind in (Kind.SET, Kind.RESET):  # what they hold is text, not SQL
         return found
     hidden = dml.hidden_effect(reader.tokens, reader.closing)
     paths = found.paths | frozenset(paths_in(reader.tokens, reader.closing))
     return replace(unknown(hidden) if hidden else found, paths=paths)
+
+
+def _misspelt(text: str) -> Recognised:
+    """A statement that begins with no word that begins one."""
+    message = f"{text[:40]} begins no statement that HAProc knows"
+    near = get_close_matches(text[:40].upper(), RECOGNISERS, n=1)
+    return unknown(message, f"did you mean {near[0]}?") if near else unknown(message)
 
 
 def _show(reader: Reader) -> Recognised:

@@ -47,7 +47,7 @@ RESERVED_SETTINGS = (
     Reserved("spark.sql.legacy.identifierclause.*", _NAMING),
     Reserved("spark.sql.casesensitive", _NAMING),
     Reserved("spark.sql.catalog.*", _NAMING),
-    Reserved("spark.sql.defaultcatalog", _NAMING, "write USE CATALOG"),
+    Reserved("spark.sql.defaultcatalog", _NAMING, "write USE catalog.schema"),
     Reserved("spark.sql.path.*", _NAMING),
     Reserved("spark.sql.extensions", _READING),
     Reserved("spark.databricks.delta.write.txn*", _MARKING, "give the request an id"),

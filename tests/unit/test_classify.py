@@ -233,3 +233,22 @@ def test_explain_of_any_statement_is_a_query_of_all_its_tables(expected: Expecte
     assert (statement.kind, statement.operation_class) == (Kind.EXPLAIN, OperationClass.QUERY)
     if Kind(expected.kind) in WRITING_KINDS:
         assert statement.reads == expected.reads | expected.writes
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("selec 1", ("selec begins no statement", "did you mean SELECT?")),
+        ("updaet t SET a = 1", ("did you mean UPDATE?",)),
+        ("EXECUTE IMMEDIATE 'SELECT ?' USING 'x'", ("EXECUTE hides the statements",)),
+        ("SET spark.sql.defaultCatalog = c", ("write USE catalog.schema",)),
+    ],
+)
+def test_refusal_says_what_would_help(sql: str, words: tuple[str, ...]) -> None:
+    try:
+        told = str(classify(sql, Context(), Rules.builtin()))
+    except RefusedError as error:
+        told = str(error)
+    for part in words:
+        assert part in told
+    assert "kind: unknown" not in told
