@@ -75,8 +75,11 @@ class Computing:
     def begin(self, offset: int, op: Operation) -> bool:
         """Compute the rows of an operation whose turn has come here, unless that is under way.
 
-        A cluster that is known to differ from the others must not make its rows theirs.
+        A cluster that is known to differ from the others must not make its rows theirs. One that
+        has no rows to be computed waited for a decision that has come meanwhile.
         """
+        if not op.computed:
+            return False
         if offset in self._under_way or self._core.condition.diverged is not None:
             return False
         self._under_way.add(offset)

@@ -39,6 +39,10 @@ def test_ring_where_definitions_change_all_the_time_applies_nothing_that_was_ove
     assert sum(report.kills for report in reports) > 5 * SEEDS
 
 
+def test_decision_that_comes_while_the_origin_is_asked_is_all_that_was_waited_for() -> None:
+    assert rests(1109).problems == []
+
+
 # -- broken rules ------------------------------------------------------------------------------
 
 
