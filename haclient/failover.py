@@ -6,8 +6,9 @@ each once: first those of which nothing bad is known, then those whose circuit i
 (`haclient.breaker`), last those that are leaving. Only after such a *round* has failed wholly does
 it pause (exponential backoff with jitter) and start a new round, until the request's deadline
 passes or nobody has been available for ``outage_s``. An answer, be it a result or an application
-error, ends the request. While the client is not with its first server, it probes those that it
-prefers to the current one and goes back to one that has been ready for ``failback_after_s``.
+error, ends the request; so does the second error that says nothing of what went wrong. While the
+client is not with its first server, it probes those that it prefers to the current one and goes
+back to one that has been ready for ``failback_after_s``.
 
 Two values: `Memory` is what a connection knows of its servers, shared by its requests;
 `Progress` is one request's own. Time (seconds on a monotonic clock) and randomness are arguments.
@@ -25,6 +26,9 @@ from enum import StrEnum
 from haclient.breaker import CLOSED, Breaker
 from haclient.exceptions import Outcome
 
+UNEXPLAINED_MAX = 2
+"""So many servers whose cluster failed with an error that says nothing make it the request's own
+fault: it would go from one to the next for ever, and do to each what it did to the first."""
 PATIENCE_PROBES_MAX = 20
 """Probes by which a client's patience grows at most; chosen, not measured."""
 
@@ -77,6 +81,8 @@ class AttemptEnd(StrEnum):
     """The server says that it cannot now, and that it has done nothing."""
     LEAVING = "leaving"
     """The same, because it is going out of service."""
+    UNEXPLAINED = "unexplained"
+    """The server's cluster failed with an error that says nothing, and lives on."""
     IN_DOUBT = "in doubt"
     """The connection broke, the server hung, or it says that it does not know."""
     TIMED_OUT = "timed out"
@@ -140,6 +146,8 @@ class Progress:
     in_doubt: bool = False
     """A server may have carried it out."""
     outage_since: float | None = None
+    unexplained: int = 0
+    """How often a cluster failed with an error that says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,8 @@ def after(
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress, GiveUp(Outcome.UNKNOWN, Reason.DEADLINE)
     memory, progress = noted(policy, memory, progress, server, end, now)
+    if end is AttemptEnd.UNEXPLAINED and progress.unexplained >= UNEXPLAINED_MAX:
+        return memory, progress, Done()
     if progress.in_doubt and not progress.repeatable:
         return memory, progress, GiveUp(Outcome.UNKNOWN, Reason.NOT_REPEATABLE)
     if progress.untried:
@@ -219,6 +229,8 @@ def noted(
     """Take a failure into account while another server is still being asked the same."""
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress
+    if end is AttemptEnd.UNEXPLAINED:  # nothing that is known against the server
+        return memory, replace(progress, unexplained=progress.unexplained + 1)
     if end is AttemptEnd.LEAVING:
         memory = left(memory, server)
     else:

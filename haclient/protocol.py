@@ -195,6 +195,8 @@ def end_of(failed: Failure) -> AttemptEnd:
         return AttemptEnd.ANSWERED
     if failed.outcome is Outcome.UNKNOWN:
         return AttemptEnd.IN_DOUBT
+    if failed.error_class == "HAPROC_UNKNOWN_ERROR":
+        return AttemptEnd.UNEXPLAINED
     return AttemptEnd.LEAVING if failed.error_class in _LEAVING else AttemptEnd.NOT_TAKEN
 
 

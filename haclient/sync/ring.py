@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _SQLSTATES = {Reason.DEADLINE: "57014", Reason.OUTAGE: "08001", Reason.NOT_REPEATABLE: "08007"}
 _SILENT = Failure(FailureKind.AVAILABILITY, "")
+_UNEXPLAINED = "clusters failed with it, and none could say why: nested too deep, or too large?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Ring:
                 progress = self._noted(progress, early)
             failed = ends[-1]
             progress, action = self._after(progress, failed)
-            if failed.end is AttemptEnd.ANSWERED:
+            if isinstance(action, Done):
                 return self._answer(failed, progress, request_id)
 
     def _answer(self, end: _End[T], progress: Progress, request_id: str) -> T:
@@ -95,6 +96,8 @@ class Ring:
         failure = end.failure
         if failure is None:
             return end.result  # type: ignore[return-value]
+        if end.end is AttemptEnd.UNEXPLAINED:
+            failure = replace(failure, kind=FailureKind.APPLICATION, hint=_UNEXPLAINED)
         outcome = failover.final_outcome(progress, failure.outcome, failure.log_offset)
         raise error_from(replace(failure, outcome=outcome), request_id) from None
 

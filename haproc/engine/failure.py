@@ -45,7 +45,8 @@ class Failure:
         """Return the error that this failure amounts to while nothing is known of its causes."""
         if self.link is None:
             kind = kind_of_code(self.code)
-            return EngineError(kind, f"{self.code}: {self.message}", error_class=self.code)
+            message = self.message or "no word about what went wrong"
+            return EngineError(kind, f"{self.code}: {message}", error_class=self.code)
         return EngineError(
             kind_of_chain([self.link], whole=False),
             self.message,

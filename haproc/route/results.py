@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk, ResultStream
+from haproc.engine.status import UNKNOWN
 from haproc.route.model import FailureKind, Outcome, RequestError
 
 
@@ -22,6 +24,10 @@ EMPTY = Chunk(_empty(), 0)
 """The result of a statement that gives none."""
 
 
+UNKNOWN_ERROR: Final = "HAPROC_UNKNOWN_ERROR"
+"""The cluster answered, with an error that says nothing: it may be the statement's own fault."""
+
+
 def request_error(error: EngineError, cluster: str, outcome: Outcome) -> RequestError:
     """Return what a client is told of a cluster's error."""
     if error.kind is ErrorKind.APPLICATION:
@@ -32,10 +38,13 @@ def request_error(error: EngineError, cluster: str, outcome: Outcome) -> Request
             sqlstate=error.sqlstate,
             outcome=Outcome.REJECTED,
         )
+    unexplained = error.kind is ErrorKind.ENVIRONMENT and error.error_class in ("", UNKNOWN)
     return RequestError(
         FailureKind.AVAILABILITY,
         f"cluster {cluster}: {error.message}",
-        error_class=error.error_class or f"HAPROC_{error.kind.upper()}",
+        error_class=UNKNOWN_ERROR
+        if unexplained
+        else error.error_class or f"HAPROC_{error.kind.upper()}",
         sqlstate=error.sqlstate,
         outcome=outcome,
         hint="ask the next HAProc with the same request_id",

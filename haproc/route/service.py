@@ -42,7 +42,7 @@ from haproc.route.model import (
 from haproc.route.model import Outcome as WriteOutcome
 from haproc.route.offload import Inline, Texts
 from haproc.route.reads import Reads
-from haproc.route.results import Collected, Running, request_error, rows_in
+from haproc.route.results import UNKNOWN_ERROR, Collected, Running, request_error, rows_in
 from haproc.route.sessions import (
     ClientSession,
     Sessions,
@@ -578,9 +578,10 @@ class RingService:
     ) -> RequestError:
         if error.error_class == SESSION_LOST and session is not None:
             return unknown(session.id)
-        if error.kind is ErrorKind.AVAILABILITY:
+        failed = request_error(error, self._core.me, outcome)
+        if error.kind is ErrorKind.AVAILABILITY or failed.error_class == UNKNOWN_ERROR:
             self._core.health.suspect(error.message)
-        return request_error(error, self._core.me, outcome)
+        return failed
 
     @staticmethod
     def _now() -> float:

@@ -96,6 +96,10 @@ TABLE = [
     ),
     (progress(repeatable=False), AttemptEnd.NOT_REACHED, Try(1)),
     (progress(repeatable=False), AttemptEnd.NOT_TAKEN, Try(1)),
+    (progress(), AttemptEnd.UNEXPLAINED, Try(1)),
+    (progress(unexplained=1), AttemptEnd.UNEXPLAINED, Done()),
+    (progress(unexplained=1), AttemptEnd.NOT_TAKEN, Try(1)),
+    (progress(untried=()), AttemptEnd.UNEXPLAINED, Pause(0.025)),
 ]
 
 
@@ -105,6 +109,13 @@ def test_policy_after_an_attempt_decides_as_the_table_says(
 ) -> None:
     _, _, decided = after(POLICY, memory_of(3), state, 0, event, 10.0, 0.0)
     assert decided == action
+
+
+def test_error_that_says_nothing_is_not_held_against_the_server() -> None:
+    memory, state, _ = after(POLICY, memory_of(3), progress(), 0, AttemptEnd.UNEXPLAINED, 10.0, 0.0)
+    assert memory == memory_of(3) and state.outage_since is None
+    _, state = noted(POLICY, memory, progress(), 1, AttemptEnd.UNEXPLAINED, 10.0)
+    assert state.unexplained == 1
 
 
 def test_order_of_a_fresh_connection_is_the_list() -> None:

@@ -239,6 +239,20 @@ async def test_availability_error_fails_over_with_the_same_request_id(
     assert (await run(connection)).ha["cluster"] == "b", "sticky"
 
 
+async def test_error_that_says_nothing_on_two_clusters_is_the_requests_own(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers)
+    for server in servers:
+        server.script.extend([failing(503, "availability", "HAPROC_UNKNOWN_ERROR")] * 9)
+    with pytest.raises(haclient.DatabaseError, match="HAPROC_UNKNOWN_ERROR") as caught:
+        await run(connection)
+    assert not isinstance(caught.value, haclient.OperationalError)
+    assert "nested too deep" in str(caught.value) and caught.value.outcome.value == "NOT_SENT"
+    assert [len(server.seen) for server in servers][:2] == [1, 1]
+    assert sum(len(server.seen) for server in servers) == 2
+
+
 async def test_age_is_that_of_the_first_attempt_also_if_that_was_somebody_elses(
     connect: Open, servers: list[Server]
 ) -> None:

@@ -1,0 +1,28 @@
+"""What clients are told of a cluster's error (haproc/route/results.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.failure import Failure
+from haproc.failure import FailureKind, Outcome
+from haproc.route.results import UNKNOWN_ERROR, request_error
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class"),
+    [
+        (Failure("UNKNOWN", "").error(), UNKNOWN_ERROR),
+        (EngineError(ErrorKind.ENVIRONMENT, "java.lang.Error"), UNKNOWN_ERROR),
+        (Failure("UNAVAILABLE", "refused").error(), "UNAVAILABLE"),
+        (EngineError(ErrorKind.AVAILABILITY, "no word"), "HAPROC_AVAILABILITY"),
+        (EngineError(ErrorKind.ENVIRONMENT, "full", error_class="DISK"), "DISK"),
+    ],
+)
+def test_error_that_says_nothing_is_told_from_a_cluster_that_is_away(
+    error: EngineError, error_class: str
+) -> None:
+    told = request_error(error, "a", Outcome.NOT_SENT)
+    assert (told.kind, told.error_class) == (FailureKind.AVAILABILITY, error_class)
+    assert told.message.startswith("cluster a: ")
