@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from haproc.pin.examine import Examination
+from haproc.pin.examine import Examination, Finding
 from haproc.pin.functions import Nature
 from haproc.pin.scan import Scan
 
@@ -17,19 +17,19 @@ _VERSIONS = frozenset({"VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME"})
 _WATCHED = frozenset({Nature.CLOCK, Nature.IDENTITY, Nature.RANDOM, Nature.CONTEXT})
 
 
-def examine_definition(examination: Examination) -> list[str]:
+def examine_definition(examination: Examination) -> list[Finding]:
     """Return why a CREATE or ALTER TABLE, or other DDL, may not be replicated."""
     scan = examination.scan
-    reasons = _versions(scan) + _identity_columns(scan)
+    found = [Finding(reason) for reason in _versions(scan) + _identity_columns(scan)]
     for start, end in expressions(scan):
-        reasons += _differing(examination, start, end)
+        found += _differing(examination, start, end)
     for call in scan.calls(1, len(scan.tokens)):
         if call.nature in _WATCHED and scan.word(call.first - 1) != "EXISTS":
-            reasons.append(f"{call.name}() would be another value on every cluster")
-    return list(dict.fromkeys(reasons))
+            found.append(Finding(f"{call.name}() would be another value on every cluster"))
+    return list(dict.fromkeys(found))
 
 
-def examine_function(examination: Examination, *, foreign_functions: bool) -> list[str]:
+def examine_function(examination: Examination, *, foreign_functions: bool) -> list[Finding]:
     """Return why a CREATE FUNCTION may not be replicated."""
     scan = examination.scan
     body = next((at for at in range(len(scan.tokens)) if scan.word(at) == "RETURN"), -1)
@@ -37,22 +37,25 @@ def examine_function(examination: Examination, *, foreign_functions: bool) -> li
         (scan.word(at + 1) for at in range(len(scan.tokens)) if scan.word(at) == "LANGUAGE"), "SQL"
     )
     if body < 0 or language != "SQL":
-        return [] if foreign_functions else ["the function runs code that HAProc cannot look into"]
-    reasons = _differing(examination, body + 1, len(scan.tokens))
+        reason = "the function runs code that HAProc cannot look into"
+        return [] if foreign_functions else [Finding(reason)]
+    found = _differing(examination, body + 1, len(scan.tokens))
     for start, end in expressions(scan, body):
-        reasons += _differing(examination, start, end)
-    return list(dict.fromkeys(reasons))
+        found += _differing(examination, start, end)
+    return list(dict.fromkeys(found))
 
 
-def _differing(examination: Examination, start: int, end: int) -> list[str]:
+def _differing(examination: Examination, start: int, end: int) -> list[Finding]:
     """Return what differs in a stretch, what would otherwise become a literal included."""
     part = Examination(examination.scan, examination.moment, examination.known)
     part.stretch(start, end)
-    reasons = [finding.reason for finding in part.findings]
+    examination.unknown |= part.unknown
+    found = list(part.findings)
     for replacement in part.replacements:
         text = examination.scan.sql[replacement.start : replacement.end]
-        reasons.append(f"{text} is computed anew by every cluster, whenever rows are written")
-    return reasons
+        reason = f"{text} is computed anew by every cluster, whenever rows are written"
+        found.append(Finding(reason))
+    return found
 
 
 def expressions(scan: Scan, end: int = -1) -> Iterator[tuple[int, int]]:

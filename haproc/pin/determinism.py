@@ -302,8 +302,8 @@ def _pin_rest(statement: Statement, examination: Examination, foreign_functions:
         hint = "load them with INSERT … SELECT from the files, which is replicated as rows"
         return _refused(sql, [reason], hint)
     if statement.kind is Kind.CREATE_FUNCTION:
-        reasons = examine_function(examination, foreign_functions=foreign_functions)
+        findings = examine_function(examination, foreign_functions=foreign_functions)
         hint = "only SQL functions that give the same everywhere can be replicated"
     else:
-        reasons, hint = examine_definition(examination), _HINT_DDL
-    return _refused(sql, reasons, hint) if reasons else Pinned(Treatment.REPLICATE, sql)
+        findings, hint = examine_definition(examination), _HINT_DDL
+    return _doubted(examination, findings, hint) if findings else Pinned(Treatment.REPLICATE, sql)

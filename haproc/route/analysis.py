@@ -99,7 +99,7 @@ class Analysis:
             return Verdict(pinned.treatment, pinned.reasons, hint=pinned.hint)
         scan = Scan(pinned.sql)
         if statement.kind not in OF_ROWS and is_deltas_own(scan):
-            return await self._deltas_own(statement, scan, settings)
+            return await self._deltas_own(statement, pinned, scan, settings)
         epoch = self._epoch()
         key = _Key(shape(scan), settings, pinned.treatment, pinned.dispellable)
         temporaries = session is not None and session.holds_temporaries
@@ -174,7 +174,7 @@ class Analysis:
         spark = await self._session(settings)
         try:
             if statement.kind not in OF_ROWS:
-                return await self._definition(spark, statement, scan)
+                return await self._definition(spark, statement, pinned, scan)
             plans = await self._plans(spark, statement, scan, neutral)
             facts = await self._facts(spark, plans, decimals=not writes_floats(scan.tokens))
             return judge(statement, pinned, plans, facts)
@@ -185,10 +185,12 @@ class Analysis:
                 known=False,
             )
 
-    async def _definition(self, spark: Session, statement: Statement, scan: Scan) -> Verdict:
+    async def _definition(
+        self, spark: Session, statement: Statement, pinned: Pinned, scan: Scan
+    ) -> Verdict:
         main = await self._plan(spark, scan.sql)
         plans = [await self._plan(spark, text) for text in definitions(statement, scan)]
-        return judge_definition(statement, main, plans, await self._facts(spark, plans))
+        return judge_definition(statement, pinned, main, plans, await self._facts(spark, plans))
 
     async def _plans(
         self, spark: Session, statement: Statement, scan: Scan, neutral: str
@@ -207,7 +209,9 @@ class Analysis:
             plans.append(await self._plan(spark, merge_source(scan)))
         return plans
 
-    async def _deltas_own(self, statement: Statement, scan: Scan, settings: Settings) -> Verdict:
+    async def _deltas_own(
+        self, statement: Statement, pinned: Pinned, scan: Scan, settings: Settings
+    ) -> Verdict:
         try:
             texts = definitions(statement, scan)
             if not texts:
@@ -215,7 +219,7 @@ class Analysis:
             spark = await self._session(settings)
             plans = [await self._plan(spark, text) for text in texts]
             facts = await self._facts(spark, plans)
-            return judge_definition(statement, None, plans, facts)
+            return judge_definition(statement, pinned, None, plans, facts)
         except (UnreadableError, UnclearError) as error:
             return Verdict(Treatment.REFUSE, (str(error),), known=False)
 

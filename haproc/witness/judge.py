@@ -105,7 +105,11 @@ def _disagreement(statement: Statement, plan: Plan) -> str:
 
 
 def judge_definition(
-    statement: Statement, main: Plan | None, expressions: Sequence[Plan], facts: Facts
+    statement: Statement,
+    pinned: Pinned,
+    main: Plan | None,
+    expressions: Sequence[Plan],
+    facts: Facts,
 ) -> Verdict:
     """Return the verdict on DDL and administration, by the expressions in it.
 
@@ -113,6 +117,9 @@ def judge_definition(
     whatever differs, for it is computed when it is read, but no code outside SQL.
     """
     reasons, _ = _reasons(expressions, facts)
+    unseen = pinned.unknown - _called(expressions)
+    if unseen:
+        reasons.append(f"the function {min(unseen)}() is nowhere in what Spark makes of it")
     plans = [*([main] if main is not None else []), *expressions, *facts.bodies]
     reads, known = frozenset[str](), True
     for plan in plans:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import OperationClass, RefusedError, Statement
+from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.connect import SparkConnectEngine
@@ -88,6 +88,8 @@ AS_IT_STANDS = [
     "CREATE VIEW n AS SELECT *, now() FROM t",
     "CREATE FUNCTION n(x INT, y STRING DEFAULT 'a') RETURNS TABLE (q INT) "
     "RETURN SELECT i FROM u WHERE b = y",
+    "CREATE FUNCTION n(x INT, y STRING) RETURNS STRING RETURN y || f1(x)",
+    "CREATE FUNCTION n(x STRING) RETURNS BIGINT RETURN (SELECT sum(i) FROM u WHERE b = x)",
     "ALTER TABLE t ADD COLUMN q INT",
     "ALTER TABLE t ADD CONSTRAINT positive CHECK (a > 0)",
     "OPTIMIZE t WHERE a > 3 ZORDER BY (b)",
@@ -136,6 +138,10 @@ REFUSED = {
     "DELETE FROM t WHERE b RLIKE IDENTIFIER('current_user')()": "current_user",
     "CREATE TABLE n (a STRING DEFAULT IDENTIFIER('current_user')()) USING delta": "current_user",
     "CREATE FUNCTION n(x INT) RETURNS STRING RETURN IDENTIFIER('uuid')()": "uuid",
+    "CREATE FUNCTION n(x INT) RETURNS STRING RETURN frr(x)": "frr",
+    "CREATE FUNCTION n(x STRING) RETURNS DOUBLE RETURN (SELECT sum(c) FROM t WHERE b = x)": (
+        "floating point"
+    ),
     "CREATE VIEW n AS SELECT IDENTIFIER('reflect')('java.lang.System', 'nanoTime')": "reflect",
     "INSERT INTO u SELECT 1, IDENTIFIER('reflect')('java.lang.System', 'nanoTime'), 1": "reflect",
 }
@@ -148,6 +154,7 @@ NOT_FOR_SPARK = {
     "DELETE FROM t WHERE a IN (SELECT a FROM v)": "DELTA_UNSUPPORTED_SUBQUERY",
     "GRANT SELECT ON TABLE t TO x": "INVALID_STATEMENT_OR_CLAUSE",
 }
+# Whatever our own reading takes them for:
 NO_QUERIES = [
     "FROM t INSERT WITH SCHEMA EVOLUTION INTO u SELECT a, b, 1",
     "WITH q AS (SELECT 1 a) FROM q INSERT WITH SCHEMA EVOLUTION INTO u SELECT a, 'x', 2",
@@ -241,9 +248,13 @@ async def test_query_and_session_statement_are_confirmed(witness: Witness) -> No
         assert statement.operation_class is OperationClass.QUERY
         await witness.analysis.confirm_query(statement, spark)
     for sql in NO_QUERIES:
+        taken = replace(
+            witness.statement(sql),
+            kind=Kind.SELECT,
+            operation_class=OperationClass.QUERY,
+            confirm=True,
+        )
         with pytest.raises(RefusedError):
-            # As if our own reading had taken it for a query that Spark has to confirm.
-            taken = replace(witness.statement(sql), confirm=True)
             await witness.analysis.confirm_query(taken, spark)
     for sql in NO_SESSION_STATEMENTS:
         with pytest.raises(RefusedError):
