@@ -154,7 +154,6 @@ NOT_FOR_SPARK = {
     "DELETE FROM t WHERE a IN (SELECT a FROM v)": "DELTA_UNSUPPORTED_SUBQUERY",
     "GRANT SELECT ON TABLE t TO x": "INVALID_STATEMENT_OR_CLAUSE",
 }
-# Whatever our own reading takes them for:
 NO_QUERIES = [
     "FROM t INSERT WITH SCHEMA EVOLUTION INTO u SELECT a, b, 1",
     "WITH q AS (SELECT 1 a) FROM q INSERT WITH SCHEMA EVOLUTION INTO u SELECT a, 'x', 2",
@@ -241,6 +240,7 @@ async def test_write_that_spark_cannot_analyze_is_answered_with_its_error(
 
 
 async def test_query_and_session_statement_are_confirmed(witness: Witness) -> None:
+    """Whatever our own reading takes them for."""
     spark = witness.engine.session("reader")
     await spark.configure(witness.settings)
     for sql in QUERIES:
@@ -248,17 +248,14 @@ async def test_query_and_session_statement_are_confirmed(witness: Witness) -> No
         assert statement.operation_class is OperationClass.QUERY
         await witness.analysis.confirm_query(statement, spark)
     for sql in NO_QUERIES:
-        taken = replace(
-            witness.statement(sql),
-            kind=Kind.SELECT,
-            operation_class=OperationClass.QUERY,
-            confirm=True,
-        )
+        taken = replace(witness.statement("SELECT 1"), sql=sql, confirm=True)
         with pytest.raises(RefusedError):
             await witness.analysis.confirm_query(taken, spark)
     for sql in NO_SESSION_STATEMENTS:
+        kind = Kind.CACHE if sql.startswith("CACHE") else Kind.TEMPORARY_VIEW
+        taken = replace(witness.statement("SELECT 1"), sql=sql, kind=kind)
         with pytest.raises(RefusedError):
-            await witness.analysis.confirm_session_statement(witness.statement(sql), spark)
+            await witness.analysis.confirm_session_statement(taken, spark)
     for sql in ("CREATE TEMPORARY VIEW n AS SELECT now()", "DECLARE VARIABLE n INT DEFAULT 3"):
         await witness.analysis.confirm_session_statement(witness.statement(sql), spark)
 
