@@ -22,6 +22,7 @@ OPERATORS = frozenset(
     {"Project", "Filter", "Aggregate", "Join", "Union", "Sort", "SubqueryAlias", "Distinct"}
     | {"Intersect", "Except", "Expand", "Generate", "LateralJoin", "SQLFunctionNode", "WithCTE"}
     | {"CTERelationDef", "CTERelationRef", "UnionLoop", "UnionLoopRef", "ResolvedHint"}
+    | {"UnresolvedHint"}
     | {"OneRowRelation", "Range", "LocalRelation", "ResolvedInlineTable", "Relation", "RelationV2"}
     | {"RepartitionByExpression", "Repartition", "RebalancePartitions", "HiveTableRelation"}
 )
@@ -33,7 +34,8 @@ BY_VALUE = frozenset({"Aggregate", "Distinct", "Intersect", "Except", "Window", 
 
 _CATALYST = _names(
     """
-    lambdafunction outer windowspecdefinition specifiedwindowframe unboundedpreceding$
+    likeall likeany notlikeall notlikeany lambdafunction outer windowspecdefinition
+    specifiedwindowframe unboundedpreceding$
     unboundedfollowing$ currentrow$ listquery scalarsubquery namedlambdavariable pivotfirst
     knownnotnull knownnullable normalizenanandzero precisetimestampconversion promote_precision
     checkoverflow trycast try_cast upcast tempresolvedcolumn some structtype structfield

@@ -21,12 +21,13 @@ NODES_MAX = 20_000
 _BEGIN = "== Analyzed Logical Plan =="
 _END = "== Optimized Logical Plan =="
 _PREFIX = re.compile(r"(?:   |:  )*(?:\+- |:- )")
-_NODE = re.compile(r"[A-Z][A-Za-z0-9]*(?= |$)")
+_NODE = re.compile(r"!?([A-Z][A-Za-z0-9]*)(?= |$)")
 _LEFT_OUT = re.compile(r"\.\.\. \d+ more fields|^\.\.\.$|\.\.\. \d+ more characters")
+_THROWN = re.compile(r"(?:[a-z]\w*\.)+[\w$.]*(?:Exception|Error): ")
 _FAILED = re.compile(
     r"(?:Error occurred during query planning: ?\n)?"
     r"(?:(?P<java>[\w.$]+(?:Exception|Error)): )?"
-    r"\[(?P<error_class>[A-Z][A-Z0-9_.]*)\] (?P<message>.*?)"
+    r"(?:\[(?P<error_class>[A-Z][A-Z0-9_.]*)\] )?(?P<message>.*?)"
     r"(?: SQLSTATE: (?P<sqlstate>[0-9A-Z]{5})(?P<behind>.*))?\Z",
     re.DOTALL,
 )
@@ -101,27 +102,24 @@ def read_plan(text: str) -> Plan | Failure:
         section.pop()
     if not section:
         raise UnreadableError("the analyzed plan is empty")
-    if end == len(lines) or (not _node_name(section[0]) and _FAILED.match("\n".join(section))):
+    if end == len(lines) or (not _node_name(section[0]) and _THROWN.match(section[0])):
         return _failure("\n".join(section))
     return _plan(section)
 
 
 def _failure(text: str) -> Failure:
     match = _FAILED.match(text)
-    if match is None:
+    if match is None or not (match["error_class"] or match["java"]):
         raise UnreadableError(f"it begins with {text[:80]!r}")
-    return Failure(
-        match["error_class"],
-        match["sqlstate"] or "",
-        f"[{match['error_class']}] {match['message'].strip()}"
-        + (f" SQLSTATE: {match['sqlstate']}" if match["sqlstate"] else ""),
-        match["java"] or "",
-    )
+    error_class, sqlstate = match["error_class"] or "", match["sqlstate"] or ""
+    message = f"[{error_class}] " * bool(error_class) + match["message"].strip()
+    message += f" SQLSTATE: {sqlstate}" * bool(sqlstate)
+    return Failure(error_class, sqlstate, message, match["java"] or "")
 
 
 def _node_name(line: str) -> str:
     match = _NODE.match(line)
-    return match.group() if match else ""
+    return match[1] if match else ""
 
 
 def _plan(section: list[str]) -> Plan:
@@ -160,7 +158,7 @@ def _node(text: str, indent: int = -1) -> Node:
         raise UnreadableError(f"{text[:60]!r} is no resolved node")
     if _LEFT_OUT.search(text):
         raise UnreadableError("Spark left out a part of it")
-    return Node(name, text[len(name) + 1 :], indent)
+    return Node(name, text[text.index(name) + len(name) + 1 :], indent)
 
 
 _OF_ROWS = frozenset(

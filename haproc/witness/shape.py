@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from haproc.classify.tokens import Token, TokenKind
 from haproc.pin.scan import Scan
-from haproc.witness.findings import SPECIAL_WORDS
 
 
 def _names(text: str) -> frozenset[str]:
@@ -25,6 +24,9 @@ _OPERATORS = frozenset(
     {"=", "==", "<>", "!=", "<", ">", "<=", ">=", "<=>", "+", "-", "*", "/", "%", "||"}
 )
 _BEFORE_VALUE = frozenset({"THEN", "ELSE", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
+_BEFORE_ITEM = frozenset({"SELECT", "DISTINCT", "WHEN", "AND", "OR", "NOT", "BETWEEN", "VALUES"})
+_HARD_TO_READ = re.compile(r"[\n\r#§(\[\u0000-\u001f]")
+_SPECIAL = re.compile(r"\s*(?:epoch|now|today|tomorrow|yesterday)", re.IGNORECASE)
 _TYPED = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _BY_VALUE = _names(
     """
@@ -89,12 +91,20 @@ def _neutral(scan: Scan, at: int, calls: Sequence[str]) -> tuple[int, str | None
     while scan.kind(last + 1) is TokenKind.STRING:
         last += 1
     text = scan.string_value(at)
-    if SPECIAL_WORDS.search(text):
+    if _SPECIAL.match(text):
         return last, None
     if scan.word(at - 1) in _TYPED and last == at:
         return last, _moment(scan.tokens[at].text)
     free = _stands_free(scan, at, calls) or _is_argument(scan, at, last, calls)
+    free = free or (_HARD_TO_READ.search(text) is not None and _may_go(scan, at, calls))
     return last, _neutral_text(text) if free else None
+
+
+def _may_go(scan: Scan, at: int, calls: Sequence[str]) -> bool:
+    """Whether a text that would be hard to tell from a plan around it may be left out of it."""
+    if calls[at] in _BY_VALUE or calls[at] in ("options", "tblproperties", "partition", "with"):
+        return False
+    return scan.symbol(at - 1) in ("(", ",") or scan.word(at - 1) in _BEFORE_ITEM
 
 
 def _neutral_text(text: str) -> str:

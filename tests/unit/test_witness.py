@@ -118,6 +118,9 @@ def test_failure_has_spark_s_codes() -> None:
     assert isinstance(failure, Failure)
     assert (failure.error_class, failure.sqlstate) == ("TABLE_OR_VIEW_NOT_FOUND", "42P01")
     assert failure.java_class == "org.apache.spark.sql.AnalysisException"
+    legacy = read_plan(explained("org.apache.spark.sql.AnalysisException: Not supported: a.b.c"))
+    assert isinstance(legacy, Failure)
+    assert (legacy.error_class, legacy.message) == ("", "Not supported: a.b.c")
     planning = read_plan("Error occurred during query planning: \n[CAST_INVALID_INPUT] The value.")
     assert isinstance(planning, Failure)
     assert planning.error_class == "CAST_INVALID_INPUT"
@@ -260,6 +263,7 @@ def test_collection_that_is_sorted_is_the_same_everywhere() -> None:
             "SELECT * FROM t WITH ('versionAsOf' = '1')",
             "SELECT * FROM t WITH ('versionAsOf' = '1')",
         ),
+        ("SELECT a, 'x\\n#1 (y', 'z' FROM t", "SELECT a, 'a', 'z' FROM t"),
         ("SELECT CAST(a AS DECIMAL(10,2)), from_json(b, 'a INT')", None),
         ("INSERT INTO t PARTITION (p = 'x') SELECT 'lit', round(a, 2) FROM u LIMIT 7", None),
     ],
