@@ -16,6 +16,8 @@ DECIMAL_DIGITS_MAX = 38
 TYPE_DEPTH_MAX = 32
 """How deeply types may be nested; chosen, not measured (Spark's own limit is its stack)."""
 FIELD_NAME_WORDS_MAX = 64
+TYPE_CHARS_MAX = 100_000
+"""A type's text; chosen, not measured."""
 
 DAY_TIME_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
 YEAR_MONTH_UNITS = ("YEAR", "MONTH")
@@ -84,6 +86,8 @@ def quote_name(name: str) -> str:
 @lru_cache(maxsize=1024)
 def parse_type(text: str) -> SqlType:
     """Return the type that ``text`` names; raises TypeTextError."""
+    if len(text) > TYPE_CHARS_MAX:
+        raise TypeTextError(f"the text of a type may have {TYPE_CHARS_MAX} characters")
     pieces = list(_pieces(text))
     parser = _Parser(text, pieces)
     result = parser.type(0)

@@ -62,6 +62,8 @@ _SPELT_INTERVAL = re.compile(
     r"(?:INTERVAL\s+)?(?:'([^']*)'|([+-]?[0-9.]+))\s+([A-Za-z]+?)S?(?:\s+TO\s+([A-Za-z]+?)S?)?",
     re.IGNORECASE,
 )
+SCALAR_CHARS_MAX = 2000
+"""Characters of a number, a date and the like; the longest DOUBLE written out has about 1,100."""
 _MICROS = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000}
 _LIMITS = {"HOUR": 23, "MINUTE": 59, "SECOND": 59, "MONTH": 11}
 
@@ -78,6 +80,8 @@ def text_literal(text: str, kind: SqlType) -> str:
     read = _READERS.get(kind.name)
     if read is None:
         raise LiteralError(f"a value of type {kind.text} can only be NULL")
+    if len(text) > SCALAR_CHARS_MAX and kind.name not in ("BINARY", "VARIANT"):
+        raise _wrong(text, kind)
     return read(text.strip(), kind)
 
 

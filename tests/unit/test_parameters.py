@@ -317,3 +317,10 @@ def test_expand_rows_of_ten_thousand_costs_little_more_than_its_literals() -> No
     began = time.perf_counter()
     expand_rows("INSERT INTO t VALUES (?, ?, ?)", [row] * 10_000)
     assert time.perf_counter() - began < one_by_one
+
+
+@pytest.mark.parametrize("kind", ["DECIMAL(38,2)", "DOUBLE", "INT", "DATE", "TIMESTAMP", "BOOLEAN"])
+def test_bind_of_endless_number_refuses_it(kind: str) -> None:
+    value = {"value": "1" * 10_000, "type": kind}
+    with pytest.raises(RefusedError, match="is not a value of type"):
+        bind("SELECT ?", parse_parameters([value]))
