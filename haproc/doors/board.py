@@ -166,7 +166,8 @@ class Board:
             raise refused(
                 STATEMENT_UNKNOWN,
                 f"this HAProc has no statement {statement_id[:128]!r}",
-                "statements are kept by the HAProc that ran them, for a limited time",
+                "results are kept by the HAProc that ran the statement, for a limited time; what "
+                "became of a write is known wherever the log's window holds its id",
             )
         execution.asked_s = time.monotonic()
         return execution
