@@ -22,7 +22,9 @@ from haproc.failure import FailureKind, RequestError, message_of
 from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.checks import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
+from haproc.replicate.computed import Rows
 from haproc.replicate.core import Core
+from haproc.replicate.failures import Failure
 from haproc.replicate.giving_up import GivingUp
 from haproc.replicate.operation import Operation, from_record, to_record
 from haproc.replicate.outcomes import Outcome, Status
@@ -46,6 +48,8 @@ SKIP_WAIT_S: Final = 10.0
 SQL_CHARACTERS_MAX: Final = 1_000_000
 NOT_FOUND: Final = "HAPROC_OFFSET_UNKNOWN"
 NOT_NOW: Final = "HAPROC_NOT_NOW"
+NO_ROWS: Final = "HAPROC_NO_ROWS"
+"""What the client is told of a write that was rejected while it waited for its rows."""
 
 
 class Operators:
@@ -207,6 +211,8 @@ class Operators:
         core, giving_up = self._core, self._giving_up
         self._check(cluster)
         op = await self._operation(offset)
+        if self._standing_at(offset).position is Position.UNCOMPUTED:
+            return await self._reject_uncomputed(offset, op)
         if not giving_up.given_up(offset):
             _allowed(reject_advice(self._standing_at(offset)), offset)
             absent = self._vouched(without)
@@ -223,6 +229,21 @@ class Operators:
             "status": "rejected" if giving_up.given_up(offset) else "unable" if said else "tried",
             "missing": [*sorted(missing)],
         }
+
+    async def _reject_uncomputed(self, offset: int, op: Operation) -> Mapping[str, Json]:
+        """Put a word in place of an operation's rows into the log; the first one there counts."""
+        core = self._core
+        why = Failure(NO_ROWS, "", "an operator had it rejected before its query gave its rows")
+        await self._append(Rows(offset, op.id, core.me, core.epoch, failure=why))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SKIP_WAIT_S):
+                while (found := core.computations.found(offset)) is None:
+                    core.moved.clear()
+                    await core.moved.wait()
+                rejected = found.failure is not None
+                status = "rejected" if rejected else "tried"
+                return {"cluster": core.me, "offset": offset, "status": status, "missing": []}
+        return {"cluster": core.me, "offset": offset, "status": "tried", "missing": []}
 
     def _vouched(self, without: Collection[str]) -> dict[str, int]:
         """Return the newest claims of members that are away."""
@@ -265,7 +286,7 @@ class Operators:
         if core.state in (State.STARTING, State.STOPPED, State.FENCED, State.TOO_FAR_BEHIND):
             _refuse(NOT_NOW, f"cluster {core.me} is {core.state}: {core.reason}")
 
-    async def _append(self, message: Skip | Verify) -> int:
+    async def _append(self, message: Skip | Verify | Rows) -> int:
         core = self._core
         try:
             async with asyncio.timeout(core.timeouts.append_s):

@@ -116,6 +116,10 @@ def skip_advice(standing: Standing) -> Advice:
 
 def reject_advice(standing: Standing) -> Advice:
     """Say what a rejection by the whole ring would do."""
+    if standing.position is Position.UNCOMPUTED:
+        return Advice(
+            True, "it is rejected everywhere at once, unless its rows get into the log before that"
+        )
     if standing.position in _PATIENCE:
         return Advice(False, f"it cannot be given up: {_PATIENCE[standing.position]}")
     if standing.position is Position.ODD:

@@ -247,6 +247,24 @@ def test_query_that_the_last_cluster_cannot_run_is_rejected() -> None:
     story(tell)
 
 
+def test_query_that_takes_too_long_is_rejected_by_an_operator() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 1000
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
+        await asyncio.sleep(1)
+        at = stage.replica("b").core.schedule.low
+        assert (await stage.operators("b").reject("b", at, ()))["status"] == "rejected"
+        assert (await write).status is Status.REJECTED
+        stage.node("a").spark.query_s = 0
+        await stage.submit("c", gather("next", "c"))
+        await stage.settle()
+        assert seen(stage, "a", "g") == [] and seen(stage, "a", "next") == ["one"]
+
+    story(tell)
+
+
 def test_query_of_a_session_runs_in_it_or_is_rejected() -> None:
     async def tell(stage: Stage) -> None:
         await tables(stage)
