@@ -9,11 +9,13 @@ unknown what is in force: then all is set anew, and whatever may have been set i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from haproc.engine.interface import Mark, Settings
 
+_PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
@@ -103,6 +105,17 @@ def use_statement(settings: Settings) -> str:
 def quoted(name: str) -> str:
     """Return a name as a quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def parts_of(name: str) -> list[str]:
+    """Return the parts of an operation's full name of something, as plain text."""
+    found = _PART.findall(name)
+    return [p[1:-1].replace("``", "`") if p.startswith("`") else p for p in found]
+
+
+def quoted_name(name: str) -> str:
+    """Return an operation's full name of something as SQL."""
+    return ".".join(quoted(part) for part in parts_of(name))
 
 
 def quoted_path(path: str) -> str:

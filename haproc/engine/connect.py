@@ -13,14 +13,16 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from haproc.engine import checksums
+from haproc.engine import checksums, objects
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
+from haproc.engine.confs import quoted_name
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Column, EngineAddress, TableState
+from haproc.engine.interface import Column, EngineAddress, Named, Sort, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.session import SparkSession
+from haproc.engine.storage import Marker
 from haproc.engine.table import columns_of, last_version, single_row
 
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
@@ -51,12 +53,16 @@ class SparkConnectEngine:
         self._own = RemoteSession(self._channel, lambda _: uuid.uuid4())
         self._sessions: dict[str, SparkSession] = {}
         self._lanes: dict[int, SparkLane] = {}
+        self._marker = Marker(limits.small_statement_timeout_s)
         self._touching: asyncio.Task[None] | None = None
 
     async def probe(self, *, timeout_s: float) -> None:
-        """Run a statement that needs the whole path to the executors; raises EngineError."""
+        """See Engine."""
         try:
-            await self._in_own_session(lambda own: single_row(own, _PROBE, timeout_s))
+            if self._marker.known:
+                await self._in_own_session(lambda own: self._marker.check(own, timeout_s))
+            else:
+                await self._in_own_session(lambda own: single_row(own, _PROBE, timeout_s))
         except EngineError as error:
             if error.kind is ErrorKind.AVAILABILITY and await self._refuses():
                 raise EngineError(
@@ -113,27 +119,80 @@ class SparkConnectEngine:
         """Return a table's columns (for the rows door); EngineError if there is no such table."""
         timeout_s = self._limits.small_statement_timeout_s
         schema = await self._in_own_session(
-            lambda own: own.schema(table_relation(table), timeout_s)
+            lambda own: own.schema(table_relation(quoted_name(table)), timeout_s)
         )
         return columns_of(schema)
 
+    # -- what is there ---------------------------------------------------------------------
+
+    async def storage(self, known: str) -> str:
+        """See Engine."""
+        return await self._in_own_session(lambda own: self._marker.find(own, known))
+
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        """Return the highest mark version each Delta table holds; tables without one are absent."""
+        """See Engine."""
+        found = await self._of_each(tables, lambda own, name: self._offset(own, name, application))
+        if None in found.values():
+            await self.probe(timeout_s=self._limits.small_statement_timeout_s)
+        return {table: version for table, version in found.items() if version is not None}
+
+    async def _offset(self, own: RemoteSession, table: str, application: str) -> int | None:
+        name, timeout_s = quoted_name(table), self._limits.small_statement_timeout_s
+        try:
+            return await last_version(own, name, application, self._limits.history_rows)
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION:
+                raise
+            if await objects.what_is(own, table, timeout_s) is objects.What.UNREADABLE:
+                raise objects.unreadable(table, error) from error
+        return None
+
+    async def check_tables(self, tables: Sequence[str]) -> None:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        await self.probe(timeout_s=timeout_s)
+        await self._of_each(tables, lambda own, name: objects.check_readable(own, name, timeout_s))
+
+    async def standing(self, named: Sequence[Named]) -> str:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        # A session goes on with the functions that it has looked up before.
+        fresh = RemoteSession(self._channel, lambda _: uuid.uuid4())
+
+        async def one(each: Named) -> str:
+            if each.sort is Sort.FUNCTION:
+                return await objects.standing(fresh, each, timeout_s)
+            return await self._in_own_session(lambda own: objects.standing(own, each, timeout_s))
+
+        try:
+            _, *found = await asyncio.gather(
+                self.probe(timeout_s=timeout_s), *(one(each) for each in named)
+            )
+        finally:
+            if any(each.sort is Sort.FUNCTION for each in named):
+                await fresh.release()
+        return "/".join(str(each) for each in found)
+
+    async def default_place(self, table: str) -> str:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        return await self._in_own_session(lambda own: objects.default_place(own, table, timeout_s))
+
+    async def _of_each(
+        self, tables: Sequence[str], ask: Callable[[RemoteSession, str], Awaitable[_Result]]
+    ) -> Mapping[str, _Result]:
+        """Ask the same of several tables, a few at once."""
         places = asyncio.Semaphore(self._limits.tables_at_once)
 
-        async def offset(table: str) -> int | None:
+        async def one(table: str) -> _Result:
             async with places:
-                return await self._in_own_session(
-                    lambda own: last_version(own, table, application, self._limits.history_rows)
-                )
+                return await self._in_own_session(lambda own: ask(own, table))
 
         asked = list(dict.fromkeys(tables))
-        found = await asyncio.gather(*(offset(table) for table in asked))
-        return {
-            table: version
-            for table, version in zip(asked, found, strict=True)
-            if version is not None
-        }
+        found = await asyncio.gather(*(one(table) for table in asked))
+        return dict(zip(asked, found, strict=True))
+
+    # -- what it holds, for verifications --------------------------------------------------
 
     async def table_states(self) -> Sequence[TableState]:
         """Return all tables and views as they stand now; raises EngineError."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import StrEnum
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,28 @@ class Column:
     name: str
     type_text: str
     nullable: bool = True
+
+
+ABSENT: Final = "absent"
+UNREADABLE: Final = "unreadable"
+"""The catalog knows the table, but it cannot be read."""
+
+
+class Sort(StrEnum):
+    """What a name is the name of."""
+
+    TABLE = "table"
+    """Or a view."""
+    FUNCTION = "function"
+    NAMESPACE = "namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A full name, as operations have them: parts in backquotes only where they need it."""
+
+    sort: Sort
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +198,18 @@ class Engine(Protocol):
     """One Spark cluster."""
 
     async def probe(self, *, timeout_s: float) -> None:
-        """Run a statement that needs the whole path to the executors; raises EngineError."""
+        """Run a statement that needs the whole path to the executors; raises EngineError.
+
+        Once `storage` told the cluster's marker, the statement reads that.
+        """
+        ...
+
+    async def storage(self, known: str) -> str:
+        """Return the id of the marker in the cluster's storage, from which on `probe` reads it.
+
+        If none is ``known`` yet, it is made where there is none. Raises EngineError; of class
+        STORAGE_AWAY if the marker is not the known one.
+        """
         ...
 
     def session(self, key: str) -> Session:
@@ -195,7 +229,30 @@ class Engine(Protocol):
         ...
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
-        """Return the highest mark version each Delta table holds; tables without one are absent."""
+        """Return the highest mark version each Delta table holds; tables without one are absent.
+
+        Absent means: it was read and holds none, it has another format, or the catalog does not
+        know it. Raises EngineError if that cannot be told.
+        """
+        ...
+
+    async def check_tables(self, tables: Sequence[str]) -> None:
+        """Return if the storage is there and each of the tables can be read or does not exist.
+
+        Raises EngineError otherwise.
+        """
+        ...
+
+    async def standing(self, named: Sequence[Named]) -> str:
+        """Return a text that is another one once anything under these names has changed.
+
+        Made of a part for each name, with slashes between; see `objects.standing`. Raises
+        EngineError if the storage is away.
+        """
+        ...
+
+    async def default_place(self, table: str) -> str:
+        """Return where a managed table of this name has its files; empty if that is not told."""
         ...
 
     async def table_states(self) -> Sequence[TableState]:

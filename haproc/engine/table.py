@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from haproc.engine import arrow, confs
-from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
 from haproc.engine.remote import RemoteSession, sql_plan
 from haproc.engine.type_text import type_text
@@ -47,24 +46,19 @@ async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[
 async def last_version(
     remote: RemoteSession, table: str, application: str, history_rows: int
 ) -> int | None:
-    """Return the highest mark version in a Delta table's history; None if there is no such.
+    """Return the highest mark version in a Delta table's history; None if there is none in it.
 
-    A mark itself can't be read by SQL; the note in the same commit can (confs.user_metadata). The
-    newest note is the highest. Only if the newest commits have none is the whole history read.
+    ``table`` as SQL has it. A mark itself can't be read by SQL; the note in the same commit can
+    (confs.user_metadata). The newest note is the highest. Only if the newest commits have none is
+    the whole history read. Raises EngineError, also if it is no Delta table.
     """
-    try:
-        for limit in (f" LIMIT {history_rows}", ""):
-            versions, commits = [], 0
-            async for row in all_rows(
-                remote, f"DESCRIBE HISTORY {table}{limit}", HISTORY_TIMEOUT_S
-            ):
-                commits += 1
-                found = confs.version_in(row["userMetadata"] or "", application)
-                if found is not None:
-                    versions.append(found)
-            if versions or commits < history_rows:
-                return max(versions, default=None)
-    except EngineError as error:
-        if error.kind is not ErrorKind.APPLICATION:
-            raise
-    return None
+    for limit in (f" LIMIT {history_rows}", ""):
+        versions, commits = [], 0
+        async for row in all_rows(remote, f"DESCRIBE HISTORY {table}{limit}", HISTORY_TIMEOUT_S):
+            commits += 1
+            found = confs.version_in(row["userMetadata"] or "", application)
+            if found is not None:
+                versions.append(found)
+        if versions or commits < history_rows:
+            break
+    return max(versions, default=None)

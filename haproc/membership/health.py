@@ -1,6 +1,7 @@
 """Whether the cluster answers, found out by running a statement on it.
 
-A refused connection means down at once; a slow answer only after several in a row. Anybody who
+A refused connection and storage that is away mean down at once; a slow answer only after several
+in a row. Anybody who
 meets an availability error calls `suspect`, and the next probe runs immediately.
 """
 
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from haproc.engine.errors import REFUSED, EngineError, ErrorKind
+from haproc.engine.errors import REFUSED, STORAGE_AWAY, EngineError
 
 
 class Probed(Protocol):
@@ -65,7 +66,7 @@ class Health:
         except EngineError as error:
             self._missed += 1
             before, self.error = self.error, f"{error.error_class or error.kind}: {error.message}"
-            gone = error.kind is ErrorKind.AVAILABILITY and error.error_class == REFUSED
+            gone = error.error_class in (REFUSED, STORAGE_AWAY)
             if self.up.is_set() and (gone or self._missed >= self._missed_max):
                 self.up.clear()
                 self._on_change()

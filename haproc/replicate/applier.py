@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
@@ -19,6 +18,7 @@ from haproc.membership.state import Cause, Divergence
 from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
 from haproc.replicate.definitions import NOTHING, redefined
+from haproc.replicate.doubts import Doubts
 from haproc.replicate.giving_up import GivingUp, conclusive
 from haproc.replicate.operation import Failure, Operation
 from haproc.replicate.outcomes import Outcome, Status
@@ -28,28 +28,6 @@ from haproc.replicate.synchronous import Synchronous
 from haproc.replicate.trouble import Trouble
 
 logger = logging.getLogger(__name__)
-
-_EXISTS_STATES: Final = frozenset({"42P07", "42710", "42P06", "42711", "42723"})
-_MISSING_STATES: Final = frozenset({"42P01", "42704", "42703", "42883", "42000"})
-_DONE_BEFORE: Final = {
-    Kind.CREATE_TABLE: _EXISTS_STATES,
-    Kind.CREATE_TABLE_AS: _EXISTS_STATES,
-    Kind.CREATE_VIEW: _EXISTS_STATES,
-    Kind.CREATE_NAMESPACE: _EXISTS_STATES,
-    Kind.CREATE_FUNCTION: _EXISTS_STATES,
-    Kind.DROP_TABLE: _MISSING_STATES,
-    Kind.DROP_VIEW: _MISSING_STATES,
-    Kind.DROP_NAMESPACE: _MISSING_STATES,
-    Kind.DROP_FUNCTION: _MISSING_STATES,
-    Kind.ALTER_TABLE: _EXISTS_STATES | _MISSING_STATES,
-    Kind.ALTER_VIEW: _EXISTS_STATES | _MISSING_STATES,
-}
-"""SQLSTATEs with which a statement that had been applied answers when it is run again."""
-
-
-def applied_before(kind: Kind, error: EngineError) -> bool:
-    """Whether a statement in doubt answers in a way that says it had been applied."""
-    return error.sqlstate in _DONE_BEFORE.get(kind, frozenset())
 
 
 class Applier:
@@ -75,6 +53,7 @@ class Applier:
         self._synchronous = synchronous
         self._computing = computing
         self._giving_up = giving_up
+        self._doubts = Doubts(core)
         self._on_outcome = on_outcome
         self._on_marker = on_marker
 
@@ -109,6 +88,8 @@ class Applier:
             await self._on_marker(unit.offsets[0])
             await self._done(unit)
             return
+        if unit.intent is Intent.ALONE:
+            await self._insist(unit, lambda: self._doubts.note(unit))
         if unit.intent is not Intent.NONE:
             await core.store()
             await core.trace(Step.INTENT_AFTER)
@@ -187,7 +168,10 @@ class Applier:
         # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
         # then it is run again after a crash without a look at the tables, on the guard's word.
         plain = unit.intent is Intent.NONE and op.kind in (Kind.INSERT, Kind.ROWS)
-        delay = core.timeouts.retry_first_s
+        delay, alone = core.timeouts.retry_first_s, unit.intent is Intent.ALONE
+        if doubt and alone and not self._passed_over(unit):
+            if await self._committed_after_all(unit, lane):
+                return Outcome(Status.APPLIED, assumed=True)
         while not self._passed_over(unit):
             await core.allowed.wait()
             if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
@@ -201,10 +185,11 @@ class Applier:
                 )
             except EngineError as error:
                 if error.kind is ErrorKind.APPLICATION:
-                    if doubt and applied_before(op.kind, error):
-                        return Outcome(Status.APPLIED, assumed=True)
-                    failure = Failure(error.error_class, error.sqlstate, error.message)
-                    return Outcome(Status.FAILED, failure=failure)
+                    refuted = await self._refuted(unit)
+                    if refuted is None:
+                        failure = Failure(error.error_class, error.sqlstate, error.message)
+                        return Outcome(Status.FAILED, failure=failure)
+                    error = refuted
                 doubt = True
                 if error.kind is ErrorKind.AVAILABILITY and self._decides(unit):
                     await self._synchronous.hand_over(unit.offsets[0], op)
@@ -255,18 +240,49 @@ class Applier:
         if self._core.troubles.over(unit.offsets, apart=apart):
             self._core.tell_stuck()
 
-    async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
-        """Make sure that a failed attempt is over, and ask the tables whether it committed."""
+    async def _refuted(self, unit: Unit) -> EngineError | None:
+        """Return why an application error may be none of the statement's, if it may be so.
+
+        Storage that is away looks like tables that do not exist, or that are empty. So such an
+        error counts only where the storage is there, and every table that the catalog knows can
+        be read. A combined statement's counts for nothing anyway.
+        """
+        op = unit.operations[0]
+        if len(unit.operations) > 1:
+            return None
+        try:
+            await self._core.engine.check_tables(sorted(op.reads | op.writes))
+        except EngineError as error:
+            return error
+        return None
+
+    async def _insist(self, unit: Unit, call: Callable[[], Awaitable[None]]) -> None:
+        """Make a call for a unit until the cluster answers, or the unit is to be passed over."""
         core, delay = self._core, self._core.timeouts.retry_first_s
-        tables = sorted(unit.operations[0].writes)
+        while not self._passed_over(unit):
+            await core.allowed.wait()
+            try:
+                await call()
+            except EngineError as error:
+                away = error.kind is ErrorKind.AVAILABILITY
+                if away and self._decides(unit):
+                    await self._synchronous.hand_over(unit.offsets[0], unit.operations[0])
+                trouble = self._failed(unit, error, counts=not away)
+            else:
+                return
+            await trouble.pause(delay)
+            delay = min(2 * delay, core.timeouts.retry_max_s)
+
+    async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
+        """Make sure that earlier attempts are over, and find out whether one of them committed."""
+        core, delay = self._core, self._core.timeouts.retry_first_s
         while True:
             await core.allowed.wait()
             lane_is_clear = False
             try:
                 await lane.fence()
                 lane_is_clear = True
-                found = await core.engine.offsets_applied(tables, core.application)
-                return any(offset >= unit.version for offset in found.values())
+                return await self._doubts.settled(unit, lane)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 trouble = self._failed(unit, error, counts=not away)

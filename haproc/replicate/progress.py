@@ -7,8 +7,8 @@ crash exactly the same statement is run again:
 - ``batches``: (first, last) offsets of INSERTs that run as one statement under the last one's
   version. A bigger batch formed anew would not be recognised by Delta as the one that may have
   been committed, and would apply its first part twice.
-- ``alone``: a statement without a mark (DDL). After a crash it is in doubt: "already exists" or
-  "not found" from it then means that it had been applied.
+- ``alone``: a statement without a mark (DDL), with what stood under its names ``before`` it. After
+  a crash it is in doubt, see `haproc.replicate.doubts`.
 
 An operation becomes done here, durably, before any operation that conflicts with it starts. So
 whatever is in doubt after a crash has nothing conflicting behind it, and running it again is safe.
@@ -53,6 +53,10 @@ class Progress:
     """Operations whose outcomes are to be compared with the other clusters', the newest ones."""
     roster: int = -1
     """The newest record read of who the ring's members are; it may stand far below ``low``."""
+    before: str = ""
+    """What stood there before the statement ``alone``; empty if it is not known."""
+    storage: str = ""
+    """The id of the marker in the storage to which all this belongs; empty before it has one."""
 
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
@@ -70,6 +74,8 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         ]
     if progress.alone is not None:
         note["a"] = progress.alone
+    if progress.before:
+        note["f"] = progress.before
     if (diverged := progress.diverged) is not None:
         note["x"] = diverged.offset
         if diverged != Divergence(diverged.offset, Cause.OUTCOME):
@@ -82,6 +88,8 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         note["n"] = progress.born
     if progress.roster >= 0:
         note["r"] = progress.roster
+    if progress.storage:
+        note["s"] = progress.storage
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
 
@@ -112,11 +120,13 @@ def from_cursor(cursor: Cursor) -> Progress:
             done=frozenset(done),
             batches=batches,
             alone=note.get("a"),
+            before=note.get("f", ""),
             diverged=_divergence(note),
             claims=claims,
             born=note.get("n", 0),
             judging=tuple(note.get("j", ())),
             roster=note.get("r", -1),
+            storage=note.get("s", ""),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

@@ -136,6 +136,7 @@ class Replica:
         await self._giving_up.hear(doubtful_below)
         core.spawn(self._reader.run())
         await self._fence()
+        await self._know_the_storage()
         await self._read_up_to(doubtful_below)
         await self._restore(doubtful_below)
         core.update(started=True)
@@ -182,9 +183,16 @@ class Replica:
                 return await call()
             except EngineError as error:
                 logger.warning("%s: %s", core.me, error.message)
-                core.health.suspect(error.message)
+                core.health.suspect(f"{error.error_class or error.kind}: {error.message}")
             await asyncio.sleep(delay)
             delay = min(2 * delay, core.timeouts.retry_max_s)
+
+    async def _know_the_storage(self) -> None:
+        """Make sure that the cluster's storage is the one to which the cursor belongs."""
+        core, known = self.core, self.core.schedule.storage
+        core.schedule.storage = await self._asking(lambda: core.engine.storage(known))
+        if core.schedule.storage != known:
+            await core.store()
 
     async def _restore(self, log_end: int) -> None:
         """Ask the tables for their last offsets: what the stored progress does not know yet."""

@@ -132,6 +132,9 @@ class Schedule:
         self._restored = frozenset(progress.done)
         self._old_batches = dict(progress.batches)
         self._old_alone = progress.alone
+        self._stood = {} if progress.alone is None else {progress.alone: progress.before}
+        self.storage = progress.storage
+        """See Progress."""
         self._diverged = progress.diverged
         self._born = progress.born
         self._judging = set(progress.judging)
@@ -225,6 +228,7 @@ class Schedule:
         self._forget_intent(task.offset)
 
     def _forget_intent(self, first: int) -> None:
+        self._stood.pop(first, None)
         self._old_batches.pop(first, None)
         if self._old_alone == first:
             self._old_alone = None
@@ -372,6 +376,14 @@ class Schedule:
         for offset in unit.offsets:
             self._tasks[offset].state = _State.WAITING
 
+    def stood(self, offset: int, before: str) -> None:
+        """Remember, in the progress, what stood there before a statement without a mark ran."""
+        self._stood[offset] = before
+
+    def before(self, offset: int) -> str:
+        """Return that; empty if it is not known."""
+        return self._stood.get(offset, "")
+
     def mark_diverged(self, divergence: Divergence) -> Divergence:
         """Remember, in the progress, that this cluster differs from the others; return how."""
         self._diverged = divergence.joined(self._diverged)
@@ -468,15 +480,18 @@ class Schedule:
         }.values()
         batches = {u.offsets[0]: u.offsets[-1] for u in units if u.intent is Intent.BATCH}
         batches |= self._old_batches
-        alone = [u.offsets[0] for u in units if u.intent is Intent.ALONE]
+        running = [u.offsets[0] for u in units if u.intent is Intent.ALONE]
+        alone = running[0] if running else self._old_alone
         return Progress(
             low=low,
             done=frozenset(offset for offset in self._done if self._worth_storing(offset, low)),
             batches=tuple(sorted(batches.items())),
-            alone=alone[0] if alone else self._old_alone,
+            alone=alone,
+            before="" if alone is None else self.before(alone),
             diverged=self._diverged,
             born=self._born,
             judging=self.judging[-JUDGING_MAX:],
+            storage=self.storage,
         )
 
     def _worth_storing(self, offset: int, low: int) -> bool:

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from haproc.engine import confs
-from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Applied, Mark, TableState
+from haproc.engine.errors import REFUSED, STORAGE_AWAY, EngineError, ErrorKind
+from haproc.engine.interface import ABSENT, Applied, Mark, Named, TableState
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import SESSION_CHANGED
@@ -75,6 +75,8 @@ class SimSpark:
         """Statements that bring the server down; somebody starts it again."""
         self.held: set[str] = set()
         """Tables on which statements go no further while they are in here."""
+        self.storage_away = False
+        """No table can be found; where Spark would say so, it does."""
         self.poison_word = ""
         """A part of such statements."""
         self.on_commit: Callable[[str, str], None] = lambda cluster, sql: None
@@ -124,10 +126,28 @@ class SimSpark:
     async def probe(self, *, timeout_s: float) -> None:
         await asyncio.sleep(self._rng.uniform(0, 0.02))
         self._check()
+        self._check_storage()
+
+    def _check_storage(self) -> None:
+        if self.storage_away:
+            raise EngineError(ErrorKind.ENVIRONMENT, "not mounted", error_class=STORAGE_AWAY)
+
+    async def look(self) -> None:
+        """Somebody asks what tables there are."""
+        await asyncio.sleep(self._rng.uniform(0, 0.05))
+        self._check()
+        self._check_storage()
+
+    def standing(self, table: str) -> str:
+        """Return how a table stands now."""
+        found = self._disk.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,))
+        made = found.fetchone()
+        return ABSENT if made is None else f"{made[0]}@{self._versions.get(table, 0)}"
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         await asyncio.sleep(self._rng.uniform(0, 0.2))
         self._check()
+        self._check_storage()
         return {table: self._notes[table] for table in tables if table in self._notes}
 
     async def table_states(self) -> Sequence[TableState]:
@@ -272,6 +292,13 @@ class SimSpark:
         return found
 
     def _commit(self, sql: str) -> int:
+        if self.storage_away:
+            raise EngineError(
+                ErrorKind.APPLICATION,
+                "no such table",
+                error_class="DELTA_TABLE_NOT_FOUND",
+                sqlstate="42P01",
+            )
         if sql in self.refuses:
             raise EngineError(
                 ErrorKind.APPLICATION, "refused", error_class="REFUSED_HERE", sqlstate="42501"
@@ -311,6 +338,27 @@ class SimEngine:
         await self._check()
         await self._spark.probe(timeout_s=timeout_s)
         await self._check()
+
+    async def storage(self, known: str) -> str:
+        await self._check()
+        await self._spark.look()
+        await self._check()
+        return f"storage of {self._spark.name}"
+
+    async def check_tables(self, tables: Sequence[str]) -> None:
+        await self._check()
+        await self._spark.look()
+        await self._check()
+
+    async def standing(self, named: Sequence[Named]) -> str:
+        await self._check()
+        await self._spark.look()
+        found = "/".join(self._spark.standing(each.name.rpartition(".")[2]) for each in named)
+        await self._check()
+        return found
+
+    async def default_place(self, table: str) -> str:
+        return ""
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         await self._check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from dmq import Cursor, LogCorruptError
 from dmq.entries import check_cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
 from haproc.membership.state import Cause, Divergence
+from haproc.replicate.doubts import BEFORE_CHARACTERS_MAX
 from haproc.replicate.progress import (
     JUDGING_MAX,
     SPAN_MAX,
@@ -28,12 +30,15 @@ OFFSET_MAX = 2**63 - 1
 def progresses(draw: st.DrawFn) -> Progress:
     low = draw(st.integers(0, 10**12))
     near = st.integers(low, low + SPAN_MAX - 1)
+    alone = draw(st.none() | near)
     pairs = draw(st.lists(st.tuples(near, near), max_size=4, unique_by=lambda pair: pair[0]))
     return Progress(
         low=low,
         done=draw(st.frozensets(near)),
         batches=tuple(sorted((min(pair), max(pair)) for pair in pairs)),
-        alone=draw(st.none() | near),
+        alone=alone,
+        before="" if alone is None else draw(st.text(max_size=20)),
+        storage=draw(st.text(max_size=32)),
         diverged=draw(
             st.none()
             | st.builds(
@@ -67,6 +72,9 @@ def test_from_cursor_kept_note_gives_the_progress() -> None:
         100, frozenset({101, 102}), ((103, 109),), 102, Divergence(17, Cause.OUTCOME)
     )
     assert from_cursor(Cursor(100, note)) == progress
+    newer = note.removesuffix("}") + ',"f":"absent","s":"5e7"}'
+    progress = replace(progress, before="absent", storage="5e7")
+    assert from_cursor(Cursor(100, newer)) == progress
 
 
 WORST_LOW = OFFSET_MAX - SPAN_MAX
@@ -82,6 +90,8 @@ def worst(done: frozenset[int]) -> Progress:
         done,
         WORST_BATCHES,
         alone=OFFSET_MAX,
+        before="b" * BEFORE_CHARACTERS_MAX,
+        storage="5" * 32,
         diverged=Divergence(OFFSET_MAX, Cause.TABLES, True, "n" * NAMES_CHARACTERS_MAX),
         born=OFFSET_MAX,
         judging=(OFFSET_MAX,) * JUDGING_MAX,

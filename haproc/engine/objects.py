@@ -1,0 +1,118 @@
+"""What stands under a name: a table, a view, a function, a schema, or nothing.
+
+No error of a statement's says for certain that there is no table: one whose files are away looks
+the same. The catalog's list of names does, and does not touch the tables' files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum, auto
+from typing import Any
+
+from haproc.engine.confs import parts_of, quoted, quoted_name
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import ABSENT, UNREADABLE, Named, Sort
+from haproc.engine.remote import RemoteSession, table_relation
+from haproc.engine.table import HISTORY_TIMEOUT_S, all_rows
+
+
+class What(Enum):
+    """What a name of a table stands for, where it is no Delta table that can be read."""
+
+    NOTHING = auto()
+    VIEW = auto()
+    OTHER_FORMAT = auto()
+    UNREADABLE = auto()
+
+
+async def what_is(remote: RemoteSession, name: str, timeout_s: float) -> What:
+    """Ask the catalog what a table's name stands for that could not be read as a Delta table."""
+    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
+    if described is None:
+        known = await _in_catalog(remote, parts_of(name), timeout_s)
+        return What.UNREADABLE if known else What.NOTHING
+    told = {row["col_name"]: row["data_type"] for row in described}
+    if told.get("Type") == "VIEW":
+        return What.VIEW
+    delta = str(told.get("Provider", "")).lower() == "delta"
+    return What.UNREADABLE if delta else What.OTHER_FORMAT
+
+
+async def check_readable(remote: RemoteSession, name: str, timeout_s: float) -> None:
+    """Raise EngineError if there is a table of this name that cannot be read."""
+    try:
+        await remote.schema(table_relation(quoted_name(name)), timeout_s)
+    except EngineError as error:
+        if error.kind is not ErrorKind.APPLICATION:
+            raise
+        if await what_is(remote, name, timeout_s) in (What.UNREADABLE, What.OTHER_FORMAT):
+            raise unreadable(name, error) from error
+
+
+def unreadable(name: str, error: EngineError) -> EngineError:
+    """Return the error of a table that is there and cannot be read."""
+    return EngineError(
+        ErrorKind.ENVIRONMENT,
+        f"the catalog knows {name}, but it cannot be read: {error.message}",
+        error_class=error.error_class,
+        sqlstate=error.sqlstate,
+    )
+
+
+async def standing(remote: RemoteSession, named: Named, timeout_s: float) -> str:
+    """Return a text that is another one as soon as what stands under the name has changed.
+
+    ABSENT if there is nothing; the newest commit of a Delta table (it has an @); a hash of the
+    description of everything else. The session must be a fresh one where functions are asked for.
+    """
+    name = quoted_name(named.name)
+    if named.sort is Sort.FUNCTION:
+        return _hash(await _rows(remote, f"DESCRIBE FUNCTION EXTENDED {name}", timeout_s))
+    if named.sort is Sort.NAMESPACE:
+        return _hash(await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {name}", timeout_s))
+    if not await _in_catalog(remote, parts_of(named.name), timeout_s):
+        return ABSENT
+    newest = await _rows(remote, f"DESCRIBE HISTORY {name} LIMIT 1", HISTORY_TIMEOUT_S)
+    if newest:
+        return f"{newest[0]['version']}@{newest[0]['timestamp']}"
+    if await what_is(remote, named.name, timeout_s) is What.UNREADABLE:
+        return UNREADABLE
+    return _hash(await _rows(remote, f"DESCRIBE TABLE EXTENDED {name}", timeout_s))
+
+
+async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> str:
+    """Return where a managed table of this name has its files; empty if that is not told."""
+    *namespace, table = parts_of(name)
+    where = ".".join(map(quoted, namespace))
+    rows = await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {where}", timeout_s)
+    told = {row["info_name"]: row["info_value"] for row in rows or ()}
+    location = str(told.get("Location") or "").rstrip("/")
+    # Other catalogs give each table a place of its own making.
+    ours = namespace[0].lower() == "spark_catalog" and location
+    return f"{location}/{table.lower()}" if ours else ""
+
+
+async def _in_catalog(remote: RemoteSession, parts: list[str], timeout_s: float) -> bool:
+    *namespace, table = parts
+    pattern = table.replace("\\", "\\\\").replace("'", "\\'")
+    where = ".".join(map(quoted, namespace))
+    rows = await _rows(remote, f"SHOW TABLES IN {where} LIKE '{pattern}'", timeout_s)
+    found = [row for row in rows or () if not row["isTemporary"]]
+    return any(row["tableName"].lower() == table.lower() for row in found)
+
+
+async def _rows(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[str, Any]] | None:
+    """Run a query; None if the cluster says that this cannot be asked."""
+    try:
+        return [row async for row in all_rows(remote, sql, timeout_s)]
+    except EngineError as error:
+        if error.kind is not ErrorKind.APPLICATION:
+            raise
+        return None
+
+
+def _hash(rows: list[dict[str, Any]] | None) -> str:
+    if rows is None:
+        return ABSENT
+    return hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()

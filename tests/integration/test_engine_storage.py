@@ -1,0 +1,127 @@
+"""What a real cluster says of its tables while their storage is away, and after interrupted DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import STORAGE_AWAY, EngineError, ErrorKind
+from haproc.engine.interface import ABSENT, UNREADABLE, Named, Settings, Sort
+from haproc.ring.spark import LocalSpark
+from tests.integration.engine_calls import apply, rows
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+async def place(engine: SparkConnectEngine, schema: str) -> Path:
+    """Where the tables of the test's schema have their files."""
+    found = await engine.default_place(f"spark_catalog.{schema}.t")
+    return Path(found.removeprefix("file:")).parent
+
+
+@pytest.fixture
+def moved(place: Path) -> Iterator[Callable[[str], None]]:
+    """Move a table's files away; all are back at the end."""
+    gone: list[Path] = []
+
+    def move(table: str) -> None:
+        (place / table).rename(place / f"{table}.away")
+        gone.append(place / table)
+
+    yield move
+    for path in gone:
+        path.with_name(f"{path.name}.away").rename(path)
+
+
+async def _environment(call: Awaitable[object]) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        await call
+    assert caught.value.kind is ErrorKind.ENVIRONMENT
+    return caught.value
+
+
+def _table(schema: str, name: str = "t") -> Named:
+    return Named(Sort.TABLE, f"spark_catalog.{schema}.{name}")
+
+
+async def test_table_whose_files_are_away_is_neither_absent_nor_unwritten(
+    engine: SparkConnectEngine, schema: str, moved: Callable[[str], None]
+) -> None:
+    inside, name = Settings(schema=schema), f"spark_catalog.{schema}.t"
+    others = [f"spark_catalog.{schema}.{each}" for each in ("p", "v", "no")]
+    others += ["spark_catalog.no_schema.t", "no_catalog.a.b"]
+    await apply(engine, "CREATE TABLE t (a INT) USING delta", settings=inside)
+    await apply(engine, "CREATE TABLE p (a INT) USING parquet", settings=inside)
+    await apply(engine, "CREATE VIEW v AS SELECT * FROM t", settings=inside)
+    await apply(engine, "INSERT INTO t VALUES (1)", 7, settings=inside)
+    assert await engine.offsets_applied([name, *others], "ring") == {name: 7}
+    await engine.check_tables([name, *others])
+    moved("t")
+    await _environment(engine.offsets_applied([name], "ring"))
+    await _environment(engine.check_tables([name]))
+    assert await engine.standing([_table(schema)]) == UNREADABLE
+    await engine.check_tables(others)
+    assert await engine.offsets_applied(others, "ring") == {}
+
+
+async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    inside = Settings(schema=schema)
+    named = [
+        _table(schema),
+        Named(Sort.FUNCTION, f"spark_catalog.{schema}.f"),
+        Named(Sort.NAMESPACE, f"spark_catalog.{schema}_2"),
+    ]
+    assert await engine.standing(named) == "/".join([ABSENT] * 3)
+    before = await engine.standing(named)
+    for sql in (
+        "CREATE TABLE t (a INT) USING delta",
+        "ALTER TABLE t ADD COLUMN b INT",
+        "DROP TABLE t",
+        "CREATE VIEW t AS SELECT 1 AS a",
+        "ALTER VIEW t AS SELECT 2 AS a",
+        "CREATE FUNCTION f(x INT) RETURNS INT RETURN x",
+        "CREATE OR REPLACE FUNCTION f(x INT) RETURNS INT RETURN 2 * x",
+        f"CREATE SCHEMA {schema}_2",
+        f"COMMENT ON SCHEMA {schema}_2 IS 'told'",
+    ):
+        await apply(engine, sql, settings=inside)
+        now = await engine.standing(named)
+        assert now != before, sql
+        assert await engine.standing(named) == now
+        before = now
+    await apply(engine, f"DROP SCHEMA {schema}_2")
+
+
+async def test_marker_that_is_away_or_another_one_fails_every_probe(
+    engine: SparkConnectEngine, spark: LocalSpark, schema: str, place: Path
+) -> None:
+    marker = await engine.storage("")
+    assert await engine.storage("") == await engine.storage(marker) == marker
+    await engine.probe(timeout_s=60)
+    other = SparkConnectEngine(engine._address, ring="ring", cluster="a")
+    try:
+        assert (await _environment(other.storage("5e7"))).error_class == STORAGE_AWAY
+        assert (await _environment(other.probe(timeout_s=60))).error_class == STORAGE_AWAY
+    finally:
+        await other.aclose()
+    folder = place.parent / "_haproc"
+    folder.rename(folder.with_name("away"))
+    try:
+        absent = engine.offsets_applied([f"spark_catalog.{schema}.no"], "ring")
+        for call in (
+            engine.probe(timeout_s=60),
+            absent,
+            engine.standing([]),
+            engine.check_tables([]),
+        ):
+            assert (await _environment(call)).error_class == STORAGE_AWAY
+    finally:
+        folder.with_name("away").rename(folder)
+    await engine.probe(timeout_s=60)
+    assert await rows(engine.session("r"), "SELECT 1") == [(1,)]

@@ -1,0 +1,167 @@
+"""Storage that is away, and DDL in doubt: what a cluster says of its tables is not always so.
+
+Docs: docs/design.md, "Storage that is away" and "DDL in doubt".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError
+from haproc.membership.state import State
+from haproc.replicate import applier
+from haproc.replicate.doubts import Doubts
+from haproc.replicate.outcomes import Status
+from haproc.replicate.steps import Step
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.ring import Node
+from tests.simulation.scenario import insert
+from tests.simulation.violations import Violation, found_by
+
+
+def away(node: Node) -> None:
+    node.spark.storage_away = True
+
+
+def away_for(seconds: float) -> Callable[[Node], None]:
+    """Return the fault of storage that is away for so long."""
+
+    def fault(node: Node) -> None:
+        away(node)
+        asyncio.get_running_loop().call_later(seconds, back, node)
+
+    return fault
+
+
+def back(node: Node) -> None:
+    node.spark.storage_away = False
+
+
+async def some_writes(stage: Stage, name: str) -> None:
+    for number in range(4):
+        await stage.submit("a", insert(f"{name}{number}", "t", "a"))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_storage_away_takes_the_cluster_down_and_passes_no_queued_write_over(
+    restarted: bool,
+) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await some_writes(stage, "before")
+        node = stage.node("c")
+        await stage.ready("c")
+        away(node)
+        if restarted:
+            node.kill()
+            node.start()
+        await some_writes(stage, "meanwhile")
+        expected = State.STARTING if restarted else State.DOWN
+        await stage.until(lambda: stage.state("c") is expected and bool(stage.reason("c")))
+        assert "HAPROC_STORAGE_AWAY" in stage.reason("c")
+        back(node)
+        await stage.settle()
+        assert len(node.spark.dump()["t"]) == 8
+
+    story(tell)
+
+
+def test_storage_away_for_a_moment_passes_no_queued_write_over() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("c")
+        stage.at("c", Step.APPLY_BEFORE, away_for(3))
+        await some_writes(stage, "m")
+        await stage.settle()
+        assert ("c", Step.APPLY_BEFORE) in stage.struck
+        assert len(stage.node("c").spark.dump()["t"]) == 4
+
+    story(tell)
+
+
+def test_statements_whose_error_is_believed_without_a_look_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def believes(self: applier.Applier, unit: object) -> EngineError | None:
+        return None
+
+    monkeypatch.setattr(applier.Applier, "_refuted", believes)
+    found_by(
+        test_storage_away_for_a_moment_passes_no_queued_write_over,
+        Violation.DIVERGED,
+    )
+
+
+@pytest.mark.parametrize("step", [Step.APPLY_BEFORE, Step.APPLY_AFTER])
+def test_create_of_a_table_that_was_there_before_fails_also_if_it_was_in_doubt(
+    step: Step,
+) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        stage.at("a", step, lambda node: (node.kill(), node.start()))  # type: ignore[func-returns-value]
+        again = asyncio.ensure_future(stage.submit("a", ddl("a", "again")))
+        await asyncio.wait([again])
+        again.exception()
+        await stage.settle()
+        outcome = await stage.submit("a", ddl("a", "again"))
+        assert outcome.status in (Status.FAILED, Status.REJECTED)
+        assert outcome.failure is not None and outcome.failure.sqlstate == "42P07"
+
+    story(tell)
+
+
+@pytest.mark.parametrize("killed", ["haproc", "spark"])
+@pytest.mark.parametrize("seed", range(8))
+def test_create_and_drop_in_doubt_are_done_once(killed: str, seed: int) -> None:
+    async def tell(stage: Stage) -> None:
+        node = stage.node("b")
+        for number, (kind, sql) in enumerate(
+            (
+                (Kind.CREATE_TABLE, "CREATE TABLE t (x)"),
+                (Kind.DROP_TABLE, "DROP TABLE t"),
+                (Kind.CREATE_TABLE, "CREATE TABLE t (y)"),
+            )
+        ):
+
+            def strike(struck: Node = node) -> None:
+                if killed == "haproc":
+                    struck.kill()
+                else:
+                    struck.spark.kill()
+
+            asyncio.get_running_loop().call_later(0.05 + 0.09 * seed, strike)
+            outcome = await stage.submit("a", ddl("a", f"ddl{number}", sql, kind=kind))
+            assert outcome.status is Status.APPLIED
+            await stage.settle()
+        assert all(stage.order(f"CREATE TABLE t ({x})").count("b") == 1 for x in "xy")
+
+    story(tell, seed)
+
+
+def test_create_that_ran_before_its_process_died_is_not_run_again() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.at("b", Step.APPLY_AFTER, Node.kill)
+        await stage.submit("a", ddl("a"))
+        await stage.settle()
+        assert ("b", Step.APPLY_AFTER) in stage.struck
+        assert stage.order().count("b") == 1
+
+    story(tell)
+
+
+def test_doubts_that_forget_what_was_there_before_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def forgets(self: Doubts, unit: object) -> None:
+        return None
+
+    monkeypatch.setattr(Doubts, "note", forgets)
+    found_by(
+        test_create_that_ran_before_its_process_died_is_not_run_again,
+        Violation.DIVERGED,
+    )
