@@ -88,7 +88,7 @@ async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
         "CREATE FUNCTION f(x INT) RETURNS INT RETURN x",
         "CREATE OR REPLACE FUNCTION f(x INT) RETURNS INT RETURN 2 * x",
         f"CREATE SCHEMA {schema}_2",
-        f"COMMENT ON SCHEMA {schema}_2 IS 'told'",
+        f"ALTER SCHEMA {schema}_2 SET DBPROPERTIES ('k' = 'v')",
     ):
         await apply(engine, sql, settings=inside)
         now = await engine.standing(named)
