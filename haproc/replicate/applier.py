@@ -168,10 +168,10 @@ class Applier:
         # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
         # then it is run again after a crash without a look at the tables, on the guard's word.
         plain = unit.intent is Intent.NONE and op.kind in (Kind.INSERT, Kind.ROWS)
-        delay, alone = core.timeouts.retry_first_s, unit.intent is Intent.ALONE
-        if doubt and alone and not self._passed_over(unit):
-            if await self._committed_after_all(unit, lane):
-                return Outcome(Status.APPLIED, assumed=True)
+        delay = core.timeouts.retry_first_s
+        doubted = doubt and unit.intent is Intent.ALONE and not self._passed_over(unit)
+        if doubted and await self._committed_after_all(unit, lane):
+            return Outcome(Status.APPLIED, assumed=True)
         while not self._passed_over(unit):
             await core.allowed.wait()
             if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
