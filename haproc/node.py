@@ -172,6 +172,7 @@ class Node:
             peers,
             config.limits,
             config.timeouts,
+            guard_always=config.writes.guard_always,
             trace=trace_from(os.environ),
             on_state=self._state_changed,
             on_applied=self._metrics.applied,

@@ -224,6 +224,9 @@ class Writes:
     """Of requests that ask for none; a rule may ask for more."""
     min_insync_clusters: int = 1
     """With fewer clusters in sync, writes of concern ``majority`` and ``all`` are refused."""
+    guard_always: bool = False
+    """Whether Delta itself looks for a write's mark in the table at its first attempt, too. For
+    clusters whose Spark address can lead to two drivers at once. An INSERT took 0.7 s, not 0.2."""
 
 
 @dataclass(frozen=True, slots=True)

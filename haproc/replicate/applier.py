@@ -167,7 +167,8 @@ class Applier:
         # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
         # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
         # then it is run again after a crash without a look at the tables, on the guard's word.
-        plain = unit.intent is Intent.NONE and op.kind in (Kind.INSERT, Kind.ROWS)
+        insert = op.kind in (Kind.INSERT, Kind.ROWS)
+        plain = insert and unit.intent is Intent.NONE and not core.guard_always
         delay = core.timeouts.retry_first_s
         doubted = doubt and unit.intent is Intent.ALONE and not self._passed_over(unit)
         if doubted and await self._committed_after_all(unit, lane):

@@ -133,6 +133,7 @@ class Core:
         limits: Limits,
         timeouts: Timeouts,
         *,
+        guard_always: bool = False,
         trace: Trace = no_trace,
         on_state: Callable[[State, str], None] = lambda state, reason: None,
         on_applied: Callable[[str, int], None] = lambda outcome, operations: None,
@@ -146,6 +147,8 @@ class Core:
         self.peers = peers
         self.limits = limits
         self.timeouts = timeouts
+        self.guard_always = guard_always
+        """See config.model.Writes."""
         self.trace = trace
         self.on_applied = on_applied
         self.tell = tell

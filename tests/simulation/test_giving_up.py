@@ -484,7 +484,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
     [
         (not_looked_at, committed_without_an_answer, Violation.UNEQUAL),
         (not_fenced, still_running_at_the_word, Violation.UNEQUAL),
-        (not_withdrawn, applied_after_the_word, Violation.UNEQUAL),
+        (not_withdrawn, applied_after_the_word, Violation.DIVERGED),
         (counted_though_withdrawn, withdrawn_while_it_is_decided, Violation.DIVERGED),
         (away_is_ignored, applied_by_one_that_is_away, Violation.DIVERGED),
     ],

@@ -165,3 +165,16 @@ def test_doubts_that_forget_what_was_there_before_are_found(
         test_create_that_ran_before_its_process_died_is_not_run_again,
         Violation.DIVERGED,
     )
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_first_attempt_of_an_insert_is_guarded_where_that_is_asked_for(always: bool) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        stage.replica("a").core.guard_always = always
+        offset, _ = await stage.ring.submit("a", insert("one", "t", "a"), 30)
+        spark = stage.node("a").spark
+        assert spark._notes["t"] == offset
+        assert ("t" in spark._marks) is always
+
+    story(tell)
