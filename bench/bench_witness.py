@@ -61,11 +61,12 @@ class Trusting:
         pinned: Pinned,
         settings: Settings,
         session: ClientSession | None,
+        user: str = "",
     ) -> Verdict:
         """Return the proposal."""
         return Verdict(pinned.treatment, pinned.reasons)
 
-    async def confirm_query(self, statement: Statement, spark: Session) -> None:
+    async def confirm_query(self, statement: Statement, spark: Session, user: str = "") -> None:
         """Nothing is looked at."""
 
     confirm_session_statement = confirm_query

@@ -87,7 +87,11 @@ class RingService:
         self._attempts = Attempts(replica)
         core = self._core
         self._analysis = Analysis(
-            engine, lambda: core.definitions_applied, self._now, core.timeouts.statement_s
+            engine,
+            lambda: core.definitions_applied,
+            self._now,
+            core.timeouts.statement_s,
+            self._texts,
         )
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
         shares = sessions or Shares(self._core.limits.sessions_max)
@@ -298,7 +302,7 @@ class RingService:
     ) -> Answer:
         try:
             spark = await self._spark_session(settings, session)
-            await self._analysis.confirm_query(statement, spark)
+            await self._analysis.confirm_query(statement, spark, request.user)
             stream = await spark.query(statement.sql, timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
@@ -330,7 +334,7 @@ class RingService:
         # makes a temporary view, too.
         session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         try:
-            await self._analysis.confirm_session_statement(statement, session.spark)
+            await self._analysis.confirm_session_statement(statement, session.spark, session.user)
             stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
             chunks = [chunk.data async for chunk in stream]
             found = await session.spark.settings()
@@ -461,7 +465,7 @@ class RingService:
         pinned = await self._pin(statement, moment)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
-        verdict = await self._analysis.verdict(statement, pinned, settings, session)
+        verdict = await self._analysis.verdict(statement, pinned, settings, session, request.user)
         if verdict.treatment is Treatment.REFUSE:
             raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(verdict.reasons), verdict.hint)
         return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict

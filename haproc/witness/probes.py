@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from haproc.classify.model import Kind, Statement
+from haproc.classify.model import Kind
 from haproc.pin.definitions import expressions
 from haproc.pin.scan import Scan
 from haproc.pin.sqltypes import quote_name
@@ -50,10 +50,9 @@ def merge_source(scan: Scan) -> str:
     return f"{common} SELECT * FROM {source}".strip()
 
 
-def definitions(statement: Statement, scan: Scan) -> list[str]:
+def definitions(kind: Kind, writes: frozenset[str], scan: Scan) -> list[str]:
     """Return the queries of all expressions in a CREATE or ALTER TABLE or a CREATE FUNCTION."""
-    start = 0
-    if statement.kind is Kind.CREATE_FUNCTION:
+    if kind is Kind.CREATE_FUNCTION:
         start = next((at for at in range(len(scan.tokens)) if scan.word(at) == "RETURN"), -1)
         if start < 0:
             return []
@@ -64,8 +63,10 @@ def definitions(statement: Statement, scan: Scan) -> list[str]:
     found = _found(scan)
     if not found:
         return []
-    if statement.kind is Kind.ALTER_TABLE:
-        (table,) = statement.writes or ("",)
+    if kind is Kind.ALTER_TABLE:
+        if len(writes) != 1:
+            raise UnclearError("which table is altered cannot be told")
+        (table,) = writes
         return [f"SELECT ({_text(scan, first, end)}) FROM {table}" for first, end in found]
     columns = _columns_in(scan, 0, len(scan.tokens))
     return [_over(_text(scan, first, end), columns) for first, end in found]

@@ -299,7 +299,8 @@ def test_delta_s_own_statements_are_told_as_a_whole(sql: str, own: bool) -> None
 
 def test_definitions_become_queries_over_typed_nulls() -> None:
     def probes(sql: str) -> list[str]:
-        return definitions(classify(sql, Context(), Rules.builtin()), Scan(sql))
+        statement = classify(sql, Context(), Rules.builtin())
+        return definitions(statement.kind, statement.writes, Scan(sql))
 
     assert probes(
         "CREATE TABLE t (x INT DEFAULT 3 NOT NULL COMMENT 'c', `a b` MAP<INT, STRUCT<q: INT>>, "

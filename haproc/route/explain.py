@@ -1,0 +1,105 @@
+"""Asks one Spark session what it makes of texts; long answers are read beside the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Session
+from haproc.engine.status import Link, kind_of_chain
+from haproc.route.offload import Texts
+from haproc.route.views import rows_of
+from haproc.witness.findings import Facts, harmless_functions, needs_types, tables_read
+from haproc.witness.judge import unknown_functions
+from haproc.witness.plan import Failure, Plan, read_plan
+from haproc.witness.probes import UnclearError, described_function, function_query
+
+FUNCTIONS_MAX: Final = 64
+"""SQL functions that one statement may call, those called by these included."""
+
+
+class Explaining:
+    """One user's questions to one session. Every method raises EngineError.
+
+    An EngineError of kind APPLICATION is Spark's own answer to a statement that is wrong.
+    """
+
+    def __init__(self, spark: Session, texts: Texts, user: str, timeout_s: float) -> None:
+        self._spark = spark
+        self._texts = texts
+        self._user = user
+        self._timeout_s = timeout_s
+
+    async def text(self, sql: str) -> str:
+        """Return what EXPLAIN EXTENDED says."""
+        return "\n".join(str(row[0]) for row in await self._rows(f"EXPLAIN EXTENDED {sql}"))
+
+    async def plan(self, sql: str) -> Plan:
+        """Return the analyzed plan; raises UnreadableError."""
+        text = await self.text(sql)
+        plan = await self._texts.run(self._user, len(text), read_plan, text)
+        if isinstance(plan, Failure):
+            raise _error(plan)
+        return plan
+
+    async def plans(self, texts: Sequence[str]) -> list[Plan]:
+        """Return the plans of several texts."""
+        return [await self.plan(text) for text in texts]
+
+    async def facts(self, plans: Sequence[Plan], *, decimals: bool = False) -> Facts:
+        """Return what the plans do not show: types of columns, bodies of SQL functions."""
+        size = size_of(plans)
+        bodies: dict[str, Plan] = {}
+        wanted = set(await self._texts.run(self._user, size, unknown_functions, plans))
+        looked: set[str] = set()
+        while wanted and len(looked) < FUNCTIONS_MAX:
+            name = wanted.pop()
+            looked.add(name)
+            body = await self._body(name)
+            if body is not None:
+                bodies[name] = body
+                wanted |= unknown_functions([body]) - looked
+        shown = tuple(bodies.values())
+        schemas = await self._schemas([*plans, *shown])
+        return Facts(schemas, harmless_functions(bodies, schemas), shown, decimals=decimals)
+
+    async def _body(self, name: str) -> Plan | None:
+        """Return the plan of a SQL function's body; None for any other function."""
+        try:
+            rows = await self._rows(f"DESCRIBE FUNCTION EXTENDED {name}")
+            function = described_function([str(row[0]) for row in rows])
+            return await self.plan(function_query(function))
+        except UnclearError:
+            return None
+        except EngineError as error:
+            if error.kind is ErrorKind.APPLICATION:
+                return None
+            raise
+
+    async def _schemas(self, plans: Sequence[Plan]) -> dict[str, dict[str, str]]:
+        tables = {name for plan in plans if needs_types(plan) for name in tables_read(plan)}
+        schemas = {}
+        for table in sorted(tables):
+            columns = await self._spark.columns(f"SELECT * FROM {table}")
+            schemas[table] = {column.name.lower(): column.type_text for column in columns}
+        return schemas
+
+    async def _rows(self, sql: str) -> list[tuple[object, ...]]:
+        return await rows_of(await self._spark.query(sql, timeout_s=self._timeout_s))
+
+
+def size_of(plans: Sequence[Plan]) -> int:
+    """Return how long the plans' texts are together."""
+    return sum(len(node.text) for plan in plans for node in plan.nodes)
+
+
+def _error(failure: Failure) -> EngineError:
+    java_classes = (failure.java_class,) if failure.java_class else ()
+    link = Link(failure.error_class, failure.sqlstate, java_classes)
+    return EngineError(
+        kind_of_chain([link]),
+        failure.message,
+        error_class=failure.error_class,
+        sqlstate=failure.sqlstate,
+    )

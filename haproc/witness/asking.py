@@ -1,0 +1,71 @@
+"""What has to be explained to judge a statement: itself, in neutral form too, and what it hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from haproc.classify.insert import plain_insert
+from haproc.classify.model import Kind, Statement
+from haproc.classify.names import Context
+from haproc.pin.model import Pinned, Treatment
+from haproc.pin.scan import Scan
+from haproc.witness.commands import is_deltas_own
+from haproc.witness.judge import OF_ROWS
+from haproc.witness.probes import UnclearError, definitions, merge_source
+from haproc.witness.shape import shape, writes_floats
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What to explain.
+
+    ``own``: the statement itself; empty for Delta's own, which cannot be explained. ``hidden``: its
+    expressions that no plan shows, or the source of a MERGE. ``neutral``: both in neutral form, for
+    statements that compute rows; the first of it is the shape. ``decimals``: no number in it is a
+    float. ``unclear`` says why nothing can be asked.
+    """
+
+    own: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    neutral: tuple[str, ...] = ()
+    decimals: bool = False
+    unclear: str = ""
+
+
+def questions(statement: Statement, pinned: Pinned) -> Questions | None:
+    """Return what has to be explained; None for an INSERT of literals, which needs nothing.
+
+    It may be one only now that its reads of the clock are pinned.
+    """
+    if statement.insert is not None or _is_plain(statement, pinned):
+        return None
+    scan = Scan(pinned.sql)
+    try:
+        if statement.kind not in OF_ROWS:
+            own = () if is_deltas_own(scan) else (pinned.sql,)
+            return Questions(own, tuple(definitions(statement.kind, statement.writes, scan)))
+        neutral = shape(scan)
+        decimals = not writes_floats(scan.tokens)
+        if statement.kind is not Kind.MERGE:
+            return Questions((pinned.sql,), (), (neutral,), decimals)
+        source, neutral_source = merge_source(scan), merge_source(Scan(neutral))
+        return Questions((pinned.sql,), (source,), (neutral, neutral_source), decimals)
+    except UnclearError as error:
+        return Questions(unclear=str(error))
+
+
+def session_questions(sql: str) -> Questions:
+    """Return what has to be explained of a statement that makes something of the session's own."""
+    scan = Scan(sql)
+    if scan.word(0) != "CREATE" or all(scan.word(at) != "FUNCTION" for at in range(1, 7)):
+        return Questions((sql,))
+    try:
+        return Questions((sql,), tuple(definitions(Kind.CREATE_FUNCTION, frozenset(), scan)))
+    except UnclearError as error:
+        return Questions(unclear=str(error))
+
+
+def _is_plain(statement: Statement, pinned: Pinned) -> bool:
+    if statement.kind is not Kind.INSERT or pinned.treatment is not Treatment.REPLICATE:
+        return False
+    return pinned.source is None and plain_insert(pinned.sql, Context()) is not None
