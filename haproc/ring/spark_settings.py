@@ -69,6 +69,9 @@ _DEFAULTS = {
     # Small tables on few cores: with Spark's own (50 and 200) an INSERT took 17 s, not 2.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
+    # Else a session goes on with the files that a table of files had when it first read it: the
+    # lanes of one cluster would see different rows, and none what another one wrote.
+    "spark.sql.filesourceTableRelationCacheSize": "0",
 }
 
 
