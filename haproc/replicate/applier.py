@@ -19,12 +19,12 @@ from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
 from haproc.replicate.definitions import NOTHING, redefined
 from haproc.replicate.doubts import Doubts
-from haproc.replicate.giving_up import GivingUp, conclusive
+from haproc.replicate.giving_up import GivingUp
 from haproc.replicate.operation import Failure, Operation
 from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.schedule import MARKER, Intent, Unit
 from haproc.replicate.steps import Step
-from haproc.replicate.synchronous import Synchronous
+from haproc.replicate.synchronous import FollowUp, Synchronous
 from haproc.replicate.trouble import Trouble
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Applier:
             await core.store()  # without the intent
             core.schedule.split_stored(unit)
             return
-        follow_up: Callable[[], Awaitable[None]] | None = None
+        follow_up: FollowUp | None = None
         if not skipped and self._decides(unit):
             outcome, follow_up = await self._synchronous.concluded(
                 unit.offsets[0], unit.operations[0], outcome
@@ -125,12 +125,23 @@ class Applier:
             for each in self._all_lanes:
                 each.renew()
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
-            if follow_up is None:
-                core.board.resolve(offset, _share(outcome, unit, op))
             self._on_outcome(offset, op, outcome)
-        await self._done(unit)
+        if unit.intent is Intent.ALONE:
+            # No look at tables might tell a later process that it was applied. So nobody is told
+            # before that is durable: what is in doubt after a crash was not acknowledged here.
+            await self._done(unit)
+            self._tell(unit, outcome, follow_up)
+        else:
+            self._tell(unit, outcome, follow_up)
+            await self._done(unit)
+
+    def _tell(self, unit: Unit, outcome: Outcome, follow_up: FollowUp | None) -> None:
+        """Answer who waits for the outcome, at once or when the peers were asked."""
         if follow_up is not None:
-            core.spawn(_task(follow_up))
+            self._core.spawn(_task(follow_up))
+            return
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            self._core.board.resolve(offset, _share(outcome, unit, op))
 
     async def _done(self, unit: Unit) -> None:
         """Make it durable that the unit needs no more running; what waits for it may start."""
@@ -201,8 +212,7 @@ class Applier:
                     return Outcome(Status.APPLIED, assumed=True)
                 if self._giving_up.takes_apart(trouble):
                     return None
-                sure = conclusive(op) or not unit.in_doubt
-                await self._giving_up.consider(unit.version, op, trouble, sure)
+                await self._giving_up.consider(unit.version, op, trouble)
             else:
                 return Outcome(Status.APPLIED, applied)
         return await self._pass_over(unit, lane)

@@ -174,12 +174,9 @@ class GivingUp:
         """Whether this cluster has said that it cannot apply the operation, and abides by it."""
         return self._core.me in self._core.words.standing(offset)
 
-    async def consider(self, offset: int, op: Operation, trouble: Trouble, sure: bool) -> None:
-        """A failed attempt is over and was not committed: say so, if that was often enough.
-
-        ``sure``: nothing that an earlier process may have run is in doubt.
-        """
-        if not sure or not self._due(trouble):
+    async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
+        """A failed attempt is over and was not committed: say so, if that was often enough."""
+        if not self._due(trouble):
             return
         if trouble.reject or not await self.applied_by(offset):
             await self.say(offset, op, trouble.error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from haproc.replicate.operation import Operation
 from haproc.replicate.outcomes import Status
 from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.poisoned import simulate_poison
 from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node
 from tests.simulation.scenario import insert
 from tests.simulation.spark import SimEngine
@@ -30,6 +32,7 @@ from tests.simulation.test_poison import POISON, rows, update
 from tests.simulation.violations import Violation, found_by
 
 LONG_S = 200
+SEEDS = range(5, 11)
 
 
 def poison(stage: Stage, *names: str, sql: str = POISON) -> None:
@@ -429,6 +432,16 @@ def test_nothing_that_may_have_been_applied_is_given_up(
     tell: Callable[[Stage], Coroutine[Any, Any, None]],
 ) -> None:
     story(tell)
+
+
+def test_writes_of_which_some_are_poison_keep_every_promise_under_every_fault() -> None:
+    logging.disable(logging.CRITICAL)
+    try:
+        runs = [simulate_poison(seed) for seed in SEEDS]
+    finally:
+        logging.disable(logging.NOTSET)
+    assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
+    assert sum(given_up for _, given_up in runs) > 1
 
 
 # -- rules broken on purpose ---------------------------------------------------------------------
