@@ -23,6 +23,7 @@ from haproc.route.offload import Inline, Texts
 from haproc.route.sessions import ClientSession, SharedSessions
 from haproc.witness.asking import Questions, questions, session_questions
 from haproc.witness.judge import (
+    HINT_ANALYSIS,
     OF_ROWS,
     Verdict,
     judge,
@@ -251,7 +252,7 @@ class Analysis:
 
 def _unreadable(reason: str) -> Verdict:
     said = f"HAProc cannot read what Spark makes of the statement: {reason}"
-    return Verdict(Treatment.REFUSE, (said,), known=False)
+    return Verdict(Treatment.REFUSE, (said,), known=False, hint=HINT_ANALYSIS)
 
 
 def _in_full(settings: Settings) -> Settings:

@@ -23,6 +23,7 @@ OF_ROWS = frozenset(
     | {Kind.CREATE_TABLE_AS}
 )
 """Statements whose plans show everything that they compute."""
+HINT_REFUSED = "write literals there; INSERT … SELECT into a table is replicated as rows"
 HINT_ANALYSIS = "write it so that both readings agree: plain names, one table, one INSERT"
 
 
@@ -71,7 +72,8 @@ def judge(statement: Statement, pinned: Pinned, plans: Sequence[Plan], facts: Fa
     if not reasons:
         reasons = [] if treatment is Treatment.REPLICATE else list(pinned.reasons)
     reads -= statement.writes if statement.kind in _OWN_TARGET else frozenset()
-    return Verdict(treatment, tuple(reasons), reads, rests_on, known, hint=pinned.hint)
+    hint = pinned.hint or HINT_REFUSED * (treatment is Treatment.REFUSE)
+    return Verdict(treatment, tuple(reasons), reads, rests_on, known, hint)
 
 
 _OWN_TARGET = frozenset({Kind.UPDATE, Kind.DELETE})
@@ -132,7 +134,8 @@ def judge_definition(
         reasons = [disagreement] * bool(disagreement) + reasons
         reasons += [f"{name}() runs code that HAProc cannot look into" for name in foreign]
     treatment = Treatment.REFUSE if reasons else Treatment.REPLICATE
-    return Verdict(treatment, tuple(reasons), frozenset(), rests_on, known)
+    hint = pinned.hint or HINT_REFUSED * bool(reasons)
+    return Verdict(treatment, tuple(reasons), frozenset(), rests_on, known, hint)
 
 
 def _reasons(plans: Sequence[Plan], facts: Facts) -> tuple[list[str], bool]:
