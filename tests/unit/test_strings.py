@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.classify.names import name_in_literal
+from haproc.classify.classifier import classify
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
 from haproc.classify.strings import adjacent, decoded
 from haproc.classify.tokens import tokenize
 from tests.unit.string_literals import LITERALS
@@ -21,6 +23,7 @@ def test_decoded_of_dollar_quotes_gives_what_lies_between_them() -> None:
     assert decoded("$x$a $$ b$x$") == "a $$ b"
 
 
-@pytest.mark.parametrize("literal", ["'a.b'", "r'a.b'", "'a\\u002eb'", "'`a`.b'"])
-def test_name_in_literal_however_spelt_is_the_name(literal: str) -> None:
-    assert name_in_literal(literal) == ("a", "b")
+@pytest.mark.parametrize("literal", ["'a.b'", "r'a.b'", "'a\\u002eb'", "'`a`.b'", "'a.' 'b'"])
+def test_identifier_of_literal_however_spelt_is_the_name(literal: str) -> None:
+    statement = classify(f"DELETE FROM IDENTIFIER({literal})", Context(), Rules())
+    assert statement.writes == {"spark_catalog.a.b"}
