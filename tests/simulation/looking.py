@@ -58,7 +58,12 @@ class Looking:
         return [Column(column, "string") for column in found]
 
     async def verdict(
-        self, statement: Statement, pinned: Pinned, settings: Settings, session: object
+        self,
+        statement: Statement,
+        pinned: Pinned,
+        settings: Settings,
+        session: object,
+        user: str,
     ) -> Verdict:
         """Spark's word on a write, as `haproc.route.analysis` brings it: it is as it seems."""
         self.looks += 1
