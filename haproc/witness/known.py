@@ -77,7 +77,7 @@ _ROOTS: dict[Kind, str] = {
     Kind.TEMPORARY_VIEW: r"CreateViewCommand|CreateTempViewUsing|DropTempViewCommand|DropTable\w*"
     r"|DropFunction\w*|CreateSQLFunctionCommand|CreateVariable|DropVariable|SetVariable"
     r"|NoopCommand",
-    Kind.CACHE: r"CacheTable\w*|UncacheTable|ClearCacheCommand",
+    Kind.CACHE: r"CacheTable\w*|UncacheTable\w*|ClearCacheCommand|NoopCommand",
 }
 """The roots of a statement of each kind, as patterns for the whole name."""
 _QUERY_ROOTS = OPERATORS | CONDITIONAL | {"View", "Sample", "Deduplicate", "ScriptTransformation"}

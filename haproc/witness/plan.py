@@ -21,7 +21,7 @@ NODES_MAX = 20_000
 _BEGIN = "== Analyzed Logical Plan =="
 _END = "== Optimized Logical Plan =="
 _PREFIX = re.compile(r"(?:   |:  )*(?:\+- |:- )")
-_NODE = re.compile(r"!?([A-Z][A-Za-z0-9]*)(?= |$)")
+_NODE = re.compile(r"!?([A-Z][A-Za-z0-9]*)\$?(?= |$)")
 _LEFT_OUT = re.compile(r"\.\.\. \d+ more fields|^\.\.\.$|\.\.\. \d+ more characters")
 _THROWN = re.compile(r"(?:[a-z]\w*\.)+[\w$.]*(?:Exception|Error): ")
 _FAILED = re.compile(

@@ -164,6 +164,17 @@ QUERIES = [
     "SELECT IDENTIFIER('abs')(-1), IDENTIFIER('uuid')()",
     "SELECT 'INSERT INTO x' FROM IDENTIFIER('t')",
 ]
+SESSION_STATEMENTS = [
+    "CREATE TEMPORARY VIEW n AS SELECT now()",
+    "DECLARE VARIABLE n INT DEFAULT 3",
+    "CREATE TEMPORARY FUNCTION n(a INT) RETURNS INT RETURN a + 1",
+    "DROP TEMPORARY VARIABLE IF EXISTS n",
+    "DROP TEMPORARY FUNCTION IF EXISTS n",
+    "CACHE TABLE t",
+    "CACHE LAZY TABLE n AS SELECT 1",
+    "UNCACHE TABLE IF EXISTS n",
+    "CLEAR CACHE",
+]
 NO_SESSION_STATEMENTS = [
     "CREATE TEMPORARY VIEW n AS SELECT IDENTIFIER('reflect')('java.lang.System', 'nanoTime')",
     "CREATE TEMPORARY FUNCTION n AS 'a.b.C'",
@@ -256,7 +267,7 @@ async def test_query_and_session_statement_are_confirmed(witness: Witness) -> No
         taken = replace(witness.statement("SELECT 1"), sql=sql, kind=kind)
         with pytest.raises(RefusedError):
             await witness.analysis.confirm_session_statement(taken, spark)
-    for sql in ("CREATE TEMPORARY VIEW n AS SELECT now()", "DECLARE VARIABLE n INT DEFAULT 3"):
+    for sql in SESSION_STATEMENTS:
         await witness.analysis.confirm_session_statement(witness.statement(sql), spark)
 
 

@@ -102,6 +102,10 @@ def test_text_that_is_no_plan_is_unreadable(lines: tuple[str, ...]) -> None:
         read_plan(explained(*lines))
 
 
+def test_command_that_is_an_object_of_scala_is_read() -> None:
+    assert plan_of("ClearCacheCommand$").root.name == "ClearCacheCommand"
+
+
 def test_column_called_like_an_operator_is_no_root() -> None:
     plan = plan_of("AppendDat a: int", "Project [1 AS AppendDat a#5]", "+- OneRowRelation")
     assert plan.root.name == "Project"
