@@ -65,6 +65,8 @@ class Spark:
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Any:
         return self
 
+    def renew(self) -> None: ...
+
     async def query(self, sql: str, *, timeout_s: float) -> CannedStream:
         self.queries.append(sql)
         return CannedStream(chunks_of(pa.table({"name": [self.name]})))
@@ -82,6 +84,11 @@ class Spark:
     async def fence(self) -> None: ...
 
     async def probe(self, *, timeout_s: float) -> None: ...
+
+    async def storage(self, known: str) -> str:
+        return known or self.name
+
+    async def check_tables(self, tables: Sequence[str]) -> None: ...
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         return {}
