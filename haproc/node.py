@@ -34,7 +34,9 @@ from haproc.doors.gate import Gate
 from haproc.doors.listener import Listener
 from haproc.doors.members import admit
 from haproc.doors.metrics import Metrics
+from haproc.doors.settings import tell
 from haproc.doors.status import Readiness
+from haproc.drift_watch import DriftWatch
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Settings
 from haproc.failure import log_away
@@ -87,6 +89,7 @@ class Node:
         self._trimmer: Trimmer
         self._service: RingService
         self._presence: Presence
+        self._drift: DriftWatch
         self._doors = PeerDoors(config, name)
         self._texts = Offload(shares=Shares.of(WAITING_MAX, config))
 
@@ -202,6 +205,7 @@ class Node:
                 self._metrics,
             ),
         )
+        self._drift = DriftWatch(self._name, config.secret, engine, peers, core.health.up)
         self._trimmer = Trimmer(
             core, self._replica.admission, config.trim, self._presence.members.ready
         )
@@ -233,6 +237,7 @@ class Node:
             Forwarded(self._service, clients[BOARD].gate, self._texts),
         )
         admit(operators, config, replica.admission)
+        tell(operators, config, self._drift)
         client_door = Listener(
             clients,
             self._cluster.listen,
@@ -249,6 +254,7 @@ class Node:
             asyncio.ensure_future(self._presence.ended()),
             asyncio.ensure_future(self._trimmer.run()),
             asyncio.ensure_future(self._measure()),
+            asyncio.ensure_future(self._drift.run()),
             asyncio.ensure_future(self._stop.wait()),
         ]
         try:
@@ -311,6 +317,7 @@ class Node:
             metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
             metrics.sessions(len(self._service.sessions))
             metrics.undecided(replica.core.condition.undecided_at is not None)
+            metrics.settings(*self._drift.findings.counts)
             self._presence.clusters()
             if (plan := self._trimmer.plan) is not None:
                 metrics.trim(plan.start, plan.held_by, plan.held_records)
@@ -342,6 +349,7 @@ class Node:
             "clusters": self._presence.clusters(),
             "members": dict(self._replica.admission.describe()),
             "trim": dict(self._trimmer.describe()),
+            "settings": dict(self._drift.describe()),
         }
 
     def _describe(self) -> Own:

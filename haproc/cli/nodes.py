@@ -164,7 +164,7 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
             print(f"in sync, as {name} sees it: {clusters}", end="")
             print(f"; high watermark {answer['high_watermark']}")
             break
-    for line in [*_log_lines(answers), *_disagreements(answers)]:
+    for line in [*_log_lines(answers), *_disagreements(answers), *_settings(answers)]:
         print(line)
 
 
@@ -188,6 +188,19 @@ def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:
 def _disagreements(answers: dict[str, dict[str, Any]]) -> list[str]:
     found = {n: (answer.get("members") or {}).get("disagreement") for n, answer in answers.items()}
     return [f"{name}: {what}" for name, what in found.items() if what]
+
+
+def _settings(answers: dict[str, dict[str, Any]]) -> list[str]:
+    """Return which settings of the Spark servers are not as they should be."""
+    lines = []
+    for name, answer in answers.items():
+        told = answer.get("settings") or {}
+        for each in told.get("differing", []):
+            others = ", ".join(each["clusters"])
+            lines.append(f"{name}: its Spark has another {each['name']} than {others}")
+        for unfit in told.get("unfit", []):
+            lines.append(f"{name}: {unfit} must have another value, see its log")
+    return lines
 
 
 def _reason(answer: dict[str, Any]) -> str:

@@ -59,6 +59,13 @@ class Metrics:
         self._undecided = self._gauge(
             "haproc_undecided", "1 while clusters differ and nothing says which of them is right."
         )
+        self._differing = self._gauge(
+            "haproc_settings_differing",
+            "Versions and settings of Spark that other clusters have otherwise.",
+        )
+        self._unfit = self._gauge(
+            "haproc_settings_unfit", "Settings of Spark without the value that they must have."
+        )
         self._peer = self._gauge("haproc_peer_alive", "1 while anybody hears the peer.", "peer")
         self._direct = self._gauge("haproc_peer_direct", "1 while it is heard here.", "peer")
         self._in_sync = self._gauge("haproc_peer_in_sync", "1 while it lags little.", "peer")
@@ -137,6 +144,11 @@ class Metrics:
     def undecided(self, undecided: bool) -> None:
         """Set whether clusters differ and nothing says which of them is right."""
         self._undecided.set(undecided)
+
+    def settings(self, differing: int, unfit: int) -> None:
+        """Set how many of Spark's settings are not as they should be."""
+        self._differing.set(differing)
+        self._unfit.set(unfit)
 
     def peer(self, peer: str, alive: bool, direct: bool, in_sync: bool, lag: int | None) -> None:
         """Set how a peer is seen from here; no lag if it never told any."""

@@ -266,6 +266,13 @@ OPERATIONS: Final = (
     ),
     Operation(
         "get",
+        "/ha/v1/settings",
+        "The versions and settings of this Spark that change results",
+        "ServerSettings",
+        doors=_PEERS,
+    ),
+    Operation(
+        "get",
         "/ha/v1/progress",
         "What is applied here, once that differs from what was seen, asked by a peer",
         "PeerAnswer",

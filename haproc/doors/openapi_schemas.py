@@ -306,8 +306,17 @@ SCHEMAS: Final[dict[str, Schema]] = {
             clusters=listed(_CLUSTER),
         ),
         "additionalProperties": True,
-        "description": "Once the log is open, with `members` and `trim`.",
+        "description": "Once the log is open, with `members`, `trim` and `settings`.",
     },
+    "ServerSettings": record(
+        "*",
+        cluster=TEXT,
+        settings={
+            "type": "object",
+            "description": "By name; null: has no value. Empty: not read yet.",
+            "additionalProperties": nullable(TEXT),
+        },
+    ),
     "Members": record("*", **_MEMBERS),
     "MembersChanged": record("*", cluster=TEXT, **_MEMBERS),
     "JoinRequest": record(

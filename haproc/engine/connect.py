@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from haproc.engine import checksums, objects
@@ -21,6 +21,7 @@ from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, Named, Sort, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
+from haproc.engine.server import settings_of_results
 from haproc.engine.session import SparkSession
 from haproc.engine.storage import Marker
 from haproc.engine.table import columns_of, last_version, single_row
@@ -177,6 +178,15 @@ class SparkConnectEngine:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s
         return await self._in_own_session(lambda own: objects.default_place(own, table, timeout_s))
+
+    async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        fresh = RemoteSession(self._channel, lambda _: uuid.uuid4())
+        try:
+            return await settings_of_results(fresh, names, timeout_s)
+        finally:
+            await fresh.release()
 
     async def _of_each(
         self, tables: Sequence[str], ask: Callable[[RemoteSession, str], Awaitable[_Result]]

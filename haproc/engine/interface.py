@@ -8,7 +8,7 @@ statement's meaning are session settings.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -54,6 +54,12 @@ class Column:
 ABSENT: Final = "absent"
 UNREADABLE: Final = "unreadable"
 """The catalog knows the table, but it cannot be read."""
+
+
+SETTINGS_OF_RESULTS: Final = ("spark.sql.", "spark.databricks.")
+"""How the names of settings begin that may change what a statement comes to."""
+VERSION: Final = "version."
+"""How the names of versions begin where they stand among settings: of spark, java and delta."""
 
 
 class Sort(StrEnum):
@@ -253,6 +259,14 @@ class Engine(Protocol):
 
     async def default_place(self, table: str) -> str:
         """Return where a managed table of this name has its files; empty if that is not told."""
+        ...
+
+    async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
+        """Return the server's versions, and its settings as a fresh session has them.
+
+        Those that it was given below SETTINGS_OF_RESULTS, and the named ones, if only by default;
+        None: it has none. Versions go by VERSION and `spark`, `java`, `delta`. Raises EngineError.
+        """
         ...
 
     async def table_states(self) -> Sequence[TableState]:

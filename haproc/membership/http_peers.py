@@ -60,6 +60,10 @@ class HttpPeers:
         """Ask a peer for its state, cursor and lag."""
         return await self._ask(peer, "GET", "/ha/v1/status", timeout_s)
 
+    async def settings(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+        """Ask a peer how its Spark server is set."""
+        return await self._ask(peer, "GET", "/ha/v1/settings", timeout_s)
+
     async def _ask(
         self, peer: str, method: str, path: str, timeout_s: float, body: object = None
     ) -> Mapping[str, Json]:

@@ -16,6 +16,7 @@ from haproc.config.model import LANES_MAX
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, ResultStream, Settings
+from haproc.membership.drift import Findings, compare, tellable, to_look_up
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import SLOW, apply, error, rows, table
@@ -464,3 +465,22 @@ async def _wait_for(active: Callable[[], Awaitable[frozenset[str]]], operations:
 
 async def _drop_on_the_server(engine: SparkConnectEngine, key: str) -> None:
     await engine.session(key)._remote.release()
+
+
+async def test_server_settings_of_a_local_spark_are_read_and_as_they_must_be(
+    engine: SparkConnectEngine,
+) -> None:
+    other = engine.session("elsewhere")
+    await rows(other, "SET spark.sql.ansi.enabled = false")  # a session's own affair
+    asked = [*to_look_up([]), "spark.sql.ansi.enabled", "spark.sql.no.such"]
+    found = await engine.server_settings(asked)
+    assert await engine.server_settings(asked) == found  # whatever ran since
+    for version in ("spark", "java", "delta"):
+        assert (found[f"version.{version}"] or "")[:1].isdigit(), found
+    assert found["spark.sql.ansi.enabled"] == "true"  # by default
+    assert found["spark.sql.no.such"] is None
+    assert found["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    assert not any(name.startswith("spark.driver.") for name in found)
+    told = tellable(found, "secret")
+    assert "spark.sql.warehouse.dir" in found and "spark.sql.warehouse.dir" not in told
+    assert compare(told, {"b": told}) == Findings()

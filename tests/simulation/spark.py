@@ -15,7 +15,7 @@ import asyncio
 import random
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from haproc.engine import confs
@@ -359,6 +359,9 @@ class SimEngine:
 
     async def default_place(self, table: str) -> str:
         return ""
+
+    async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
+        return dict.fromkeys(names)
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         await self._check()

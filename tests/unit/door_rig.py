@@ -23,6 +23,7 @@ from haproc.doors.heartbeats import HeartbeatDoor
 from haproc.doors.listener import Listener
 from haproc.doors.members import admit
 from haproc.doors.metrics import Metrics
+from haproc.doors.settings import tell
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.membership.messages import Beat, Report
@@ -386,6 +387,13 @@ class CannedAdmission:
         return {"cluster": name, **self.describe()}
 
 
+class CannedSettings:
+    """A server whose settings were read."""
+
+    def settings(self) -> Mapping[str, Json]:
+        return {"cluster": "a", "settings": {"version.spark": "4.2.1", "spark.sql.x": None}}
+
+
 def make_config(
     state_dir: Path,
     *,
@@ -473,6 +481,7 @@ async def door(
             config, "a", peers, operators, drains, status, metrics, heartbeats, forwarded
         )
         admit(app, config, admission)
+        tell(app, config, CannedSettings())
     else:
         app = client_app(config, "a", service, status, metrics)
     front = heartbeats.quick if operator else None

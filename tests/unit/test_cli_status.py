@@ -57,6 +57,26 @@ def test_status_shows_the_log_and_who_holds_trimming_back(
     assert "b: the file does not name d" in said
 
 
+def test_status_shows_the_settings_of_spark_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(
+        {
+            "a": {
+                "state": "READY",
+                "settings": {
+                    "differing": [{"name": "version.delta", "clusters": ["b", "c"]}],
+                    "unfit": ["spark.sql.filesourceTableRelationCacheSize"],
+                },
+            },
+            "b": {"state": "READY"},
+        }
+    )
+    said = capsys.readouterr().out.splitlines()[3:]
+    assert said == [
+        "a: its Spark has another version.delta than b, c",
+        "a: spark.sql.filesourceTableRelationCacheSize must have another value, see its log",
+    ]
+
+
 def test_status_shows_a_haproc_that_fell_back_to_the_mesh(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

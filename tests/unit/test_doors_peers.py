@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from haproc.config.model import Address, Config
+from haproc.membership import drift
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import Peers, PeerUnavailableError
 from tests.unit.door_rig import Rig, door, make_config
+from tests.unit.test_doors_openapi import check
 
 
 def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Config:
@@ -48,6 +50,9 @@ async def test_peers_every_question_is_answered(tmp_path: Path) -> None:
         assert (await as_protocol.progress("b", "b1.7.3 &=", 1.5))["known_to"] == 9
         assert (await as_protocol.progress("b", "", 2.0))["unfinished"] == [5]
         assert rig.peers.seen == [("b1.7.3 &=", 1.5), ("", 2.0)]
+        settings = await peers.settings("b", 1.0)
+        assert drift.read(settings) == {"version.spark": "4.2.1", "spark.sql.x": None}
+        check("get", "/ha/v1/settings", 200, settings)
 
 
 async def test_peers_wrong_secret_is_unavailable(tmp_path: Path) -> None:

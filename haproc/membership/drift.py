@@ -1,0 +1,185 @@
+"""Whether the Spark servers of a ring are set alike: their values in, differences out.
+
+Two servers of other versions, or with other settings, may run one statement and come to different
+rows. So every HAProc tells its server's versions and all settings of Spark SQL and of Delta but
+those that are known not to matter: what nobody thought of is compared.
+
+A name with None has no value on that server. A name that a server does not tell at all was not
+asked for there yet: one may have a default where the other was given a value. So each looks up the
+names that any other one tells, and only what both have looked up is compared.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from haproc.engine.interface import SETTINGS_OF_RESULTS, VERSION
+
+Told: TypeAlias = Mapping[str, str | None]
+"""What a HAProc tells of its server: a value as it is or its digest, or None."""
+
+NAMES_MAX: Final = 4000
+"""Chosen: Spark 4.2 and Delta 4.4 know 1,500 settings between them."""
+_NAME_LENGTH_MAX: Final = 300
+_HARMLESS: Final = re.compile(
+    r"""spark\.(
+    # Where things lie, and what is shown or logged.
+    sql\.(warehouse\.dir|catalog\.[^.]+\.(warehouse|uri|url)|hive\.metastore\.jars(\.path)?
+        |streaming\.checkpointLocation|(streaming\.|thriftserver\.)?ui\..*|redaction\..*
+        |debug\.maxToStringFields|maxPlanStringLength|planChangeLog\..*)
+    # How much is done at once. Statements whose results hang on that are not sent as they are.
+    |sql\.(shuffle\.partitions|adaptive\..*|autoBroadcastJoinThreshold|broadcastTimeout
+        |inMemoryColumnarStorage\..*|files\.(maxPartitionBytes|openCostInBytes|(min|max)PartitionNum)
+        |sources\.parallelPartitionDiscovery\..*|artifact\..*)
+    |databricks\.delta\.(snapshotPartitions|snapshotCache\..*)
+    # How to get in: never told.
+    |.*(secret|password|passwd|credential|token|(access|account|private)[._-]?key)
+    |.*\.(secret|password|credential|oauth2?|sas)\..*
+    )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_OF_CATALOG: Final = re.compile(r"spark\.sql\.catalog\.[^.]+\..+")
+_PLAIN: Final = re.compile(r"(?!.*://)[\w.,:;+*%/ ()-]{0,200}")
+"""No URL with a user in it, no options of a connection: the others are told as digests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A value that HAProc's promises need, in lower case; None: none is as good."""
+
+    name: str
+    values: tuple[str | None, ...]
+    reason: str
+
+
+REQUIRED: Final = (
+    Requirement(
+        "spark.sql.filesourceTableRelationCacheSize",
+        ("0",),
+        "else a session goes on reading a table of files as it was when it first read it",
+    ),
+    Requirement(
+        "spark.databricks.delta.schema.autoMerge.enabled",
+        ("false", None),
+        "else an INSERT may change its table's columns, which HAProc expects of DDL alone; "
+        "a session may set it",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting that has another value on the clusters ``there``."""
+
+    name: str
+    here: str | None
+    there: tuple[tuple[str, str | None], ...]
+
+    def __str__(self) -> str:
+        """Return it for a line of a log."""
+        there = ", ".join(f"{_text(value)} on {cluster}" for cluster, value in self.there)
+        return f"{self.name} is {_text(self.here)} here, {there}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A setting of this server that has not the value that it must have."""
+
+    requirement: Requirement
+    value: str | None
+
+    def __str__(self) -> str:
+        """Return it for a line of a log."""
+        wanted, why = _text(self.requirement.values[0]), self.requirement.reason
+        return f"{self.requirement.name} is {_text(self.value)}, not {wanted}: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """``unknown``: clusters that have told nothing, being down or of an older version."""
+
+    differences: tuple[Difference, ...] = ()
+    unfit: tuple[Unfit, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many settings differ, and how many are unfit."""
+        return len(self.differences), len(self.unfit)
+
+
+def tellable(values: Told, key: str) -> dict[str, str | None]:
+    """Return what is told of a server's values; ``key``: the ring's secret, for digests."""
+    return {
+        name: value if value is None else _as_told(name, value, key)
+        for name, value in sorted(values.items())
+        if _matters(name)
+    }
+
+
+def to_look_up(others: Iterable[Told]) -> list[str]:
+    """Return the names of settings that have to be looked up, whether they are set here or not."""
+    names = {requirement.name for requirement in REQUIRED}
+    for told in others:
+        names.update(
+            name for name in told if name.startswith(SETTINGS_OF_RESULTS) and _matters(name)
+        )
+    return sorted(names)[:NAMES_MAX]
+
+
+def compare(mine: Told, others: Mapping[str, Told | None]) -> Findings:
+    """Compare what the own server has with what the others told; None: nothing."""
+    differences = []
+    for name, here in mine.items():
+        there = tuple(
+            (cluster, told[name])
+            for cluster, told in others.items()
+            if told and name in told and told[name] != here
+        )
+        if there:
+            differences.append(Difference(name, here, there))
+    unfit = (
+        Unfit(requirement, mine[requirement.name])
+        for requirement in REQUIRED
+        if requirement.name in mine and not _fits(requirement, mine[requirement.name])
+    )
+    unknown = tuple(cluster for cluster, told in others.items() if not told)
+    return Findings(tuple(differences), tuple(unfit), unknown)
+
+
+def read(body: Mapping[str, Any]) -> Told | None:
+    """Return what a peer's answer tells; None if it is none."""
+    told = body.get("settings")
+    if not isinstance(told, dict) or not 0 < len(told) <= NAMES_MAX:
+        return None
+    if not all(
+        isinstance(name, str)
+        and len(name) <= _NAME_LENGTH_MAX
+        and (value is None or isinstance(value, str))
+        for name, value in told.items()
+    ):
+        return None
+    return told
+
+
+def _matters(name: str) -> bool:
+    return len(name) <= _NAME_LENGTH_MAX and _HARMLESS.fullmatch(name) is None
+
+
+def _as_told(name: str, value: str, key: str) -> str:
+    if name.startswith(VERSION) or (_PLAIN.fullmatch(value) and not _OF_CATALOG.fullmatch(name)):
+        return value
+    said = f"haproc setting\0{name}\0{value}".encode()
+    return "digest=" + hmac.digest(key.encode(), said, "sha256").hex()[:16]
+
+
+def _fits(requirement: Requirement, value: str | None) -> bool:
+    return (value.lower() if value is not None else None) in requirement.values
+
+
+def _text(value: str | None) -> str:
+    return "not set" if value is None else repr(value)
