@@ -41,7 +41,7 @@ def recognise(reader: Reader) -> Recognised:
 def _misspelt(text: str) -> Recognised:
     """A statement that begins with no word that begins one."""
     message = f"{text[:40]} begins no statement that HAProc knows"
-    near = get_close_matches(text[:40].upper(), RECOGNISERS, n=1)
+    near = get_close_matches(text[:40].upper(), RECOGNISERS, n=1, cutoff=0.75)
     return unknown(message, f"did you mean {near[0]}?") if near else unknown(message)
 
 

@@ -68,7 +68,8 @@ def expressions(scan: Scan, end: int = -1) -> Iterator[tuple[int, int]]:
         word = scan.word(at)
         opening = scan.symbol(at + 1) == "("
         is_generated = word == "AS" and scan.word(at - 1) in ("ALWAYS", "GENERATED")
-        if word == "DEFAULT" and scan.symbol(at + 1) != "=":
+        is_name = "." in (scan.symbol(at - 1), scan.symbol(at + 1))  # the schema of that name
+        if word == "DEFAULT" and scan.symbol(at + 1) != "=" and not is_name:
             behind = _default_end(scan, at + 1, stop)
         elif opening and (is_generated or word == "CHECK"):
             behind = scan.closing[at + 1] + 1

@@ -125,11 +125,11 @@ def test_write_in_a_schema_that_another_client_dropped_fails_on_every_lane(rig: 
         other.execute(f"CREATE SCHEMA {schema}")
         cursor.execute(f"USE {schema}")
         for table in tables:  # a lane goes on with a schema that it has once been in
-            cursor.execute(f"INSERT INTO {table} VALUES (1)")
+            cursor.execute(f"INSERT INTO default.{table} VALUES (1)")
         other.execute(f"DROP SCHEMA {schema}")
         for table in tables:
             with pytest.raises(haclient.Error) as caught:
-                cursor.execute(f"INSERT INTO {table} VALUES (2)")
+                cursor.execute(f"INSERT INTO default.{table} VALUES (2)")
             assert getattr(caught.value, "error_class", "") == "SCHEMA_NOT_FOUND"
     for table in tables:
         assert rig.everywhere(f"SELECT id FROM {table}") == [(1,)]

@@ -322,6 +322,9 @@ def test_definitions_become_queries_over_typed_nulls() -> None:
         "SELECT (x + 1\n) FROM (SELECT CAST(NULL AS INT) AS `x`)"
     ]
     assert probes("ALTER TABLE t ALTER COLUMN a DROP DEFAULT") == []
+    assert probes("DROP VIEW default.v") == []
+    assert probes("CREATE TABLE default.u (x INT) USING delta") == []
+    assert len(probes("CREATE TABLE default.u (x DOUBLE DEFAULT .5) USING delta")) == 1
 
 
 def test_described_function_is_read() -> None:
