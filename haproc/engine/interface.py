@@ -148,6 +148,11 @@ class Session(Protocol):
         """Whether a statement runs in it; it must not be closed then."""
         ...
 
+    @property
+    def epoch(self) -> int:
+        """Rises whenever the server lost the session, with all that statements left in it."""
+        ...
+
     async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
         ...

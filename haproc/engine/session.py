@@ -48,6 +48,11 @@ class SparkSession:
         """Whether a statement runs in it; it must not be closed then."""
         return self._running > 0
 
+    @property
+    def epoch(self) -> int:
+        """Rises whenever the server lost the session, with all that statements left in it."""
+        return self._remote.epoch
+
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
         self._running += 1

@@ -89,7 +89,7 @@ class Applier:
             await self._done(unit)
             return
         if unit.intent is Intent.ALONE:
-            await self._insist(unit, lambda: self._doubts.note(unit))
+            await self._note(unit)
         if unit.intent is not Intent.NONE:
             await core.store()
             await core.trace(Step.INTENT_AFTER)
@@ -267,22 +267,28 @@ class Applier:
             return error
         return None
 
-    async def _insist(self, unit: Unit, call: Callable[[], Awaitable[None]]) -> None:
-        """Make a call for a unit until the cluster answers, or the unit is to be passed over."""
-        core, delay = self._core, self._core.timeouts.retry_first_s
+    async def _note(self, unit: Unit) -> None:
+        """Write down what stands under a unit's names, unless it is to be passed over.
+
+        Nothing has run as long as that cannot be told; so this, too, is given up if no cluster can.
+        """
+        core, op, delay = self._core, unit.operations[0], self._core.timeouts.retry_first_s
         while not self._passed_over(unit):
             await core.allowed.wait()
+            if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
+                continue
             try:
-                await call()
+                await self._doubts.note(unit)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 if away and self._decides(unit):
-                    await self._synchronous.hand_over(unit.offsets[0], unit.operations[0])
+                    await self._synchronous.hand_over(unit.offsets[0], op)
                 trouble = self._failed(unit, error, counts=not away)
             else:
                 return
             await trouble.pause(delay)
             delay = min(2 * delay, core.timeouts.retry_max_s)
+            await self._giving_up.consider(unit.version, op, trouble)
 
     async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
         """Make sure that earlier attempts are over, and find out whether one of them committed."""

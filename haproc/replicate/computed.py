@@ -22,6 +22,8 @@ from dmq import Json, Record
 from haproc.replicate.failures import Failure, failure_json, failure_of
 
 KINDS: Final = frozenset({"rows", "passed"})
+NO_ROWS: Final = "HAPROC_NO_ROWS"
+"""What the client is told of a write that was rejected because nobody is to compute its rows."""
 
 
 @dataclass(frozen=True, slots=True)

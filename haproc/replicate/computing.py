@@ -24,7 +24,14 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import RowsWrite, Session, SqlWrite
 from haproc.pin.materialise import TOO_LARGE, UNSUPPORTED
 from haproc.pin.model import Source
-from haproc.replicate.computed import Passed, QueryWrite, Rows, exhausted, responsible
+from haproc.replicate.computed import (
+    NO_ROWS,
+    Passed,
+    QueryWrite,
+    Rows,
+    exhausted,
+    responsible,
+)
 from haproc.replicate.core import Core
 from haproc.replicate.failures import Failure
 from haproc.replicate.liveness import progressing
@@ -50,14 +57,17 @@ class Computing:
         self._core = core
         self._under_way: set[int] = set()
         self._places = asyncio.Semaphore(core.limits.lanes)
-        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, str], tuple[Session, int]] = OrderedDict()
+        """Those that clients lent, each with its epoch: later ones lack what it held."""
         self._sessions_made = 0
 
     # -- what others ask for ---------------------------------------------------------------
 
     def lend(self, key: tuple[str, str], session: Session) -> None:
-        """Let an operation's query run in the session of the client that sent it."""
-        self._sessions[key] = session
+        """Let an operation's query run in the session of the client that sent it, as it is now."""
+        if (lent := self._sessions.get(key)) and lent[0] is session:
+            return  # it may have lost meanwhile what it held
+        self._sessions[key] = session, session.epoch
         if len(self._sessions) > SESSIONS_KEPT_MAX:
             self._sessions.popitem(last=False)
 
@@ -85,6 +95,11 @@ class Computing:
         self._under_way.add(offset)
         self._core.spawn(self._run(offset, op))
         return True
+
+    async def refuse(self, offset: int, op: Operation) -> None:
+        """Reject an operation whose rows no cluster may compute, so that its queue goes on."""
+        why = "every cluster is DIVERGED: what its query finds on one must not become everybody's"
+        await self._core.append(self._rejected(offset, op, Failure(NO_ROWS, "", why)))
 
     @property
     def told(self) -> list[int]:
@@ -148,6 +163,8 @@ class Computing:
             # Somebody may have computed them already, before this process began.
             await self._read_to(await core.reaching(core.log.end))
             message = await self._message(offset, op)
+        if core.condition.diverged is not None:
+            return  # found only now: another one is to compute them
         try:
             place = await core.append(message)
         except RecordTooLargeError as error:
@@ -162,25 +179,37 @@ class Computing:
         await core.trace(Step.ROWS_BEFORE)
         try:
             sql, count = await self._rows(op)
+            # Tables whose storage is away may look empty, which would become so everywhere.
+            await core.engine.check_tables(())
         except RefusedError as error:
             failure = Failure(error.error_class, "", _advice(error.message, error.hint))
             return self._rejected(offset, op, failure)
         except EngineError as error:
-            failure = Failure(error.error_class, error.sqlstate, error.message)
-            if error.kind is ErrorKind.APPLICATION:
+            doubt = await self._refuted(op) if error.kind is ErrorKind.APPLICATION else error
+            told = doubt or error
+            failure = Failure(told.error_class, told.sqlstate, told.message)
+            if doubt is None:
                 return self._rejected(offset, op, failure)
-            logger.warning("offset %d: its rows: %s: %s", offset, error.kind, error.message)
-            if error.kind is ErrorKind.AVAILABILITY:
-                core.health.suspect(error.message)
-            if await self._hopeless(offset, op):
-                return self._rejected(offset, op, failure)
-            return Passed(offset, op.id, core.me, core.epoch, failure)
-        except Exception as error:  # the rows' own making must not stop whoever tries it
+            logger.warning("offset %d: its rows: %s: %s", offset, doubt.kind, doubt.message)
+            if doubt.kind is ErrorKind.AVAILABILITY:
+                core.health.suspect(doubt.message)
+        except Exception as error:  # a fault of this process, be it memory, is no word on the query
             logger.exception("offset %d: its rows cannot be written", offset)
             failure = Failure(UNSUPPORTED, "", f"the rows cannot be written: {error!r}")
+        else:
+            await core.trace(Step.ROWS_COMPUTED)
+            return Rows(offset, op.id, core.me, core.epoch, sql, count)
+        if await self._hopeless(offset, op):
             return self._rejected(offset, op, failure)
-        await core.trace(Step.ROWS_COMPUTED)
-        return Rows(offset, op.id, core.me, core.epoch, sql, count)
+        return Passed(offset, op.id, core.me, core.epoch, failure)
+
+    async def _refuted(self, op: Operation) -> EngineError | None:
+        """Return why an application error may be none of the query's, if it may be so."""
+        try:
+            await self._core.engine.check_tables(sorted(op.reads))
+        except EngineError as error:
+            return error
+        return None
 
     def _rejected(self, offset: int, op: Operation, failure: Failure) -> Rows:
         return Rows(offset, op.id, self._core.me, self._core.epoch, failure=failure)
@@ -191,15 +220,18 @@ class Computing:
         assert isinstance(write, QueryWrite)
         source = Source(write.head, write.query)
         if write.of_session:
-            lent = self._sessions.get(op.key)
-            if lent is None:
+            session, epoch = self._sessions.get(op.key, (None, 0))
+            if session is None or session.epoch != epoch:
                 raise _session_gone(op.origin)
             try:
-                return await materialise(source, lent, core.limits, core.timeouts.apply_s)
+                found = await materialise(source, session, core.limits, core.timeouts.apply_s)
             except EngineError as error:
-                if error.kind is ErrorKind.AVAILABILITY:
+                if error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch:
                     raise _session_gone(op.origin) from error
                 raise
+            if session.epoch != epoch:
+                raise _session_gone(op.origin)
+            return found
         # A session of its own: others remember what files a table of files had.
         self._sessions_made += 1
         session = core.engine.session(f"rows/{core.epoch}/{self._sessions_made}")

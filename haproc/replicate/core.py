@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dmq import (
+    Cursor,
     Entry,
     FencedError,
     Log,
@@ -357,16 +358,17 @@ class Core:
         if claim.cluster == self.me and not mine and offset > self.epoch:
             self.update(fenced_by=f"incarnation {claim.incarnation}")
 
-    async def unless_replaced(self) -> None:
-        """Never return if a later incarnation has stored a cursor.
+    async def unless_replaced(self) -> Cursor | None:
+        """Return the stored cursor; never return if a later incarnation has stored it.
 
-        Asked where the log does not have any more what this one wants to read: it was replaced so
-        long ago that its successor's claim, too, was trimmed away.
+        Asked where that may have been long ago: its claim may lie so far back that nobody reads it
+        any more, or may be trimmed away with what this one wants to read.
         """
         cursor = await self.reaching(lambda: self.log.load_cursor(self.me))
         if cursor is not None and cursor.epoch > self.epoch:
             self.update(fenced_by=f"the incarnation of offset {cursor.epoch}")
             await asyncio.get_running_loop().create_future()
+        return cursor
 
     # -- log -------------------------------------------------------------------------------
 

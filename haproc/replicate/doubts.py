@@ -24,6 +24,7 @@ from haproc.engine.interface import (
     UNREADABLE,
     Lane,
     Named,
+    RowsWrite,
     Settings,
     Sort,
     SqlWrite,
@@ -58,7 +59,7 @@ _ABOUT_OTHERS: Final = frozenset(
 
 def about(op: Operation) -> tuple[Named, ...]:
     """Return what a statement without a mark changes; empty for others, or if it is not told."""
-    if not isinstance(op.write, SqlWrite) or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS:
+    if isinstance(op.write, RowsWrite) or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS:
         return ()
     if op.kind in _ABOUT_TABLES and op.writes:
         return tuple(Named(Sort.TABLE, name) for name in sorted(op.writes))

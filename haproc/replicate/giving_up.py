@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
+from dmq import TrimmedError
 from haproc.classify.model import Kind
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
@@ -79,7 +81,11 @@ class GivingUp:
         """
         core, position = self._core, self._low_at_start
         while position < end:
-            entries = await core.reaching(lambda at=position: core.log.read(at, records_max=4096))  # type: ignore[misc]
+            try:
+                entries = await core.reaching(partial(core.log.read, position, records_max=4096))
+            except TrimmedError:
+                await core.unless_replaced()
+                raise
             if not entries:
                 break
             for entry in entries:
@@ -137,7 +143,8 @@ class GivingUp:
         if word is None:
             return
         known = core.board.at(offset)
-        ran = known is not None and known.outcome is not None and not known.outcome.assumed
+        outcome = known.outcome if known is not None else None
+        ran = outcome is not None and outcome.status is Status.APPLIED and not outcome.assumed
         if not ran and (core.me in word.words or self.stands(offset)):
             core.board.resolve(offset, self.rejected(offset))
         else:

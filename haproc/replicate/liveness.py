@@ -20,6 +20,11 @@ async def progressing(core: Core, peer: str) -> bool:
     return status.get("state") in PROGRESSING or bool(drained and status.get("applying"))
 
 
+async def diverged(core: Core, peer: str) -> bool:
+    """Whether a peer says that it differs from the others."""
+    return (await _status(core, peer)).get("state") == State.DIVERGED
+
+
 async def computing(core: Core, peer: str) -> frozenset[int]:
     """Return the operations whose rows a peer is at: their turn has come there, and it can."""
     told = (await _status(core, peer)).get("computing")

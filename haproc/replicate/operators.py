@@ -22,7 +22,7 @@ from haproc.failure import FailureKind, RequestError, message_of
 from haproc.failure import Outcome as WriteOutcome
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.checks import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
-from haproc.replicate.computed import Rows
+from haproc.replicate.computed import NO_ROWS, Rows
 from haproc.replicate.core import Core
 from haproc.replicate.failures import Failure
 from haproc.replicate.giving_up import GivingUp
@@ -48,8 +48,6 @@ SKIP_WAIT_S: Final = 10.0
 SQL_CHARACTERS_MAX: Final = 1_000_000
 NOT_FOUND: Final = "HAPROC_OFFSET_UNKNOWN"
 NOT_NOW: Final = "HAPROC_NOT_NOW"
-NO_ROWS: Final = "HAPROC_NO_ROWS"
-"""What the client is told of a write that was rejected while it waited for its rows."""
 
 
 class Operators:
@@ -215,7 +213,7 @@ class Operators:
             return await self._reject_uncomputed(offset, op)
         if not giving_up.given_up(offset):
             _allowed(reject_advice(self._standing_at(offset)), offset)
-            absent = self._vouched(without)
+            absent = self._vouched(without, offset)
             if who := await giving_up.applied_by(offset):
                 _refuse(NOT_NOW, f"offset {offset} has an outcome on cluster {who}: mend this one")
             await self._have_it_said(offset)
@@ -245,10 +243,11 @@ class Operators:
                 return {"cluster": core.me, "offset": offset, "status": status, "missing": []}
         return {"cluster": core.me, "offset": offset, "status": "tried", "missing": []}
 
-    def _vouched(self, without: Collection[str]) -> dict[str, int]:
-        """Return the newest claims of members that are away."""
+    def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
+        """Return the newest claims of clusters that are away, or left the ring since."""
         core = self._core
-        for name in without:
+        gone = core.words.left_since(offset) - {*core.identity.peers}
+        for name in frozenset(without) - gone:
             if name not in core.identity.peers:
                 _refuse(NOT_NOW, f"cluster {core.me} has no peer {name}")
             if not core.peers.given_up(name):

@@ -150,10 +150,8 @@ class Replica:
 
     async def _load(self) -> Progress:
         core = self.core
-        cursor = await core.reaching(lambda: core.log.load_cursor(core.me))
-        if cursor is not None:
-            return from_cursor(cursor)
-        return Progress(born=core.epoch)
+        cursor = await core.unless_replaced()
+        return Progress(born=core.epoch) if cursor is None else from_cursor(cursor)
 
     async def _read_up_to(self, offset: int) -> None:
         """Wait until the log is read up to the offset, or as far as it is read ahead."""

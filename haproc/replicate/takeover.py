@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from haproc.membership.state import State
 from haproc.replicate.computing import Computing
 from haproc.replicate.core import Core
-from haproc.replicate.liveness import NONE, computing, progressing
+from haproc.replicate.liveness import NONE, computing, diverged, progressing
 from haproc.replicate.operation import Verdict
 
 logger = logging.getLogger(__name__)
@@ -52,10 +52,20 @@ class Takeover:
             name = self._computing.responsible(offset, op)
             if name not in at_it:
                 at_it[name] = await computing(core, name)
-            if name == core.me or offset in at_it[name]:
+            differs = core.condition.diverged is not None
+            if offset in at_it[name] or (name == core.me and not differs):
                 continue
-            if self._too_long(before, name, offset) and self._computing.begin(offset, op):
+            if not self._too_long(before, name, offset):
+                continue
+            if self._computing.begin(offset, op):
                 logger.warning("offset %d: %s does not compute its rows: taken over", offset, name)
+            elif differs and await self._all_differ():
+                await self._computing.refuse(offset, op)
+
+    async def _all_differ(self) -> bool:
+        """Whether no cluster is left whose rows might become everybody's."""
+        core = self._core
+        return all([await diverged(core, peer) for peer in core.identity.peers])
 
     def _too_long(self, before: Mapping[tuple[str, int], float], name: str, offset: int) -> bool:
         """Note that a cluster was found not to do what it owes; whether it was for long now."""

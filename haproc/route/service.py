@@ -116,9 +116,10 @@ class RingService:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
         key = (request.user, request.id)
-        if self._core.board.find(key) is not None:
+        if (found := self._core.board.find(key)) is not None:
             self._only_reads[key] = False
-            self._lend(request)
+            if found.outcome is None and _of_session(found.operation):
+                self._lend(request)
         known = await self._attempts.known(request)
         if known is None:
             try:
@@ -395,8 +396,9 @@ class RingService:
         self._assurance.check(self._concern(request, statement), (request.user, request.id))
 
         async def make() -> Operation:
-            self._lend(request)
             operation = await self._made(request, statement, settings, session)
+            if _of_session(operation):
+                self._lend(request)
             return replace(operation, since=since)
 
         return self._answer(await self._attempts.write(request, make))
@@ -614,6 +616,10 @@ def _as_written(pinned: Pinned, verdict: Verdict) -> SqlWrite | QueryWrite:
     source = pinned.source
     assert source is not None
     return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)
+
+
+def _of_session(operation: Operation) -> bool:
+    return isinstance(operation.write, QueryWrite) and operation.write.of_session
 
 
 def _refused(error: RefusedError) -> RequestError:

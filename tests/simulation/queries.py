@@ -42,6 +42,7 @@ class SimReading:
     def __init__(self, spark: SimSpark, check: Callable[[], Awaitable[None]]) -> None:
         self._spark = spark
         self._check = check
+        self.epoch = 0
 
     async def configure(self, settings: Settings) -> None:
         await self._check()

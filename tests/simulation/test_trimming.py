@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -123,6 +124,29 @@ def test_process_replaced_long_ago_ends_although_its_place_in_the_log_is_gone() 
         await stage.settle()
 
     story(tell, limits=SHORT)
+
+
+def test_process_replaced_at_any_moment_of_its_start_ends_although_its_place_is_gone() -> None:
+    async def tell(stage: Stage, moment: int) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a", "b", "c")
+        stage.node("c").kill()
+        stage.node("c").start()
+        first = stage.node("c").life
+        assert first is not None
+        first.freeze_after(moment)
+        await asyncio.sleep(3)
+        stage.node("c").replace()
+        await stage.ready("c")
+        await writes(stage, 60)
+        await asyncio.sleep(5)
+        first.thaw()
+        # The one whose claim is the later one stays.
+        await stage.until(lambda: len(stage.node("c").replaced) + stage.node("c").alive == 1)
+        assert stage.ring.errors == []
+
+    for moment in range(10, 25, 2):
+        story(partial(tell, moment=moment), limits=SHORT)
 
 
 def test_two_that_believe_to_be_the_lowest_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,257 @@
+"""Where mechanisms meet: what is given up, computed, in doubt or left, at each other's moments.
+
+Docs: docs/design.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Named
+from haproc.failure import RequestError
+from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate import computing
+from haproc.replicate.abandon import Abandon
+from haproc.replicate.computed import NO_ROWS, Passed
+from haproc.replicate.computing import SESSION_GONE
+from haproc.replicate.outcomes import Status
+from haproc.replicate.steps import Step
+from tests.simulation.computed import gather, make
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.queries import SimReading
+from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node, Refused
+from tests.simulation.scenario import insert, operation
+from tests.simulation.spark import SimEngine, SimSpark
+from tests.simulation.test_computed import rows_records, seen, tables
+from tests.simulation.test_giving_up import LONG_S, begin, given_up, kinds, patient, reject, sent
+from tests.simulation.test_poison import rows
+from tests.simulation.test_storage import away_for
+
+# -- what is given up --------------------------------------------------------------------------
+
+
+def test_cluster_that_passed_over_what_was_given_up_above_its_cursor_knows_it_after_a_restart() -> (
+    None
+):
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", operation("u", Kind.CREATE_TABLE, "CREATE TABLE u (x)", "a"))
+        await begin(stage, *"abc")
+        stage.node("b").spark.held.add("u")
+        slow = asyncio.ensure_future(stage.submit("a", insert("slow", "u", "a"), LONG_S))
+        await asyncio.sleep(1)
+        at = await sent(stage)
+        await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
+        await stage.until(lambda: stage.state("a") is State.READY, LONG_S)
+        await stage.submit("a", insert("two", "t", "a"), LONG_S)
+        await stage.until(lambda: rows(stage, "b") == ["one", "two"], LONG_S)
+        await asyncio.sleep(3)
+        assert stage.replica("b").core.schedule.low < at
+        stage.node("b").kill()
+        await slow
+        stage.node("b").spark.held.clear()
+        await stage.settle()
+        await given_up(stage, "b")
+
+    story(tell)
+
+
+def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_operators_word() -> None:
+    async def tell(stage: Stage) -> None:
+        offset = await patient(stage)
+        stage.node("c").kill()
+        await asyncio.sleep(2 * MEMBERSHIP.window_s)
+        await stage.replica("a").admission.leave("c")
+        await asyncio.sleep(3)
+        assert await reject(stage, "a", offset) == ("unable", ["b", "c"])
+        assert await reject(stage, "b", offset) == ("unable", ["c"])
+        assert await reject(stage, "a", offset, "c") == ("rejected", [])
+        with pytest.raises(RequestError, match="no peer d"):
+            stage.operators("a")._vouched(["d"], offset)
+        await stage.ready("a", "b")
+
+    story(tell)
+
+
+def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = SimEngine.standing
+
+    async def standing(self: SimEngine, named: Sequence[Named]) -> str:
+        if any("unread" in each.name for each in named):
+            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+        return await original(self, named)
+
+    monkeypatch.setattr(SimEngine, "standing", standing)
+
+    async def tell(stage: Stage) -> None:
+        op = ddl("a", "poison", "CREATE TABLE unread (x)", writes=frozenset({"unread"}))
+        with pytest.raises(RequestError):
+            await stage.submit("a", op, 5)
+        await stage.until(lambda: bool(kinds(stage, Abandon)), LONG_S)
+        await stage.settle()
+        assert (await stage.submit("b", op)).status is Status.REJECTED
+
+    story(tell)
+
+
+# -- computed ----------------------------------------------------------------------------------
+
+
+def test_computed_write_where_every_cluster_is_diverged_is_rejected_before_a_verification() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        at, bad = stage.ring.store.end, "UPDATE ids SET id = id || '!'"
+        for name in "abc":
+            stage.node(name).spark.poison = {bad}
+            stage.replica(name).core.timeouts = replace(TIMEOUTS, give_up_after_s=3600)
+        op = operation("bad", Kind.UPDATE, bad, "a", writes=frozenset({"ids"}))
+        for each in (op, gather("g", "a")):
+            with pytest.raises(RequestError):
+                await stage.submit("a", each, 2)
+        await stage.until(lambda: all(stage.state(n) is State.STUCK for n in "abc"), LONG_S)
+        for name in "abc":
+            await stage.operators(name).skip(name, at, "")
+        await stage.verify("a")
+        await stage.settle()
+        outcome = await stage.submit("b", gather("g", "a"))
+        assert outcome.failure is not None and outcome.failure.error_class == NO_ROWS
+
+    story(tell)
+
+
+@pytest.mark.parametrize("step", [Step.APPLY_BEFORE, Step.APPLY_AFTER, Step.CURSOR_AFTER])
+@pytest.mark.parametrize("who", ["a", "b"])
+def test_computed_create_that_dies_at_any_step_leaves_all_equal(who: str, step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at(who, step, Node.kill)
+        with contextlib.suppress(Refused, RequestError):
+            await stage.submit("a", make("m", "a", "made"), 10)
+        await stage.settle()
+        assert "made" in stage.tables("c")
+
+    story(tell)
+
+
+def test_computed_create_whose_answer_is_lost_is_not_run_again() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        spark, died = stage.node("a").spark, list[str]()
+
+        def die(cluster: str, sql: str) -> None:
+            if sql.startswith("CREATE TABLE made") and not died:
+                died.append(sql)
+                spark.kill()
+                asyncio.get_running_loop().call_later(3, spark.restart)
+
+        spark.on_commit = die
+        with contextlib.suppress(RequestError):
+            await stage.submit("a", make("m", "a", "made"), 10)
+        await stage.settle()
+        assert died and "made" in stage.tables("c")
+
+    story(tell)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tables(
+    empty: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables then are not found, or have no rows."""
+    original = SimSpark.read
+
+    async def read(self: SimSpark, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
+        names, found = await original(self, sql)
+        if self.storage_away and not empty:
+            raise EngineError(
+                ErrorKind.APPLICATION, "no table", error_class="DELTA_TABLE_NOT_FOUND"
+            )
+        return names, [] if self.storage_away else found
+
+    monkeypatch.setattr(SimSpark, "read", read)
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at("a", Step.ROWS_BEFORE, away_for(3))
+        with contextlib.suppress(RequestError):
+            await stage.submit("a", gather("g", "a"))
+        await stage.settle()
+        assert seen(stage, "b", "g") == ["one"]
+
+    story(tell)
+
+
+def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, failed = computing.materialise, list[bool]()
+
+    async def materialise(*values: Any) -> tuple[str, int]:
+        if not failed:
+            failed.append(True)
+            raise MemoryError
+        return await original(*values)
+
+    monkeypatch.setattr(computing, "materialise", materialise)
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        assert (await stage.submit("a", gather("g", "a"))).status is Status.APPLIED
+        assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
+        assert [m.by for m in rows_records(stage)] == ["b"]
+        await stage.settle()
+
+    story(tell)
+
+
+@pytest.mark.parametrize("step", [Step.ROWS_BEFORE, None])
+def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(step: Step | None) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op, life = gather("g", "a"), stage.node("a").life
+        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        assert life is not None
+        reading: Any = SimReading(stage.node("a").spark, life.check)
+
+        def lost(_: Node | None) -> None:
+            reading.epoch += 1
+
+        stage.replica("a").computing.lend(op.key, reading)
+        if step is not None:
+            stage.at("a", step, lost)
+        else:
+            lost(None)
+            stage.replica("a").computing.lend(op.key, reading)  # by a retry
+        outcome = await stage.submit("a", op)
+        assert outcome.failure is not None and outcome.failure.error_class == SESSION_GONE
+        await stage.settle()
+
+    story(tell)
+
+
+def test_cluster_that_finds_itself_diverged_while_it_computes_gives_no_rows() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 3
+        at = stage.replica("a").core.schedule.low
+
+        def differs(node: Node) -> None:
+            assert node.replica is not None
+            node.replica.core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
+
+        stage.at("a", Step.ROWS_COMPUTED, differs)
+        with contextlib.suppress(RequestError):
+            await stage.submit("a", gather("g", "a"))
+        assert (await stage.submit("b", gather("g", "a"))).status is Status.APPLIED
+        assert "a" not in {message.by for message in rows_records(stage)}
+
+    story(tell)
