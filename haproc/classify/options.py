@@ -79,7 +79,13 @@ def _check_property(key: str) -> None:
     if key in _MARKS:
         raise _reserved(key)
     space, _, name = key.partition(".")
-    if space != "delta" or name in _DELTA_PROPERTIES or name.startswith("constraints."):
+    if name.startswith("constraints."):
+        raise RefusedError(
+            "HAPROC_OPTION",
+            f"the property {key[:80]} is a CHECK whose expression is hidden in a text",
+            "write ALTER TABLE … ADD CONSTRAINT … CHECK (…) instead",
+        )
+    if space != "delta" or name in _DELTA_PROPERTIES:
         return
     if name.removeprefix("feature.") in _DELTA_FEATURES and name.startswith("feature."):
         return

@@ -18,6 +18,7 @@ _READING = "it changes how the text of a statement is read"
 _NAMING = "it changes what a table's name means"
 _MARKING = "HAProc marks its writes through it"
 _RUNNING = "it names code that runs inside Spark"
+_SHOWING = "it hides parts of what Spark makes of a statement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ RESERVED_SETTINGS = (
     Reserved("spark.databricks.delta.commitinfo.*", _MARKING),
     Reserved("spark.databricks.delta.properties.defaults.*", _MARKING, "write TBLPROPERTIES"),
     Reserved("spark.databricks.delta.v2.*", "Delta's marks are honoured in the default mode only"),
+    Reserved("spark.databricks.delta.stalenesslimit", "reads would show whatever is there by then"),
+    Reserved("spark.sql.redaction.*", _SHOWING),
+    Reserved("spark.redaction.*", _SHOWING),
+    Reserved("spark.sql.sources.default", "it chooses the code behind tables", "write USING delta"),
     Reserved("spark.haproc.*", _MARKING),
     Reserved("*class", _RUNNING),
     Reserved("*class.*", _RUNNING),

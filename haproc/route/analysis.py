@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,8 +42,9 @@ DIFFERS: Final = "HAPROC_ANALYSIS_DIFFERS"
 _IN_FULL = (
     ("spark.sql.debug.maxToStringFields", "100000"),
     ("spark.sql.maxPlanStringLength", "100000000"),
+    ("spark.sql.redaction.string.regex", "(?!)"),
 )
-"""Without these Spark leaves out parts of a plan."""
+"""Without these Spark leaves out parts of a plan, or shows something else in their place."""
 _EXEMPT = frozenset({Kind.ROWS, Kind.UNKNOWN, Kind.COPY, Kind.RESTORE})
 """Not analyzed: rows are what they are, for the unknown an operator's rule vouches."""
 _OF_ONE_RUN = re.compile(r"#\d+L?|@[0-9a-f]+|-?\d{12,}")
@@ -110,35 +112,56 @@ class Analysis:
                 self._verdicts.popitem(last=False)
         return verdict
 
-    async def confirm_query(self, statement: Statement, spark: Session, user: str = "") -> None:
+    async def confirm_query(
+        self,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+        user: str = "",
+    ) -> None:
         """Refuse what was taken for a query and may do more; most need no look at all."""
         if not statement.confirm:
             return
         try:
-            refusal = query_refusal(await self._explaining(spark, user).plan(statement.sql))
+            async with self._in_place(settings, session) as spark:
+                plan = await self._explaining(spark, user).plan(statement.sql)
+            refusal = query_refusal(plan)
         except UnreadableError as error:
             refusal = f"HAProc cannot read what Spark makes of it: {error}"
         if refusal:
             raise RefusedError(DIFFERS, refusal, "send a query by itself, without other statements")
 
-    async def confirm_session_statement(
-        self, statement: Statement, spark: Session, user: str = ""
-    ) -> None:
+    async def confirm_session_statement(self, statement: Statement, session: ClientSession) -> None:
         """Refuse a session statement in which Spark sees code outside SQL."""
         if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE):
             return
-        sql = statement.sql
+        sql, user = statement.sql, session.user
         asked = await self._texts.run(user, len(sql), session_questions, sql)
         refusal = asked.unclear
         if not refusal:
             try:
-                explaining = self._explaining(spark, user)
-                plans = await explaining.plans([*asked.own, *asked.hidden])
+                async with self._in_place(session.settings, session) as spark:
+                    explaining = self._explaining(spark, user)
+                    plans = await explaining.plans([*asked.own, *asked.hidden])
                 refusal = session_refusal(statement, plans)
             except UnreadableError as error:
                 refusal = f"HAProc cannot read what Spark makes of it: {error}"
         if refusal:
             raise RefusedError(DIFFERS, refusal, "call only functions of SQL, by their names")
+
+    @asynccontextmanager
+    async def _in_place(
+        self, settings: Settings, session: ClientSession | None
+    ) -> AsyncIterator[Session]:
+        """Give a session that reads a statement as the client's does, and shows plans in full."""
+        if session is None or not session.holds_temporaries:
+            yield await self._session(settings)
+            return
+        await session.spark.configure(_in_full(session.settings))
+        try:
+            yield session.spark
+        finally:
+            await session.spark.configure(session.settings)
 
     def _remembered(self, key: _Key, epoch: int) -> Verdict | None:
         if epoch != self._verdicts_epoch:
@@ -203,11 +226,8 @@ class Analysis:
         """
         lanes = self._explaining(await self._session(settings), user)
         theirs = await self._shown(lanes, asked)
-        await session.spark.configure(_in_full(session.settings))
-        try:
-            own = await self._shown(self._explaining(session.spark, user), asked)
-        finally:
-            await session.spark.configure(session.settings)
+        async with self._in_place(settings, session) as spark:
+            own = await self._shown(self._explaining(spark, user), asked)
         if own == theirs:  # if neither could, this says why
             return await self._verdict(statement, pinned, asked, settings, user)
         reason = "it rests on temporary views, functions or variables of the session"

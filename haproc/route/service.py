@@ -303,7 +303,7 @@ class RingService:
     ) -> Answer:
         try:
             spark = await self._spark_session(settings, session)
-            await self._analysis.confirm_query(statement, spark, request.user)
+            await self._analysis.confirm_query(statement, settings, session, request.user)
             stream = await spark.query(statement.sql, timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
@@ -335,7 +335,7 @@ class RingService:
         # makes a temporary view, too.
         session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         try:
-            await self._analysis.confirm_session_statement(statement, session.spark, session.user)
+            await self._analysis.confirm_session_statement(statement, session)
             stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
             chunks = [chunk.data async for chunk in stream]
             found = await session.spark.settings()

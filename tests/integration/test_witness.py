@@ -163,8 +163,10 @@ QUERIES = [
     "SELECT a AS update, `insert` FROM (SELECT a, b AS `insert` FROM t)",
     "SELECT IDENTIFIER('abs')(-1), IDENTIFIER('uuid')()",
     "SELECT 'INSERT INTO x' FROM IDENTIFIER('t')",
+    f"SELECT {', '.join(map(str, range(40)))} FROM IDENTIFIER('t')",
 ]
 SESSION_STATEMENTS = [
+    f"CREATE TEMPORARY VIEW n AS SELECT {', '.join(map(str, range(40)))}",
     "CREATE TEMPORARY VIEW n AS SELECT now()",
     "DECLARE VARIABLE n INT DEFAULT 3",
     "CREATE TEMPORARY FUNCTION n(a INT) RETURNS INT RETURN a + 1",
@@ -254,21 +256,31 @@ async def test_query_and_session_statement_are_confirmed(witness: Witness) -> No
     """Whatever our own reading takes them for."""
     spark = witness.engine.session("reader")
     await spark.configure(witness.settings)
+    session = ClientSession("s", "ann", spark, witness.settings, holds_temporaries=True)
     for sql in QUERIES:
         statement = witness.statement(sql)
         assert statement.operation_class is OperationClass.QUERY
-        await witness.analysis.confirm_query(statement, spark)
+        await witness.analysis.confirm_query(statement, witness.settings, None)
     for sql in NO_QUERIES:
         taken = replace(witness.statement("SELECT 1"), sql=sql, confirm=True)
         with pytest.raises(RefusedError):
-            await witness.analysis.confirm_query(taken, spark)
+            await witness.analysis.confirm_query(taken, witness.settings, session)
     for sql in NO_SESSION_STATEMENTS:
         kind = Kind.CACHE if sql.startswith("CACHE") else Kind.TEMPORARY_VIEW
         taken = replace(witness.statement("SELECT 1"), sql=sql, kind=kind)
         with pytest.raises(RefusedError):
-            await witness.analysis.confirm_session_statement(taken, spark)
+            await witness.analysis.confirm_session_statement(taken, session)
     for sql in SESSION_STATEMENTS:
-        await witness.analysis.confirm_session_statement(witness.statement(sql), spark)
+        await witness.analysis.confirm_session_statement(witness.statement(sql), session)
+
+
+async def test_setting_cannot_hide_what_a_statement_does(witness: Witness) -> None:
+    """Spark leaves out of plans what this setting names; no client may set it, a server might."""
+    confs = (("spark.sql.redaction.string.regex", "sum"),)
+    witness.settings = replace(witness.settings, confs=confs)
+    sql = "INSERT INTO u SELECT a, b, CAST(sum(c) AS INT) FROM t GROUP BY a, b"
+    verdict = await witness.verdict(sql)
+    assert verdict.treatment is Treatment.MATERIALISE
 
 
 async def test_verdict_names_what_it_rests_on(witness: Witness) -> None:
