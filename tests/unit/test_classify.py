@@ -240,7 +240,6 @@ def test_explain_of_any_statement_is_a_query_of_all_its_tables(expected: Expecte
     [
         ("selec 1", ("selec begins no statement", "did you mean SELECT?")),
         ("updaet t SET a = 1", ("did you mean UPDATE?",)),
-        ("FROBNICATE everything", ("FROBNICATE begins no statement", "a rule with kind: unknown")),
         ("EXECUTE IMMEDIATE 'SELECT ?' USING 'x'", ("EXECUTE hides the statements",)),
         ("SET spark.sql.defaultCatalog = c", ("write USE catalog.schema",)),
     ],
