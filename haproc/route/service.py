@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from haproc.classify.classifier import classify
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
@@ -15,24 +13,21 @@ from haproc.classify.names import Context, parts_of
 from haproc.classify.rules import WRITING_KINDS, Rules
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings, SqlWrite
+from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings
 from haproc.membership.state import SERVING
-from haproc.pin.determinism import pin
-from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.assurance import Assurance
-from haproc.replicate.computed import QueryWrite
-from haproc.replicate.definitions import ANYTHING
 from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Known, Outcome, Status
+from haproc.replicate.outcomes import Known
 from haproc.replicate.replica import Attempt, Replica, now_ms
 from haproc.replicate.synchronous import QUEUED
 from haproc.route.analysis import Analysis
+from haproc.route.answering import answer_of, refused, timed_out
 from haproc.route.attempts import Attempts
+from haproc.route.making import Making, of_session
 from haproc.route.model import (
     Answer,
     FailureKind,
-    Fanout,
     HaReport,
     Request,
     RequestError,
@@ -42,7 +37,7 @@ from haproc.route.model import (
 from haproc.route.model import Outcome as WriteOutcome
 from haproc.route.offload import Inline, Texts
 from haproc.route.reads import Reads
-from haproc.route.results import UNKNOWN_ERROR, Collected, Running, request_error, rows_in
+from haproc.route.results import UNKNOWN_ERROR, Collected, Running, request_error
 from haproc.route.sessions import (
     ClientSession,
     Sessions,
@@ -51,7 +46,6 @@ from haproc.route.sessions import (
     unknown,
 )
 from haproc.route.views import changes_temporary, rows_of, temporary_views
-from haproc.witness.judge import Verdict
 
 SHARED_SESSIONS_MAX = 64
 """Spark sessions kept for requests without a session of their own, one per catalog and schema."""
@@ -80,18 +74,25 @@ class RingService:
         self._rules = rules
         self._assurance = assurance
         self._defaults = defaults
-        self._fanout_parallel = fanout_parallel
         self._reads = reads
         self._texts = texts or Inline()
         self._only_reads: dict[tuple[str, str], bool] = {}
         self._attempts = Attempts(replica)
         core = self._core
-        self._analysis = Analysis(
+        analysis = Analysis(
             engine,
             lambda: core.definitions_applied,
             self._now,
             core.timeouts.statement_s,
             self._texts,
+        )
+        self._making = Making(
+            core.me,
+            analysis,
+            self._texts,
+            self._classify,
+            self._attempts.ground,
+            fanout_parallel=fanout_parallel,
         )
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
         shares = sessions or Shares(self._core.limits.sessions_max)
@@ -107,7 +108,7 @@ class RingService:
             async with asyncio.timeout(request.timeout_s):
                 answer, concern = await self._execute(request, since)
         except TimeoutError as error:
-            raise _timed_out(request.timeout_s, self._core.me) from error
+            raise timed_out(request.timeout_s, self._core.me) from error
         finally:
             self._only_reads.pop((request.user, request.id), None)
         return await self._assured(answer, concern, deadline_s)
@@ -118,7 +119,7 @@ class RingService:
         key = (request.user, request.id)
         if (found := self._core.board.find(key)) is not None:
             self._only_reads[key] = False
-            if found.outcome is None and _of_session(found.operation):
+            if found.outcome is None and of_session(found.operation):
                 self._lend(request)
         known = await self._attempts.known(request)
         if known is None:
@@ -128,7 +129,7 @@ class RingService:
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
-            return self._answer(known), await self._concern_again(request, known)
+            return answer_of(known, self._core), await self._concern_again(request, known)
         self._only_reads[key] = statement.operation_class is OperationClass.QUERY
         concern = self._concern(request, statement)
         return await self._run(request, statement, settings, session, since), concern
@@ -192,7 +193,7 @@ class RingService:
                 await self._reads.for_peer(needed, request.timeout_s)
                 return await self._query(request, statement, settings, None)
         except TimeoutError as error:
-            raise _timed_out(request.timeout_s, self._core.me) from error
+            raise timed_out(request.timeout_s, self._core.me) from error
 
     def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
         """See Service."""
@@ -205,8 +206,8 @@ class RingService:
             async with asyncio.timeout(timeout_s):
                 outcome = await self._replica.settled(known)
         except TimeoutError as error:
-            raise _timed_out(timeout_s, self._core.me) from error
-        return self._answer(Attempt(known.operation, known.offset, outcome))
+            raise timed_out(timeout_s, self._core.me) from error
+        return answer_of(Attempt(known.operation, known.offset, outcome), self._core)
 
     async def append_rows(self, request: RowsRequest) -> Answer:
         """See Service."""
@@ -216,7 +217,7 @@ class RingService:
             async with asyncio.timeout(request.timeout_s):
                 answer, concern = await self._append_rows(request, since)
         except TimeoutError as error:
-            raise _timed_out(request.timeout_s, self._core.me) from error
+            raise timed_out(request.timeout_s, self._core.me) from error
         return await self._assured(answer, concern, deadline_s)
 
     async def _append_rows(self, request: RowsRequest, since: int) -> tuple[Answer, WriteConcern]:
@@ -229,7 +230,7 @@ class RingService:
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
-            return self._answer(known), await self._concern_again(request, known)
+            return answer_of(known, self._core), await self._concern_again(request, known)
         concern = self._concern(request, statement)
         self._assurance.check(concern, (request.user, request.id))
         (name,) = statement.writes
@@ -250,7 +251,7 @@ class RingService:
                 since=since,
             )
 
-        return self._answer(await self._attempts.write(request, make)), concern
+        return answer_of(await self._attempts.write(request, make), self._core), concern
 
     async def _columns(self, name: str) -> Sequence[Column]:
         try:
@@ -303,13 +304,13 @@ class RingService:
     ) -> Answer:
         try:
             spark = await self._spark_session(settings, session)
-            await self._analysis.confirm_query(statement, settings, session, request.user)
+            await self._making.analysis.confirm_query(statement, settings, session, request.user)
             stream = await spark.query(statement.sql, timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
         except RefusedError as error:
-            raise _refused(error) from error
+            raise refused(error) from error
         # Its tables were read as they stood before its first piece came.
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
@@ -335,14 +336,14 @@ class RingService:
         # makes a temporary view, too.
         session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         try:
-            await self._analysis.confirm_session_statement(statement, session)
+            await self._making.analysis.confirm_session_statement(statement, session)
             stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
             chunks = [chunk.data async for chunk in stream]
             found = await session.spark.settings()
         except EngineError as error:
             raise self._failed(error, WriteOutcome.REJECTED, session) from error
         except RefusedError as error:
-            raise _refused(error) from error
+            raise refused(error) from error
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         session.settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
@@ -367,7 +368,7 @@ class RingService:
         try:
             own = changes_temporary(statement, names)
         except RefusedError as error:
-            raise _refused(error) from error
+            raise refused(error) from error
         return replace(statement, operation_class=OperationClass.SESSION) if own else statement
 
     async def _temporary_views(self, session: ClientSession) -> frozenset[str]:
@@ -396,104 +397,17 @@ class RingService:
         self._assurance.check(self._concern(request, statement), (request.user, request.id))
 
         async def make() -> Operation:
-            operation = await self._made(request, statement, settings, session)
-            if _of_session(operation):
+            try:
+                operation = await self._making.operation(request, statement, settings, session)
+            except EngineError as error:
+                raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+            except RefusedError as error:
+                raise refused(error) from error
+            if of_session(operation):
                 self._lend(request)
             return replace(operation, since=since)
 
-        return self._answer(await self._attempts.write(request, make))
-
-    async def _made(
-        self,
-        request: Request,
-        statement: Statement,
-        settings: Settings,
-        session: ClientSession | None,
-    ) -> Operation:
-        """Return the statement as an operation."""
-        analyzed_to = None if statement.insert else await self._attempts.ground()
-        try:
-            pinned, verdict = await self._pinned(request, statement, settings, session)
-        except EngineError as error:
-            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
-        except RefusedError as error:
-            raise _refused(error) from error
-        if pinned.sql != statement.sql:
-            override = statement.operation_class
-            statement = await self._classify(pinned.sql, settings, request.user, override)
-        rests_on = _rests_on(statement, verdict)
-        return Operation(
-            id=request.id,
-            operation_class=self._class_of(request, statement),
-            kind=statement.kind,
-            origin=self._core.me,
-            fingerprint=request.fingerprint,
-            write=_as_written(pinned, verdict),
-            settings=settings,
-            user=request.user,
-            reads=statement.reads | verdict.reads,
-            writes=statement.writes,
-            tables_known=statement.tables_known and verdict.known,
-            insert=statement.insert,
-            created_ms=now_ms(),
-            analyzed_to=analyzed_to if rests_on else None,
-            rests_on=rests_on,
-        )
-
-    def _class_of(self, request: Request, statement: Statement) -> OperationClass:
-        if statement.operation_class is not OperationClass.SYNCHRONOUS:
-            return statement.operation_class
-        parallel = self._fanout_parallel
-        if request.fanout is not None:
-            parallel = request.fanout is Fanout.PARALLEL
-        return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
-
-    async def _pinned(
-        self,
-        request: Request,
-        statement: Statement,
-        settings: Settings,
-        session: ClientSession | None,
-    ) -> tuple[Pinned, Verdict]:
-        """Return the statement made the same everywhere, and what Spark's analysis said of it."""
-        moment = Moment(
-            now=datetime.now(UTC),
-            random=secrets.randbits(64),
-            time_zone=settings.time_zone,
-            user=request.user,
-            catalog=settings.catalog,
-            schema=settings.schema,
-        )
-        pinned = await self._pin(statement, moment)
-        if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
-            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
-        verdict = await self._analysis.verdict(statement, pinned, settings, session, request.user)
-        if verdict.treatment is Treatment.REFUSE:
-            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(verdict.reasons), verdict.hint)
-        return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
-
-    def _answer(self, attempt: Attempt) -> Answer:
-        """Return what the client is told."""
-        operation, offset, outcome = attempt.operation, attempt.offset, attempt.outcome
-        if outcome.status is not Status.APPLIED:
-            raise _rejected(outcome, offset)
-        others = dict.fromkeys(self._core.identity.peers, QUEUED)
-        report = HaReport(
-            self._core.me,
-            operation.operation_class,
-            offset,
-            outcome.clusters or {self._core.me: Status.APPLIED.value, **others},
-            offset + 1,
-        )
-        applied = outcome.applied
-        affected = applied.affected_rows
-        if affected is None and isinstance(operation.write, RowsWrite):
-            affected = rows_in(operation.write.rows)
-        elif affected is None and operation.insert is not None:
-            affected = operation.insert.rows
-        elif affected is None and (found := self._core.computations.found(offset)) is not None:
-            affected = found.count
-        return Answer(report, Collected(applied.chunks), affected_rows=affected)
+        return answer_of(await self._attempts.write(request, make), self._core)
 
     def _concern(self, request: Request | RowsRequest, statement: Statement | None) -> WriteConcern:
         """Return what the request asks for, or the configuration; a rule may ask for more."""
@@ -551,12 +465,7 @@ class RingService:
         try:
             return await self._texts.run(user, len(text), classify, *values)
         except RefusedError as error:
-            raise _refused(error) from error
-
-    async def _pin(self, statement: Statement, moment: Moment) -> Pinned:
-        # An INSERT of literals is not looked at, however long.
-        size = len(statement.sql) if statement.insert is None else 0
-        return await self._texts.run(moment.user, size, pin, statement, moment)
+            raise refused(error) from error
 
     def _insert_into(self, table: str, settings: Settings, user: str) -> Statement:
         """Classify rows for a table: the rules see them as the INSERT that they are."""
@@ -573,7 +482,7 @@ class RingService:
         try:
             return classify(f"INSERT INTO {name} VALUES (1)", context, self._rules)
         except RefusedError as error:
-            raise _refused(error) from error
+            raise refused(error) from error
 
     def _check_serving(self) -> None:
         if self._core.state not in SERVING:
@@ -592,59 +501,3 @@ class RingService:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
-    """Return the tables, views and functions that decide how the statement is replicated.
-
-    Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds
-    out first.
-    """
-    if statement.insert is not None:
-        return frozenset()
-    asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
-    named = verdict.rests_on | statement.reads | statement.writes
-    if not verdict.known:
-        named |= {ANYTHING}
-    return named if asynchronous else named - statement.writes
-
-
-def _as_written(pinned: Pinned, verdict: Verdict) -> SqlWrite | QueryWrite:
-    """Return what a pinned statement is in the log."""
-    if pinned.treatment is not Treatment.MATERIALISE:
-        return SqlWrite(pinned.sql)
-    source = pinned.source
-    assert source is not None
-    return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)
-
-
-def _of_session(operation: Operation) -> bool:
-    return isinstance(operation.write, QueryWrite) and operation.write.of_session
-
-
-def _refused(error: RefusedError) -> RequestError:
-    return RequestError(
-        FailureKind.REFUSED, error.message, error_class=error.error_class, hint=error.hint
-    )
-
-
-def _rejected(outcome: Outcome, offset: int) -> RequestError:
-    failure = outcome.failure
-    return RequestError(
-        FailureKind.APPLICATION,
-        failure.message if failure else "the operation was rejected by its origin",
-        error_class=failure.error_class if failure else "HAPROC_REJECTED",
-        sqlstate=failure.sqlstate if failure else "",
-        outcome=WriteOutcome.REJECTED,
-        offset=offset,
-    )
-
-
-def _timed_out(timeout_s: float, cluster: str) -> RequestError:
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        f"cluster {cluster} did not finish within {timeout_s:g} s",
-        error_class="HAPROC_TIMEOUT",
-        outcome=WriteOutcome.UNKNOWN,
-        hint="ask again with the same request_id",
-    )

@@ -99,7 +99,7 @@ def service(
         fanout_parallel=False,
         reads=Doors(stage.ring, random.Random(1)).reads(life),
     )
-    doors._analysis = engine
+    doors._making.analysis = engine
     return doors
 
 

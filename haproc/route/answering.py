@@ -1,0 +1,68 @@
+"""What a client is told of its request: a write's outcome, or why there is none."""
+
+from __future__ import annotations
+
+from haproc.classify.model import RefusedError
+from haproc.engine.interface import RowsWrite
+from haproc.replicate.core import Core
+from haproc.replicate.outcomes import Outcome, Status
+from haproc.replicate.replica import Attempt
+from haproc.replicate.synchronous import QUEUED
+from haproc.route.model import Answer, FailureKind, HaReport, RequestError
+from haproc.route.model import Outcome as WriteOutcome
+from haproc.route.results import Collected, rows_in
+
+
+def answer_of(attempt: Attempt, core: Core) -> Answer:
+    """Return what the client of a write is told; raises RequestError if it had no effect."""
+    operation, offset, outcome = attempt.operation, attempt.offset, attempt.outcome
+    if outcome.status is not Status.APPLIED:
+        raise rejected(outcome, offset)
+    others = dict.fromkeys(core.identity.peers, QUEUED)
+    report = HaReport(
+        core.me,
+        operation.operation_class,
+        offset,
+        outcome.clusters or {core.me: Status.APPLIED.value, **others},
+        offset + 1,
+    )
+    applied = outcome.applied
+    affected = applied.affected_rows
+    if affected is None and isinstance(operation.write, RowsWrite):
+        affected = rows_in(operation.write.rows)
+    elif affected is None and operation.insert is not None:
+        affected = operation.insert.rows
+    elif affected is None and (found := core.computations.found(offset)) is not None:
+        affected = found.count
+    return Answer(report, Collected(applied.chunks), affected_rows=affected)
+
+
+def refused(error: RefusedError) -> RequestError:
+    """Return what a client is told whose request is not run."""
+    return RequestError(
+        FailureKind.REFUSED, error.message, error_class=error.error_class, hint=error.hint
+    )
+
+
+def rejected(outcome: Outcome, offset: int) -> RequestError:
+    """Return what a client is told whose write had no effect."""
+    failure = outcome.failure
+    return RequestError(
+        FailureKind.APPLICATION,
+        failure.message if failure else "the operation was rejected by its origin",
+        error_class=failure.error_class if failure else "HAPROC_REJECTED",
+        sqlstate=failure.sqlstate if failure else "",
+        outcome=WriteOutcome.REJECTED,
+        offset=offset,
+    )
+
+
+def timed_out(timeout_s: float, cluster: str) -> RequestError:
+    """Return what a client is told whose time is over."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"cluster {cluster} did not finish within {timeout_s:g} s",
+        error_class="HAPROC_TIMEOUT",
+        outcome=WriteOutcome.UNKNOWN,
+        hint="ask again with the same request_id",
+    )

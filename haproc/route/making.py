@@ -1,0 +1,144 @@
+"""Makes a statement an operation: pinned, looked at by Spark, ready for the log."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from haproc.classify.model import OperationClass, RefusedError, Statement
+from haproc.engine.interface import Settings, SqlWrite
+from haproc.pin.determinism import pin
+from haproc.pin.model import Moment, Pinned, Treatment
+from haproc.replicate.computed import QueryWrite
+from haproc.replicate.definitions import ANYTHING
+from haproc.replicate.operation import Operation
+from haproc.replicate.replica import now_ms
+from haproc.route.analysis import Analysis
+from haproc.route.model import Fanout, Request
+from haproc.route.offload import Texts
+from haproc.route.sessions import ClientSession
+from haproc.witness.judge import Verdict
+
+Classify: TypeAlias = Callable[[str, Settings, str, OperationClass | None], Awaitable[Statement]]
+
+
+class Making:
+    """See the module. ``ground`` returns the offset below which this cluster shows everything."""
+
+    def __init__(
+        self,
+        me: str,
+        analysis: Analysis,
+        texts: Texts,
+        classify: Classify,
+        ground: Callable[[], Awaitable[int]],
+        *,
+        fanout_parallel: bool,
+    ) -> None:
+        self._me = me
+        self.analysis = analysis
+        self._texts = texts
+        self._classify = classify
+        self._ground = ground
+        self._fanout_parallel = fanout_parallel
+
+    async def operation(
+        self,
+        request: Request,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> Operation:
+        """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
+        analyzed_to = None if statement.insert else await self._ground()
+        pinned, verdict = await self._pinned(request, statement, settings, session)
+        if pinned.sql != statement.sql:
+            override = statement.operation_class
+            statement = await self._classify(pinned.sql, settings, request.user, override)
+        rests_on = _rests_on(statement, verdict)
+        return Operation(
+            id=request.id,
+            operation_class=self._class_of(request, statement),
+            kind=statement.kind,
+            origin=self._me,
+            fingerprint=request.fingerprint,
+            write=_as_written(pinned, verdict),
+            settings=settings,
+            user=request.user,
+            reads=statement.reads | verdict.reads,
+            writes=statement.writes,
+            tables_known=statement.tables_known and verdict.known,
+            insert=statement.insert,
+            created_ms=now_ms(),
+            analyzed_to=analyzed_to if rests_on else None,
+            rests_on=rests_on,
+        )
+
+    def _class_of(self, request: Request, statement: Statement) -> OperationClass:
+        if statement.operation_class is not OperationClass.SYNCHRONOUS:
+            return statement.operation_class
+        parallel = self._fanout_parallel
+        if request.fanout is not None:
+            parallel = request.fanout is Fanout.PARALLEL
+        return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
+
+    async def _pinned(
+        self,
+        request: Request,
+        statement: Statement,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> tuple[Pinned, Verdict]:
+        """Return the statement made the same everywhere, and what Spark's analysis said of it."""
+        moment = Moment(
+            now=datetime.now(UTC),
+            random=secrets.randbits(64),
+            time_zone=settings.time_zone,
+            user=request.user,
+            catalog=settings.catalog,
+            schema=settings.schema,
+        )
+        pinned = await self._pin(statement, moment)
+        if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
+            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
+        verdict = await self.analysis.verdict(statement, pinned, settings, session, request.user)
+        if verdict.treatment is Treatment.REFUSE:
+            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(verdict.reasons), verdict.hint)
+        return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
+
+    async def _pin(self, statement: Statement, moment: Moment) -> Pinned:
+        # An INSERT of literals is not looked at, however long.
+        size = len(statement.sql) if statement.insert is None else 0
+        return await self._texts.run(moment.user, size, pin, statement, moment)
+
+
+def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
+    """Return the tables, views and functions that decide how the statement is replicated.
+
+    Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds
+    out first.
+    """
+    if statement.insert is not None:
+        return frozenset()
+    asynchronous = statement.operation_class is OperationClass.ASYNCHRONOUS
+    named = verdict.rests_on | statement.reads | statement.writes
+    if not verdict.known:
+        named |= {ANYTHING}
+    return named if asynchronous else named - statement.writes
+
+
+def _as_written(pinned: Pinned, verdict: Verdict) -> SqlWrite | QueryWrite:
+    """Return what a pinned statement is in the log."""
+    if pinned.treatment is not Treatment.MATERIALISE:
+        return SqlWrite(pinned.sql)
+    source = pinned.source
+    assert source is not None
+    return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)
+
+
+def of_session(operation: Operation) -> bool:
+    """Whether it rests on its client's session."""
+    return isinstance(operation.write, QueryWrite) and operation.write.of_session
