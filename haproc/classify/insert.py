@@ -27,7 +27,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from haproc.classify.model import InsertShape
+from haproc.classify.moments import is_moment, may_write_time_of_day
 from haproc.classify.names import Context, may_be_temporary, plain, target
+from haproc.classify.strings import decoded
 from haproc.classify.tokens import SPACE, LexicalError, Token, TokenKind, tokenize
 
 _LITERAL = re.compile(
@@ -77,14 +79,15 @@ class PlainInsert:
 def plain_insert(sql: str, context: Context) -> PlainInsert | None:
     """Recognise an INSERT of nothing but literals; None for anything else, even if it is valid.
 
-    Raises RefusedError if it writes something else than a table.
+    A text that Spark may read by the clock is no literal. Raises RefusedError if it writes
+    something else than a table.
     """
     head = _head(sql)
     if head is None:
         return None
     start, parts, values_at = head
     rows, end, signature = _rows(sql, values_at)
-    if not rows or _END.match(sql, end) is None:
+    if not rows or _END.match(sql, end) is None or may_write_time_of_day(sql, values_at, end):
         return None
     shape = InsertShape(values_at=values_at - start, rows=rows, signature=signature)
     table = target(parts, context)
@@ -175,7 +178,10 @@ def _skip_partition(tokens: Iterator[Token]) -> bool:
     while True:
         if next(tokens).kind not in _NAMES or next(tokens).text not in ("=", "=="):
             return False
-        if next(tokens).kind not in (TokenKind.STRING, TokenKind.NUMBER):
+        value = next(tokens)
+        if value.kind not in (TokenKind.STRING, TokenKind.NUMBER):
+            return False
+        if value.kind is TokenKind.STRING and is_moment(decoded(value.text)):
             return False
         token = next(tokens)
         if token.is_symbol(")"):

@@ -11,13 +11,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from haproc.classify.moments import SPECIAL_DATETIME, is_time_of_day
 from haproc.classify.tokens import TokenKind
 from haproc.pin.calls import DATETIMES, call_literal, is_ordered
 from haproc.pin.functions import BARE, Nature, nature
 from haproc.pin.literals import string_literal
 from haproc.pin.model import Moment, Replacement
 from haproc.pin.moment import (
-    SPECIAL_DATETIME,
     Chance,
     clock_literal,
     identity_literal,
@@ -166,6 +166,7 @@ class Examination:
             return  # part of the string before
         text = scan.string_value(at)
         if not SPECIAL_DATETIME.fullmatch(text):
+            self._time_of_day(at, text)
             return
         last = at
         while scan.kind(last + 1) is TokenKind.STRING:
@@ -188,6 +189,16 @@ class Examination:
                 # Spark reads a literal with its type before it analyzes anything.
                 Doubt.CERTAIN if before in DATETIMES else Doubt.ANALYSIS,
             )
+
+    def _time_of_day(self, at: int, text: str) -> None:
+        before = self.scan.word(at - 1)
+        if not is_time_of_day(text) or before in ("TIME", "INTERVAL", "DATE", "TIMESTAMP_NTZ"):
+            return
+        self._find(
+            f"Spark completes {string_literal(text)} by today's date where it makes a TIMESTAMP "
+            "of it",
+            Doubt.CERTAIN if before in DATETIMES else Doubt.ANALYSIS,
+        )
 
     def _is_row_item(self, first: int, last: int) -> bool:
         scan = self.scan

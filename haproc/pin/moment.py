@@ -14,13 +14,11 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from haproc.classify.model import RefusedError
+from haproc.classify.moments import SPECIAL_DATETIME
 from haproc.pin.literals import double_literal, string_literal
 from haproc.pin.model import Moment
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?(?::?([0-9]{2}))?")
-SPECIAL_DATETIME = re.compile(r"\s*((?i:now|today|tomorrow|yesterday))(?![A-Za-z])(.*)", re.DOTALL)
-"""Texts that Spark may read as a moment when it casts a constant to a date or a timestamp: behind
-the word it takes the name of a time zone, in many spellings."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DAYS_FROM_TODAY = {"now": 0, "today": 0, "tomorrow": 1, "yesterday": -1}
 RANDSTR_LENGTH_MAX = 10_000

@@ -23,6 +23,7 @@ from haproc.route.explain import Explaining, size_of
 from haproc.route.offload import Inline, Texts
 from haproc.route.sessions import ClientSession, SharedSessions
 from haproc.witness.asking import Questions, questions, session_questions
+from haproc.witness.findings import assigns_completed
 from haproc.witness.judge import (
     HINT_ANALYSIS,
     OF_ROWS,
@@ -45,6 +46,7 @@ _IN_FULL = (
     ("spark.sql.redaction.string.regex", "(?!)"),
 )
 """Without these Spark leaves out parts of a plan, or shows something else in their place."""
+HINT_COMPLETED: Final = "convert it in the query: to_timestamp(text, 'yyyy-MM-dd HH:mm:ss')"
 _EXEMPT = frozenset({Kind.ROWS, Kind.UNKNOWN, Kind.COPY, Kind.RESTORE})
 """Not analyzed: rows are what they are, for the unknown an operator's rule vouches."""
 _OF_ONE_RUN = re.compile(r"#\d+L?|@[0-9a-f]+|-?\d{12,}")
@@ -192,9 +194,17 @@ class Analysis:
                 main = own[0] if own else None
                 return judge_definition(statement, pinned, main, hidden, facts)
             plans = await self._plans(explaining, asked)
-            facts = await explaining.facts(plans, decimals=asked.decimals)
+            facts = await explaining.facts(plans, decimals=asked.decimals, times=asked.times)
             size = size_of(plans)
-            return await self._texts.run(user, size, judge, statement, pinned, plans, facts)
+            verdict = await self._texts.run(user, size, judge, statement, pinned, plans, facts)
+            if verdict.treatment is not Treatment.MATERIALISE or pinned.source is None:
+                return verdict
+            if not assigns_completed(plans[0], facts):
+                return verdict
+            # As rows, texts would be fitted to the table's types by each cluster alone.
+            is_fitted = await explaining.gives_texts(pinned.source.query)
+            refused = replace(verdict, treatment=Treatment.REFUSE, hint=HINT_COMPLETED)
+            return refused if is_fitted else verdict
         except UnreadableError as error:
             return _unreadable(str(error))
 

@@ -47,7 +47,9 @@ class Explaining:
         """Return the plans of several texts."""
         return [await self.plan(text) for text in texts]
 
-    async def facts(self, plans: Sequence[Plan], *, decimals: bool = False) -> Facts:
+    async def facts(
+        self, plans: Sequence[Plan], *, decimals: bool = False, times: bool = True
+    ) -> Facts:
         """Return what the plans do not show: types of columns, bodies of SQL functions."""
         size = size_of(plans)
         bodies: dict[str, Plan] = {}
@@ -62,7 +64,15 @@ class Explaining:
                 wanted |= unknown_functions([body]) - looked
         shown = tuple(bodies.values())
         schemas = await self._schemas([*plans, *shown])
-        return Facts(schemas, harmless_functions(bodies, schemas), shown, decimals=decimals)
+        return Facts(
+            schemas, harmless_functions(bodies, schemas), shown, decimals=decimals, times=times
+        )
+
+    async def gives_texts(self, query: str) -> bool:
+        """Whether a query has columns that hold texts."""
+        columns = await self._spark.columns(query)
+        kinds = (column.type_text.lower() for column in columns)
+        return any(word in kind for kind in kinds for word in ("string", "char", "variant"))
 
     async def _body(self, name: str) -> Plan | None:
         """Return the plan of a SQL function's body; None for any other function."""

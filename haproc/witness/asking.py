@@ -12,7 +12,7 @@ from haproc.pin.scan import Scan
 from haproc.witness.commands import is_deltas_own
 from haproc.witness.judge import OF_ROWS
 from haproc.witness.probes import UnclearError, definitions, merge_source
-from haproc.witness.shape import shape, writes_floats
+from haproc.witness.shape import shape, writes_floats, writes_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,14 @@ class Questions:
     ``own``: the statement itself; empty for Delta's own, which cannot be explained. ``hidden``: its
     expressions that no plan shows, or the source of a MERGE. ``neutral``: both in neutral form, for
     statements that compute rows; the first of it is the shape. ``decimals``: no number in it is a
-    float. ``unclear`` says why nothing can be asked.
+    float. ``times``: a text in it may be a time of day. ``unclear`` says why nothing can be asked.
     """
 
     own: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     neutral: tuple[str, ...] = ()
     decimals: bool = False
+    times: bool = False
     unclear: str = ""
 
 
@@ -45,11 +46,11 @@ def questions(statement: Statement, pinned: Pinned) -> Questions | None:
             own = () if is_deltas_own(scan) else (pinned.sql,)
             return Questions(own, tuple(definitions(statement.kind, statement.writes, scan)))
         neutral = shape(scan)
-        decimals = not writes_floats(scan.tokens)
+        decimals, times = not writes_floats(scan.tokens), writes_times(scan)
         if statement.kind is not Kind.MERGE:
-            return Questions((pinned.sql,), (), (neutral,), decimals)
+            return Questions((pinned.sql,), (), (neutral,), decimals, times)
         source, neutral_source = merge_source(scan), merge_source(Scan(neutral))
-        return Questions((pinned.sql,), (source,), (neutral, neutral_source), decimals)
+        return Questions((pinned.sql,), (source,), (neutral, neutral_source), decimals, times)
     except UnclearError as error:
         return Questions(unclear=str(error))
 

@@ -23,6 +23,7 @@ _PLAIN_END = re.compile(r"(?<![\w$.`)\]])[\w$]{1,200}\Z")
 _OF_TABLE = re.compile(r"[^#,\[\]{}]+\Z")
 COLUMN = re.compile(r"§(\d+)")
 _DEFINING = frozenset({"Project", "Aggregate", "Window", "Generate"})
+INLINE = frozenset({"LocalRelation", "ResolvedInlineTable"})
 _LEAVES = frozenset({"Relation", "RelationV2", "LocalRelation", "ResolvedInlineTable", "Range"})
 
 
@@ -31,6 +32,8 @@ class Type(StrEnum):
 
     INTEGER = "integer"
     DECIMAL = "decimal"
+    TEXT = "text"
+    """A string of no collation."""
     PLAIN = "plain"
     """Another one, whose equal values are the same value."""
     LOOSE = "loose"
@@ -44,8 +47,10 @@ def type_of(text: str) -> Type:
         return Type.INTEGER
     if word in ("decimal", "dec", "numeric"):
         return Type.DECIMAL
-    plain = {"string", "boolean", "date", "timestamp", "timestamp_ntz", "timestamp_ltz", "binary"}
-    return Type.PLAIN if word in plain | {"char", "varchar", "void"} else Type.LOOSE
+    if word in ("string", "char", "varchar"):
+        return Type.TEXT
+    plain = {"boolean", "date", "timestamp", "timestamp_ntz", "timestamp_ltz", "binary", "void"}
+    return Type.PLAIN if word in plain else Type.LOOSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,10 @@ class Columns:
             expression = parts[0] if len(parts) > 1 else text
             found.append(Item(match[2], self.rewritten(expression)))
         return found
+
+    def keys_of(self, leaf: Node) -> frozenset[str]:
+        """Return the columns of a leaf."""
+        return frozenset(number for _, number, _ in _leaf(leaf))
 
     def keys(self, texts: list[str]) -> frozenset[str]:
         """Return the columns that stand alone in a list (of sort keys, of group keys)."""

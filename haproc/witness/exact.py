@@ -71,7 +71,7 @@ def exact_type(
     if text.startswith("-"):
         return again(text[1:])
     if text.startswith("CASE ") and text.endswith(" END"):
-        return _widest([again(part) for part in _branches(text)])
+        return _widest([again(part) for part in branches(text)])
     return None
 
 
@@ -88,7 +88,7 @@ def _binary(text: str, again: object) -> Type | None:
     return again(text) if text.startswith("(") else None
 
 
-def _branches(text: str) -> list[str]:
+def branches(text: str) -> list[str]:
     """Return what stands behind each THEN and the ELSE of a CASE."""
     words = split(text, " ")
     found: list[str] = []

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from haproc.classify.moments import is_time_of_day
 from haproc.pin.functions import Nature
 from haproc.pin.reasons import REASONS
-from haproc.witness.columns import Columns, table_read
+from haproc.witness.columns import INLINE, Columns, Type, table_read
+from haproc.witness.completed import REASON, is_completed, may_convert, never_text
 from haproc.witness.exact import exact_type, sums_are_exact
 from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, nature_of
 from haproc.witness.lists import closing, leading, split
@@ -50,18 +52,19 @@ class Facts:
     ``schemas``: the types of the columns of the tables read, by the table's printed name and the
     column's in lower case. ``functions``: SQL functions whose bodies give the same everywhere, by
     the name that is printed; ``bodies``: what those and others are. ``decimals``: the statement
-    writes no floating point numbers.
+    writes no floating point numbers. ``times``: it may write a text that is a time of day.
     """
 
     schemas: Mapping[str, Mapping[str, str]]
     functions: frozenset[str] = frozenset()
     bodies: tuple[Plan, ...] = ()
     decimals: bool = False
+    times: bool = True
 
 
 def needs_types(plan: Plan) -> bool:
     """Whether the types of the tables' columns have a say in what differs."""
-    return any(node.name in BY_VALUE for node in plan.nodes)
+    return any(node.name in BY_VALUE or may_convert(node.text) for node in plan.nodes)
 
 
 def tables_read(plan: Plan) -> frozenset[str]:
@@ -95,6 +98,8 @@ def findings(plan: Plan, facts: Facts) -> list[str]:
         found += _operator(node)
     found += [reason for node in plan.nodes for reason in _texts(node)]
     found += _functions(reading, facts)
+    if any(_completed(reading, facts)):
+        found.append(REASON)
     if _needs_order(reading):
         found += _ordered(reading, facts)
     return list(dict.fromkeys(found))
@@ -165,8 +170,43 @@ def _texts(node: Node) -> list[str]:
     return found
 
 
+def assigns_completed(plan: Plan, facts: Facts) -> bool:
+    """Whether that happens where rows are fitted to the table's columns, behind the query."""
+    reading = _read(plan, facts.schemas)
+    fitting = [id(node) for node in plan.root.inputs]
+    done = zip(reading.texts, _completed(reading, facts), strict=True)
+    return any(completed and id(node) in fitting for (node, _), completed in done)
+
+
+def _completed(reading: _Reading, facts: Facts) -> list[bool]:
+    """Say for each node whether it makes a TIMESTAMP of what may be a time of day."""
+    texts = [text for _, text in reading.texts]
+    if not any(map(may_convert, texts)):
+        return [False] * len(texts)
+    try:
+        types = _types(reading, facts)
+        return [may_convert(text) and is_completed(text, types) for text in texts]
+    except UnreadableError:
+        return [may_convert(text) for text in texts]
+
+
+def _types(reading: _Reading, facts: Facts) -> Mapping[str, Type]:
+    columns = reading.columns
+    if columns is None:
+        return {}
+    if not facts.times:
+        for node in columns.plan.nodes:
+            if node.name in INLINE:
+                for number in columns.keys_of(node):
+                    columns.types.setdefault(number, Type.PLAIN)
+    _learn_types(columns, decimals=facts.decimals)
+    return columns.types
+
+
 def _may_be_special(constant: str) -> bool:
     """Whether a constant may be a text such as 'today', written or made of others."""
+    if is_time_of_day(constant):
+        return True
     made = any(name not in _STRINGLESS for name in _CALLED.findall(constant))
     return made or " as string" in constant or SPECIAL_WORDS.search(constant) is not None
 
@@ -242,6 +282,8 @@ def _learn_types(columns: Columns, *, decimals: bool) -> None:
                     kind = exact_type(item.expression, columns.types, decimals=decimals)
                     if item.expression.startswith("§"):
                         kind = columns.types.get(item.expression[1:])
+                    if kind is None and never_text(item.expression, columns.types):
+                        kind = Type.PLAIN
                     if kind is not None and item.id not in columns.types:
                         columns.types[item.id] = kind
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from haproc.classify.moments import is_time_of_day
 from haproc.classify.tokens import Token, TokenKind
 from haproc.pin.scan import Scan
 
@@ -26,7 +27,7 @@ _OPERATORS = frozenset(
 _BEFORE_VALUE = frozenset({"THEN", "ELSE", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _BEFORE_ITEM = frozenset({"SELECT", "DISTINCT", "WHEN", "AND", "OR", "NOT", "BETWEEN", "VALUES"})
 _HARD_TO_READ = re.compile(r"[\n\r#§(\[\u0000-\u001f]")
-_SPECIAL = re.compile(r"\s*(?:epoch|now|today|tomorrow|yesterday)", re.IGNORECASE)
+_SPECIAL = re.compile(r"[\s\x00-\x20\x7f]*(?:epoch|now|today|tomorrow|yesterday)", re.IGNORECASE)
 _TYPED = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _BY_VALUE = _names(
     """
@@ -36,7 +37,7 @@ _BY_VALUE = _names(
     try_variant_get collate identifier timestampadd timestampdiff dateadd datediff date_add
     date_diff to_avro to_json to_csv to_xml approx_percentile percentile_approx percentile
     aes_encrypt aes_decrypt try_aes_decrypt make_timestamp time_trunc variant_explode parse_url
-    xpath options cast try_cast date timestamp to_date to_timestamp to_timestamp_ntz
+    xpath options map cast try_cast date timestamp to_date to_timestamp to_timestamp_ntz
     to_timestamp_ltz try_to_timestamp try_to_date position in substring overlay trim
     """
 )
@@ -77,6 +78,14 @@ def writes_floats(tokens: Sequence[Token]) -> bool:
     )
 
 
+def writes_times(scan: Scan) -> bool:
+    """Whether a text stands there that may be a time of day."""
+    return any(
+        token.kind is TokenKind.STRING and is_time_of_day(scan.string_value(at))
+        for at, token in enumerate(scan.tokens)
+    )
+
+
 def _neutral(scan: Scan, at: int, calls: Sequence[str]) -> tuple[int, str | None]:
     """Return the last token of the literal at a place, and what stands for it (None: itself)."""
     kind = scan.kind(at)
@@ -108,6 +117,8 @@ def _may_go(scan: Scan, at: int, calls: Sequence[str]) -> bool:
 
 
 def _neutral_text(text: str) -> str:
+    if is_time_of_day(text):
+        return "'12:30'"
     if text.strip().isdecimal():
         return "'1'"
     return "'2001-01-01'" if _DATE.match(f"'{text[:10]}'") else "'a'"
