@@ -78,8 +78,13 @@ class Computing:
                 self.begin(offset, op)
 
     def responsible(self, offset: int, op: Operation) -> str:
-        """Return the cluster that is to compute an operation's rows."""
+        """Return the cluster that is to compute an operation's rows.
+
+        Where the query rests on a session, no other one can, however often its origin passed.
+        """
         core = self._core
+        if _of_session(op):
+            return op.origin
         return responsible(core.identity.ring_order, op.origin, core.computations.passes(offset))
 
     def begin(self, offset: int, op: Operation) -> bool:
@@ -249,6 +254,8 @@ class Computing:
         attempts_max = core.timeouts.stuck_after_attempts
         if not exhausted([core.me], passes, attempts_max):
             return False
+        if _of_session(op):
+            return True
         trying = [peer for peer in core.identity.peers if await progressing(core, peer)]
         return exhausted(trying, passes, attempts_max)
 
@@ -261,6 +268,10 @@ class Computing:
         while core.heard_to < offset:
             core.moved.clear()
             await core.moved.wait()
+
+
+def _of_session(op: Operation) -> bool:
+    return isinstance(op.write, QueryWrite) and op.write.of_session
 
 
 def _session_gone(origin: str) -> RefusedError:

@@ -75,6 +75,9 @@ class Worker:
         except (OSError, EOFError, ValueError) as error:  # ValueError: its pipes were closed
             self.kill()
             raise WorkerDiedError(str(error)) from error
+        except BaseException:
+            self.kill()  # what is left in its pipes must not be taken for the next one's
+            raise
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(

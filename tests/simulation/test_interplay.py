@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -233,6 +233,45 @@ def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(step: Step |
             stage.replica("a").computing.lend(op.key, reading)  # by a retry
         outcome = await stage.submit("a", op)
         assert outcome.failure is not None and outcome.failure.error_class == SESSION_GONE
+        await stage.settle()
+
+    story(tell)
+
+
+def test_query_of_a_session_that_fails_for_a_moment_is_tried_again_in_it() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op, spark = gather("g", "a"), stage.node("a").spark
+        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        life = stage.node("a").life
+        assert life is not None
+        reading: Any = SimReading(spark, life.check)
+        stage.replica("a").computing.lend(op.key, reading)
+
+        def rate(rate: float) -> Callable[[Node], None]:
+            return lambda node: setattr(node.spark, "environment_error_rate", rate)
+
+        stage.at("a", Step.ROWS_BEFORE, rate(1.0), rate(0.0))
+        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
+        await stage.settle()
+
+    story(tell)
+
+
+def test_query_of_a_session_that_fails_always_is_rejected_by_its_origin() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op, spark = gather("g", "a"), stage.node("a").spark
+        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        life = stage.node("a").life
+        assert life is not None
+        reading: Any = SimReading(spark, life.check)
+        stage.replica("a").computing.lend(op.key, reading)
+        spark.poison_word = "SELECT 'g'"
+        outcome = await stage.submit("a", op, LONG_S)
+        assert outcome.failure is not None and outcome.failure.error_class == "OOM"
+        assert {m.by for m in rows_records(stage)} == {"a"}
         await stage.settle()
 
     story(tell)

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -17,6 +18,7 @@ from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.config.shares import Shares
 from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.route import messages
 from haproc.route.offload import Inline, Offload
 
 DEADLINE_S = 30.0
@@ -136,3 +138,20 @@ async def test_aclose_ends_what_waits_and_the_workers() -> None:
             await asyncio.wait_for(task, DEADLINE_S)
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
+
+
+async def test_answer_that_cannot_be_taken_in_is_not_left_for_the_next(
+    offload: Offload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, reads = messages._read_piece, list[int]()
+
+    def read(stream: IO[bytes]) -> tuple[bytes, bytearray]:
+        reads.append(1)
+        if len(reads) == 1:
+            raise MemoryError
+        return original(stream)
+
+    monkeypatch.setattr(messages, "_read_piece", read)
+    with pytest.raises(MemoryError):
+        await offload.run("ann", LONG, len, "first")
+    assert await offload.run("bob", LONG, len, "the second") == 10

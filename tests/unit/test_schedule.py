@@ -354,6 +354,15 @@ def test_restart_batch_waits_until_its_last_operation_has_been_read() -> None:
     assert offsets(schedule.take(LANES)) == [(0, 1, 2)]
 
 
+def test_restart_batch_is_without_what_was_rejected_before_it_was_formed() -> None:
+    """What says so may stand far behind, and not be read yet; the progress knows it."""
+    before = schedule_of("ia ia ?b>a ia")
+    before.decide(2, Verdict.REJECT)
+    (unit,) = before.take(LANES)
+    after = schedule_of("ia ia ?b>a ia", before.progress, doubtful_below=9)
+    assert (unit.offsets, offsets(after.take(LANES))) == ((0, 1, 3), [(0, 1, 3)])
+
+
 def test_restart_first_operation_on_each_doubtful_table_runs_alone() -> None:
     schedule = schedule_of("ix ix ix iy iy", doubtful_below=5)
     assert rounds(schedule) == [[(0,), (3,)], [(1, 2), (4,)]]
