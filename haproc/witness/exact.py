@@ -70,6 +70,10 @@ def exact_type(
         return _binary(text[1:-1], again)
     if text.startswith("-"):
         return again(text[1:])
+    condition = text.startswith("if (") and closing(text, 3) + 1
+    if condition and text.startswith(" ", condition):
+        values = split(text[condition + 1 :], " else ")
+        return _widest([again(part) for part in values]) if len(values) == 2 else None
     if text.startswith("CASE ") and text.endswith(" END"):
         return _widest([again(part) for part in branches(text)])
     return None

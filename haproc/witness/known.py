@@ -22,7 +22,7 @@ OPERATORS = frozenset(
     {"Project", "Filter", "Aggregate", "Join", "Union", "Sort", "SubqueryAlias", "Distinct"}
     | {"Intersect", "Except", "Expand", "Generate", "LateralJoin", "SQLFunctionNode", "WithCTE"}
     | {"CTERelationDef", "CTERelationRef", "UnionLoop", "UnionLoopRef", "ResolvedHint"}
-    | {"UnresolvedHint"}
+    | {"UnresolvedHint", "PipeOperator"}
     | {"OneRowRelation", "Range", "LocalRelation", "ResolvedInlineTable", "Relation", "RelationV2"}
     | {"RepartitionByExpression", "Repartition", "RebalancePartitions", "HiveTableRelation"}
 )
@@ -42,7 +42,16 @@ _CATALYST = _names(
     decimaltype arraytype maptype chartype varchartype time timestampadd timestampdiff
     element_at inset isnotnull isnull rank dense_rank percent_rank cume_dist count_if
     mergeaction geography geometry gettimestamp static_invoke getarrayitem getstructfield
-    getmapvalue
+    getmapvalue getarraystructfields update_fields with_field drop_field secondwithfraction
+    extractansiintervaldays extractansiintervalhours extractansiintervalminutes
+    extractansiintervalmonths extractansiintervalseconds extractansiintervalyears
+    extractintervaldays extractintervalhours extractintervalminutes extractintervalmonths
+    extractintervalseconds extractintervalyears multiply_interval divide_interval
+    dateaddinterval dateaddyminterval timestampaddinterval timestampaddyminterval timeaddinterval
+    subtractdates subtracttimestamps subtracttimes multiplydtinterval multiplyyminterval
+    dividedtinterval divideyminterval hoursoftime minutesoftime secondsoftime
+    secondsoftimewithfraction checkoverflowintableinsert checkoverflowinsum makedecimal
+    decimaladdnooverflowcheck unscaledvalue collationkey empty2null atleastnnonnulls
     """
 )
 """Printed like calls, and depend on nothing but their arguments."""

@@ -21,6 +21,8 @@ _TYPE_ENDS = frozenset(
     | {"CONSTRAINT", "UNIQUE", "MASK"}
 )
 _NO_COLUMNS = frozenset({"CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "FOREIGN"})
+_RETURNS_END = frozenset({"LANGUAGE", "DETERMINISTIC", "NOT", "COMMENT", "CONTAINS", "READS"})
+_RETURNS_END |= frozenset({"SQL", "RETURN", "DEFAULT", "CALLED"})
 _LABEL = re.compile(r"([A-Z][A-Za-z ]*): +(.*)\Z")
 
 
@@ -35,6 +37,8 @@ class Function:
     parameters: tuple[tuple[str, str], ...]
     """Names and types."""
     body: str
+    returns: str = ""
+    """The type, or the columns of the table, to which Spark casts what the body gives."""
 
 
 def merge_source(scan: Scan) -> str:
@@ -59,7 +63,7 @@ def definitions(kind: Kind, writes: frozenset[str], scan: Scan) -> list[str]:
         columns = _columns_in(scan, 0, start)
         body = scan.sql[scan.tokens[start + 1].start :]
         defaults = [_over(_text(scan, first, end), ()) for first, end in _found(scan, start)]
-        return [function_query(Function(tuple(columns), body)), *defaults]
+        return [function_query(Function(tuple(columns), body, _returns(scan, start))), *defaults]
     found = _found(scan)
     if not found:
         return []
@@ -85,7 +89,34 @@ def function_query(function: Function) -> str:
     """Return the query that computes a function's body for NULLs."""
     body = function.body.strip()
     is_query = re.match(r"(?:SELECT|WITH|FROM|VALUES|TABLE)\b", body, re.IGNORECASE) is not None
-    return _over(body if not is_query else f"EXISTS ({body}\n)", function.parameters)
+    if is_query:
+        return _over(f"EXISTS ({_table(body, function.returns)}\n)", function.parameters)
+    body = f"CAST(({body}\n) AS {function.returns})" if function.returns else body
+    return _over(body, function.parameters)
+
+
+def _table(query: str, columns: str) -> str:
+    """Return the query with its columns cast to those of the table that a function returns."""
+    scan = Scan(f"({columns})")
+    found = _columns_in(scan, 0, len(scan.tokens))
+    if not found:
+        return query
+    names = ", ".join(f"c{at}" for at in range(len(found)))
+    casts = ", ".join(f"CAST(c{at} AS {kind})" for at, (_, kind) in enumerate(found))
+    return f"SELECT {casts} FROM ({query}\n) AS q({names})"
+
+
+def _returns(scan: Scan, body: int) -> str:
+    """Return the type behind RETURNS, or the columns behind RETURNS TABLE; empty without one."""
+    outside = [at for at in range(body) if not scan.depth[at]]
+    start = next((at + 1 for at in outside if scan.word(at) == "RETURNS"), -1)
+    if start < 0:
+        return ""
+    if scan.word(start) == "TABLE":
+        opens = scan.symbol(start + 1) == "(" and scan.closing[start + 1] > start + 2
+        return scan.text(start + 2, scan.closing[start + 1] - 1) if opens else ""
+    end = next((at for at in outside if at > start and scan.word(at) in _RETURNS_END), body)
+    return scan.text(start, end - 1) if end > start else ""
 
 
 def described_function(rows: Sequence[str]) -> Function:
@@ -107,7 +138,9 @@ def described_function(rows: Sequence[str]) -> Function:
         name, _, behind = line.partition(" ")
         kind = re.split(r"\s(?:DEFAULT|COMMENT|NOT)\s|\s'", behind.strip(), maxsplit=1)[0]
         parameters.append((name.strip("`"), kind.strip()))
-    return Function(tuple(parameters), "\n".join(parts["Body"]))
+    returns = [line.strip() for line in parts.get("Returns", []) if line.strip()]
+    text = (" " if parts["Type"] == ["SCALAR"] else ", ").join(returns)
+    return Function(tuple(parameters), "\n".join(parts["Body"]), text)
 
 
 def _over(expression: str, columns: Sequence[tuple[str, str]]) -> str:

@@ -10,6 +10,7 @@ from haproc.witness.lists import closing, leading, split
 from haproc.witness.plan import Node
 
 _PASSING = frozenset({"Filter", "Sort", "SubqueryAlias", "ResolvedHint", "Distinct", "WithCTE"})
+_PASSING |= frozenset({"PipeOperator"})
 _RANKS = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 _WHOLE = "unboundedpreceding$(), unboundedfollowing$()"
 _AGGREGATES = frozenset(
@@ -91,7 +92,9 @@ def window_reason(node: Node, columns: Columns, *, decimals: bool) -> str:
             return f"{name}() of floating point values depends on the order of rows"
         if total or name in _RANKS:
             continue
-        if name in _AGGREGATES and ("RangeFrame" in frame or _WHOLE in frame):
+        if name in _AGGREGATES and (
+            frame.startswith("specifiedwindowframe(RangeFrame,") or frame.endswith(f"{_WHOLE})")
+        ):
             continue
         return f"{name}() OVER (…) depends on how ties in its order fall"
     return ""

@@ -97,6 +97,11 @@ AS_IT_STANDS = [
     "INSERT INTO t (ts) SELECT from_json(b, 'x TIMESTAMP', map('timestampFormat', 'yyyy')).x "
     "FROM u",
     "UPDATE t SET b = '12:30', ts = CAST(d AS TIMESTAMP) + INTERVAL 3 HOURS WHERE ts > d",
+    "DELETE FROM t WHERE d < current_date() - INTERVAL 30 DAYS",
+    "INSERT INTO u SELECT a, CAST(make_interval(1, 2) * a AS STRING), 1 FROM t",
+    "INSERT INTO u FROM t |> WHERE a > 1 |> SELECT a, b, 1",
+    "INSERT INTO t (a, m) SELECT a, sum(if(b = 'x', m, 0)) FROM t GROUP BY a",
+    "CREATE FUNCTION n(x DATE) RETURNS TIMESTAMP DETERMINISTIC COMMENT 'x' RETURN x",
     "ALTER TABLE t ADD COLUMN q INT",
     "ALTER TABLE t ADD CONSTRAINT positive CHECK (a > 0)",
     "OPTIMIZE t WHERE a > 3 ZORDER BY (b)",
@@ -153,12 +158,18 @@ REFUSED = {
     "INSERT INTO t (ts) SELECT b FROM u": "time of day",
     "INSERT INTO t PARTITION (d = 'today') (a) VALUES (1)": "moment",
     "MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN UPDATE SET ts = u.b": "time of day",
-    "CREATE TABLE n (b STRING, x TIMESTAMP GENERATED ALWAYS AS (CAST(b AS TIMESTAMP)))": "time",
+    "CREATE TABLE n (b STRING, x TIMESTAMP GENERATED ALWAYS AS (CAST(b AS TIMESTAMP))) "
+    "USING delta": "time of day",
     "UPDATE t SET b = 'x' WHERE user = 'ann'": "current_user",
     "DELETE FROM t WHERE b RLIKE IDENTIFIER('current_user')()": "current_user",
     "CREATE TABLE n (a STRING DEFAULT IDENTIFIER('current_user')()) USING delta": "current_user",
     "CREATE FUNCTION n(x INT) RETURNS STRING RETURN IDENTIFIER('uuid')()": "uuid",
     "CREATE FUNCTION n(x INT) RETURNS STRING RETURN frr(x)": "frr",
+    "CREATE FUNCTION n(x INT) RETURNS DATE RETURN 'today'": "moment",
+    "CREATE FUNCTION n(x STRING) RETURNS TIMESTAMP RETURN x": "time of day",
+    "CREATE FUNCTION n(x STRING) RETURNS TABLE (p INT, q TIMESTAMP) RETURN SELECT 1, x": (
+        "time of day"
+    ),
     "CREATE FUNCTION n(x STRING) RETURNS DOUBLE RETURN (SELECT sum(c) FROM t WHERE b = x)": (
         "floating point"
     ),

@@ -319,7 +319,13 @@ def test_definitions_become_queries_over_typed_nulls() -> None:
         "SELECT ((a > 0)) FROM spark_catalog.default.t"
     ]
     assert probes("CREATE FUNCTION f(x INT) RETURNS INT RETURN x + 1") == [
-        "SELECT (x + 1\n) FROM (SELECT CAST(NULL AS INT) AS `x`)"
+        "SELECT (CAST((x + 1\n) AS INT)\n) FROM (SELECT CAST(NULL AS INT) AS `x`)"
+    ]
+    assert probes(
+        "CREATE FUNCTION f() RETURNS TABLE (p DECIMAL(3,1), q DATE) RETURN SELECT 1, 'today'"
+    ) == [
+        "SELECT (EXISTS (SELECT CAST(c0 AS DECIMAL(3,1)), CAST(c1 AS DATE) "
+        "FROM (SELECT 1, 'today'\n) AS q(c0, c1)\n)\n)"
     ]
     assert probes("ALTER TABLE t ALTER COLUMN a DROP DEFAULT") == []
     assert probes("DROP VIEW default.v") == []
