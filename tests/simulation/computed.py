@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.replicate.computed import QueryWrite
+from haproc.replicate.computed import Passed, QueryWrite, Rows
 from haproc.replicate.operation import Operation, from_record
 from tests.simulation.violations import Problem, Violation
 
@@ -69,6 +69,20 @@ def first_offsets(log: Iterable[bytes]) -> dict[str, int]:
         if isinstance(message, Operation):
             offsets.setdefault(message.id, offset)
     return offsets
+
+
+def check_log(log: Iterable[bytes]) -> Iterator[Problem]:
+    """Yield what the log says of the rows of operations that have none to be computed."""
+    plain: dict[int, str] = {}
+    for offset, data in enumerate(log):
+        match from_record(decode(data)):
+            case Operation(computed=False, id=op_id):
+                plain[offset] = op_id
+            case Rows(offset=at, by=by) | Passed(offset=at, by=by) if at in plain:
+                text = f"{by} tells of rows of {plain[at]}, which has none to be computed"
+                yield Problem(Violation.MISPLACED, text)
+            case _:
+                pass
 
 
 def check(

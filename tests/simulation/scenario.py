@@ -384,11 +384,12 @@ class Scenario:
                         f"{table} differs: {first} {dumps[first].get(table)} "
                         f"{name} {dumps[name].get(table)}",
                     )
+        offsets = computed.first_offsets(self.ring.store.everything)
+        report.problems += computed.check_log(self.ring.store.everything)
         for name in self.ring.names:
             if self.state(name).split()[0] != "READY":
                 self.lasting(report, f"{name} is {self.state(name)}", self.state(name))
             self.check_one(name, dumps[name], report)
-            offsets = computed.first_offsets(self.ring.store.everything)
             report.problems += computed.check(name, dumps[name], offsets, self.attempts)
             for life in self.ring.nodes[name].replaced:
                 state = life.replica.core.state

@@ -458,6 +458,19 @@ def taken_over_before_its_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Takeover, "_look", hasty)
 
 
+def computed_though_it_has_no_rows(patch: pytest.MonkeyPatch) -> None:
+    """Compute whatever it is that an origin owes something on."""
+    original = Takeover._look
+
+    async def hasty(self: Takeover) -> None:
+        owed = self._core.schedule.undecided()
+        await original(self)
+        if owed is not None:
+            self._core.spawn(self._computing._run(*owed))
+
+    patch.setattr(Takeover, "_look", hasty)
+
+
 def second_rows_taken(patch: pytest.MonkeyPatch) -> None:
     """Go by the newest rows in the log."""
 
@@ -493,6 +506,7 @@ def own_rows_applied(patch: pytest.MonkeyPatch) -> None:
     [
         (computed_before_its_turn, Violation.MISPLACED),
         (taken_over_before_its_turn, Violation.MISPLACED),
+        (computed_though_it_has_no_rows, Violation.MISPLACED),
     ],
 )
 def test_rule_broken_on_purpose_is_found(
