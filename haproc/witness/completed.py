@@ -70,9 +70,9 @@ def _is_firm(call: str, inner: str, types: Mapping[str, Type]) -> bool:
         if match is None or not _TIMESTAMP.search(match[2]):
             return True
         operand = match[1]
-        if _TIMESTAMP.fullmatch(match[2]) and never_text(operand, types):
-            return True
-        return _COMPUTED.search(operand) is None
+        if not _TIMESTAMP.fullmatch(match[2]):  # timestamps inside an array, a map, a struct
+            return operand.strip() == "null"
+        return _COMPUTED.search(operand) is None or never_text(operand, types)
     if "to_timestamp" in call:
         parts = split(inner)
         if parts[1:2] != ["None"] or _COMPUTED.search(parts[0]) is None:

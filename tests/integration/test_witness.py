@@ -134,6 +134,7 @@ ROWS = {
     "INSERT INTO t (ts) SELECT TIMESTAMP 'T12:30' FROM u": "today's date",
     "INSERT INTO t (ts) SELECT CAST(b AS TIMESTAMP) FROM u": "time of day",
     "INSERT INTO t (ts) SELECT to_timestamp(b) FROM u": "time of day",
+    "INSERT INTO t (ts) SELECT CAST(array('12:30') AS ARRAY<TIMESTAMP>)[0]": "time of day",
     "INSERT INTO t (ts) SELECT from_json(b, 'x TIMESTAMP').x FROM u": "time of day",
     "INSERT INTO u SELECT a, frr(i), 1 FROM u": "frr",
     "INSERT INTO u SELECT a, 'x', n FROM v": "view",
