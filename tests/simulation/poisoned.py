@@ -25,6 +25,7 @@ class PoisonScenario(Scenario):
         super().__init__(seed, writes_per_client=8, clients=3)
         self.poison_rng = random.Random(f"{seed}/poison")
         self.poisoned: set[str] = set()
+        self.mending: list[asyncio.TimerHandle] = []
         self.given_up = 0
 
     async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
@@ -47,10 +48,13 @@ class PoisonScenario(Scenario):
             spark.poison.add(write.sql)
             if rng.random() < 0.1:
                 after_s = rng.uniform(5, 90)
-                asyncio.get_running_loop().call_later(after_s, spark.poison.discard, write.sql)
+                loop = asyncio.get_running_loop()
+                self.mending.append(loop.call_later(after_s, spark.poison.discard, write.sql))
 
     async def heal(self) -> None:
         """Mend what a part of the clusters can apply; the rest stays as it is, for ever."""
+        for each in self.mending:
+            each.cancel()  # or one could apply what nobody mends for the others any more
         sparks = [node.spark for node in self.ring.nodes.values()]
         for sql in sorted(self.poisoned):
             if not all(sql in spark.poison for spark in sparks):
