@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import Final
 
 from tests.simulation.scenario import Report, simulate
 from tests.simulation.violations import Problem, Violation
+
+SEEDS: Final = int(os.environ.get("SEEDS", "16"))
+"""How many seeds the tests run under every kind of fault. More belong to long runs, by hand."""
 
 
 def one(seed: int, **options: int) -> Report:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -31,10 +30,10 @@ from tests.simulation.directed import Stage, story
 from tests.simulation.queries import SimReading
 from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Refused
 from tests.simulation.scenario import insert, operation
-from tests.simulation.seeds import many, one
+from tests.simulation.seeds import SEEDS, many, one
 from tests.simulation.violations import Violation, found_by, found_in
 
-SEEDS = int(os.environ.get("SEEDS", "60")) // 2
+RUNS = SEEDS // 2
 
 
 async def tables(stage: Stage) -> None:
@@ -424,11 +423,11 @@ def test_cluster_that_differs_from_the_others_computes_nothing_for_them() -> Non
 
 
 def test_ring_that_computes_rows_keeps_its_promises_under_every_kind_of_fault() -> None:
-    reports = list(many(range(SEEDS), computing=1))
+    reports = list(many(range(RUNS), computing=1))
     assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
     steps = [sum(report.steps.get(step, 0) for report in reports) for step in STEPS[1:4]]
-    assert min(steps) > 15 * SEEDS
-    assert sum(report.acknowledged for report in reports) > 20 * SEEDS
+    assert min(steps) > 15 * RUNS
+    assert sum(report.acknowledged for report in reports) > 20 * RUNS
 
 
 def lacking(schedule: Schedule) -> list[tuple[int, Operation]]:

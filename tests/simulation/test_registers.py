@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.simulation.registers import longest, simulate_registers
+from tests.simulation.seeds import SEEDS
 from tests.simulation.test_reads import end_known_before, nothing_waited_for
 from tests.simulation.violations import Violation, found_in
 
-SEEDS = 20
+RUNS = SEEDS // 2
 
 
 @pytest.fixture(autouse=True)
@@ -22,11 +23,11 @@ def _quiet() -> Iterator[None]:
 
 
 def test_registers_under_every_kind_of_fault_are_linearizable() -> None:
-    runs = [simulate_registers(seed) for seed in range(SEEDS)]
+    runs = [simulate_registers(seed) for seed in range(RUNS)]
     assert [(r.seed, r.problems[:3]) for r, _ in runs if r.problems] == []
     # The runs were not idle.
-    assert sum(scenario.reads for _, scenario in runs) > 30 * SEEDS
-    assert sum(scenario.failovers for _, scenario in runs) > SEEDS
+    assert sum(scenario.reads for _, scenario in runs) > 30 * RUNS
+    assert sum(scenario.failovers for _, scenario in runs) > RUNS
     assert longest([scenario for _, scenario in runs]) > 60
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -21,19 +20,19 @@ from haproc.route.model import Outcome, RequestError
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import TOO_LATE, insert
-from tests.simulation.seeds import many, one
+from tests.simulation.seeds import SEEDS, many, one
 from tests.simulation.violations import Violation, found_in
 
-SEEDS = int(os.environ.get("SEEDS", "100")) // 5
+RUNS = SEEDS // 2
 WINDOW = 48
 SHORT = replace(LIMITS, window_records=20)
 
 
 def test_ring_whose_window_is_too_short_for_retries_applies_none_twice() -> None:
-    reports = list(many(range(SEEDS), window_records=WINDOW))
+    reports = list(many(range(RUNS), window_records=WINDOW))
     assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
-    assert sum(report.too_late for report in reports) > SEEDS
-    assert sum(report.acknowledged for report in reports) > 20 * SEEDS
+    assert sum(report.too_late for report in reports) > RUNS
+    assert sum(report.acknowledged for report in reports) > 20 * RUNS
 
 
 async def others(stage: Stage, count: int) -> None:
