@@ -23,6 +23,11 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _UNCLEAR = re.compile(r"[\x00-\x1f\\%#\[\]{}^;]")
 # Options of a source that say where something lies: path, basePath, avroSchemaUrl …
 _LOCATING = re.compile(r"(?:path|paths|location|uri|url|dir|directory)$", re.IGNORECASE)
+_READING_FUNCTIONS = frozenset(
+    {"from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro"}
+    | {"from_protobuf", "to_protobuf"}
+)
+"""Their options, a map, may name files: rowValidationXSDPath, avroSchemaUrl, descriptors."""
 _PIECES_MAX = 8
 """Strings side by side in an option without an equals sign; chosen, not measured."""
 _OPTIONS = frozenset({"OPTIONS", "SERDEPROPERTIES", "WITH"})
@@ -95,13 +100,36 @@ def _below(place: Place, prefix: Place | None) -> bool:
 
 def paths_in(tokens: Sequence[Token], closing: Mapping[int, int]) -> Iterator[str]:
     """Yield the paths in LOCATION clauses and in lists of options, wherever they stand."""
+    reading_to = 0  # calls inside such a call are looked at with it
     for index, token in enumerate(tokens[:-1]):
         following = tokens[index + 1]
+        if index >= reading_to and following.is_symbol("("):
+            if plain(token).lower() in _READING_FUNCTIONS:
+                reading_to = closing[index + 1]
+                yield from _read_by_function(tokens[index + 2 : reading_to])
         if token.upper == "LOCATION" and following.kind is TokenKind.STRING:
             yield adjacent(tokens, index + 1)[0]
         elif token.upper in _OPTIONS and following.is_symbol("("):
             for item in _items(tokens, index + 2, closing[index + 1]):
                 yield from _located(item)
+
+
+def _read_by_function(arguments: Sequence[Token]) -> Iterator[str]:
+    """Yield what a function's options say of files; a name that is put together may be any."""
+    texts = [adjacent(arguments, at)[0] for at, token in enumerate(arguments) if _is_text(token)]
+    for text, behind in zip(texts, [*texts[1:], ""], strict=True):
+        if _LOCATING.search(text):
+            yield behind or text
+    if any(token.is_symbol("||") for token in arguments) and any(map(_is_map, arguments)):
+        yield "options that are put together"
+
+
+def _is_text(token: Token) -> bool:
+    return token.kind is TokenKind.STRING
+
+
+def _is_map(token: Token) -> bool:
+    return token.kind in (TokenKind.WORD, TokenKind.QUOTED_NAME) and "map" in plain(token).lower()
 
 
 def _items(tokens: Sequence[Token], start: int, end: int) -> Iterator[Sequence[Token]]:

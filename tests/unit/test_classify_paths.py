@@ -86,6 +86,7 @@ def test_root_as_prefix_allows_all_of_its_file_system() -> None:
         "CREATE TABLE t (a INT) USING csv OPTIONS (header 'true', path '/data/in/t', sep '/')",
         "DESCRIBE DETAIL '/data/in'",
         "CREATE TABLE t SHALLOW CLONE delta.`/data/in/t`",
+        "SELECT from_xml(x, 'a INT', map('mode', 'FAST', 'rowValidationXSDPath', '/data/in/s'))",
     ],
 )
 def test_statement_that_names_files_needs_their_prefix(sql: str) -> None:
@@ -93,6 +94,14 @@ def test_statement_that_names_files_needs_their_prefix(sql: str) -> None:
     with pytest.raises(RefusedError, match="/data/in") as caught:
         classify(sql, Context(), Rules.builtin())
     assert caught.value.error_class == "HAPROC_PATH"
+
+
+def test_function_that_may_read_files_needs_its_options_in_plain_words() -> None:
+    classify("SELECT from_xml(x || y, 'a INT')", Context(), Rules.builtin())
+    classify("SELECT from_xml(x, 'a INT', map('mode', 'FAST'))", Context(), Rules.builtin())
+    put_together = "SELECT from_xml(x, 'a INT', map('rowValidationXSD' || 'Path', '/etc/x'))"
+    with pytest.raises(RefusedError):
+        classify(put_together, Context(), Rules(paths=PATHS))
 
 
 def test_rule_by_table_or_for_unknown_statements_lets_no_path_through() -> None:
