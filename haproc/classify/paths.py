@@ -103,10 +103,10 @@ def paths_in(tokens: Sequence[Token], closing: Mapping[int, int]) -> Iterator[st
     reading_to = 0  # calls inside such a call are looked at with it
     for index, token in enumerate(tokens[:-1]):
         following = tokens[index + 1]
-        if index >= reading_to and following.is_symbol("("):
-            if plain(token).lower() in _READING_FUNCTIONS:
-                reading_to = closing[index + 1]
-                yield from _read_by_function(tokens[index + 2 : reading_to])
+        is_call = index >= reading_to and following.is_symbol("(")
+        if is_call and plain(token).lower() in _READING_FUNCTIONS:
+            reading_to = closing[index + 1]
+            yield from _read_by_function(tokens[index + 2 : reading_to])
         if token.upper == "LOCATION" and following.kind is TokenKind.STRING:
             yield adjacent(tokens, index + 1)[0]
         elif token.upper in _OPTIONS and following.is_symbol("("):
