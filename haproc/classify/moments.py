@@ -20,9 +20,9 @@ the word it takes the name of a time zone, in many spellings."""
 _TIME_OF_DAY = re.compile(rf"{_LEADING}(?:[0-9]{{1,2}}:[0-9]|T[0-9]{{1,2}}(?![0-9]))")
 _WRITTEN = re.compile(
     rf"[(,]{SPACE}*['\"][\x00-\x20\x7f]*"
-    r"(?:[0-9]{1,2}:[0-9]|T[0-9]{1,2}(?![0-9])|[0-9T]{0,3}\\)"
+    r"(?:[0-9]{1,2}:[0-9]|T[0-9]{1,2}(?![0-9])|[0-9T]{0,3}\\(?![\\'\"%_$]))"
 )
-"""An item of a row that may say such a text; escapes may stand for anything."""
+"""An item of a row that may say such a text; escapes may stand for anything, but these few."""
 
 
 def is_time_of_day(text: str) -> bool:

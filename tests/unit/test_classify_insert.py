@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from haproc.classify.classifier import classify
 from haproc.classify.insert import combined_signature, plain_insert
 from haproc.classify.model import InsertShape
+from haproc.classify.moments import may_write_time_of_day
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 
@@ -209,6 +210,21 @@ def test_combined_signature_lets_null_take_any_type_but_no_two_types() -> None:
 def test_shape_of_any_text_and_number_holds(string: str, number: int) -> None:
     literal = "'" + string.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\$") + "'"
     sql = f"INSERT INTO t VALUES ({literal}, {number}), ({literal}, NULL)"
+    assume(not may_write_time_of_day(sql, 0, len(sql)))
     found = shape(sql)
     assert found is not None
     assert (found.rows, found.signature[:2]) == (2, "s,")
+
+
+@pytest.mark.parametrize(
+    "literal", [r"'\\\\host\\share'", r"'\'quoted\''", r"'\$1'", "'noon'", "'1 a.m.'"]
+)
+def test_shape_of_text_that_is_no_time_of_day_holds(literal: str) -> None:
+    assert shape(f"INSERT INTO t VALUES ({literal}, 1)") is not None
+
+
+@pytest.mark.parametrize(
+    "literal", ["'12:30'", r"'\u0031:30'", r"'\061:30'", r"'1\u003a30'", "' T12'"]
+)
+def test_shape_of_text_that_may_be_a_time_of_day_is_left_to_spark(literal: str) -> None:
+    assert shape(f"INSERT INTO t VALUES ({literal}, 1)") is None
