@@ -201,6 +201,13 @@ class Rig:
             return {"state": "-"}
         return dict(body)
 
+    def said(self, name: str) -> str:
+        """Return what a cluster's HAProcs wrote into their log, every change of state among it.
+
+        What may be over in an instant is read here: asking now and then would miss it.
+        """
+        return (self.ring.config.state_dir / f"haproc-{name}.log").read_text()
+
     def seen(self, by: str, name: str) -> dict[str, Any]:
         """Return one cluster as another one's HAProc sees it."""
         found = [c for c in self.status(by).get("clusters", []) if c["name"] == name]

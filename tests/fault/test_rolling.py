@@ -117,26 +117,6 @@ def goes_on(rig: Rig, loads: list[Load]) -> None:
     rig.wait(lambda: all(x.written > n for x, n in zip(loads, told, strict=True)), 120)
 
 
-class Watch(threading.Thread):
-    """Notes every state that a HAProc tells."""
-
-    def __init__(self, rig: Rig, name: str) -> None:
-        super().__init__(daemon=True)
-        self._rig = rig
-        self._name = name
-        self._stopped = threading.Event()
-        self.states: set[str] = set()
-
-    def run(self) -> None:
-        while not self._stopped.is_set():
-            self.states.add(self._rig.status(self._name)["state"])
-            self._stopped.wait(0.02)
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(30)
-
-
 def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_request(
     rig: Rig,
 ) -> None:
@@ -144,17 +124,13 @@ def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_requ
     with load(rig, table) as loads:
         for name, what in (("a", "haproc"), ("b", "both"), ("c", "haproc")):
             before = rig.ring.pids(name)
-            watch = Watch(rig, name)
-            watch.start()
-            try:
-                asyncio.run(roll_ring(rig.ring, [name], what, ROLL_S))
-            finally:
-                watch.stop()
+            written = rig.said(name)
+            asyncio.run(roll_ring(rig.ring, [name], what, ROLL_S))
             now = rig.ring.pids(name)
             assert now["haproc"] != before["haproc"]
             assert (now["spark"] != before["spark"]) == (what == "both")
             assert rig.status(name)["state"] == "READY"
-            assert "DRAINING" in watch.states
+            assert f"{name}: READY -> DRAINING" in rig.said(name).removeprefix(written)
             goes_on(rig, loads)
     rig.check_equal(table)
 
