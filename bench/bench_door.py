@@ -25,11 +25,11 @@ from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
-from haproc.doors.context import ARROW_STREAM
-from haproc.doors.listener import Listener
-from haproc.doors.metrics import Metrics
+from haproc.doors.http.context import ARROW_STREAM
+from haproc.doors.http.listener import Listener
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress
+from haproc.metrics import Metrics
 from haproc.route.model import Answer, HaReport, Request, RowsRequest
 
 ROUNDS = 20

@@ -28,14 +28,14 @@ import uvloop
 from bench.report import Row, report
 from haproc.config.model import Address, ClusterConfig, Config, Membership, Redis, StateWay
 from haproc.doors.apps import waiting_app
-from haproc.doors.listener import Listener
-from haproc.doors.metrics import Metrics
+from haproc.doors.http.listener import Listener
 from haproc.engine.interface import EngineAddress
 from haproc.membership.members import Own
 from haproc.membership.state import State
-from haproc.presence import Presence
+from haproc.metrics import Metrics
+from haproc.node.presence import Presence
+from haproc.node.waiting import WaitingForLog
 from haproc.ring.ports import free_port, free_ports
-from haproc.waiting import WaitingForLog
 
 NAMES = "abc"
 ROUNDS = 3

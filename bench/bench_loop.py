@@ -31,9 +31,9 @@ from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
-from haproc.doors.listener import Listener
-from haproc.doors.metrics import Metrics
+from haproc.doors.http.listener import Listener
 from haproc.engine.interface import Chunk, EngineAddress
+from haproc.metrics import Metrics
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment
 from haproc.route.model import Answer, FailureKind, HaReport, Request, RequestError, RowsRequest

@@ -25,12 +25,12 @@ from bench.report import Row, report
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
-from haproc.doors.metrics import Metrics
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Settings
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
-from haproc.replicate.assurance import Assurance
+from haproc.metrics import Metrics
+from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
 from haproc.ring.ports import free_port

@@ -5,6 +5,102 @@ from __future__ import annotations
 from enum import StrEnum
 
 
+class ErrorClass(StrEnum):
+    """HAProc's own error classes; docs/operations.md says what each of them asks for.
+
+    Of those that Spark gives there is no list.
+    """
+
+    # What a statement must not be.
+    EMPTY = "HAPROC_EMPTY"
+    SYNTAX = "HAPROC_SYNTAX"
+    MULTIPLE_STATEMENTS = "HAPROC_MULTIPLE_STATEMENTS"
+    HIDDEN_STATEMENT = "HAPROC_HIDDEN_STATEMENT"
+    UNCLASSIFIED = "HAPROC_UNCLASSIFIED"
+    STATEMENT_TOO_COMPLEX = "HAPROC_STATEMENT_TOO_COMPLEX"
+    REFUSED_BY_RULE = "HAPROC_REFUSED_BY_RULE"
+    OVERRIDE_REFUSED = "HAPROC_OVERRIDE_REFUSED"
+    NONDETERMINISTIC = "HAPROC_NONDETERMINISTIC"
+    ANALYSIS_DIFFERS = "HAPROC_ANALYSIS_DIFFERS"
+    VARIABLE = "HAPROC_VARIABLE"
+    TIME_ZONE = "HAPROC_TIME_ZONE"
+    PARAMETERS = "HAPROC_PARAMETERS"
+    TABLE_NAME = "HAPROC_TABLE_NAME"
+    PATH = "HAPROC_PATH"
+    OPTION = "HAPROC_OPTION"
+    RESERVED_OPTION = "HAPROC_RESERVED_OPTION"
+    RESERVED_SETTING = "HAPROC_RESERVED_SETTING"
+    TEMPORARY_VIEW = "HAPROC_TEMPORARY_VIEW"
+    GLOBAL_TEMPORARY = "HAPROC_GLOBAL_TEMPORARY"
+    CANNOT_MATERIALISE = "HAPROC_CANNOT_MATERIALISE"
+    TOO_LARGE_TO_MATERIALISE = "HAPROC_TOO_LARGE_TO_MATERIALISE"
+    ROWS_MISFIT = "HAPROC_ROWS_MISFIT"
+    OPERATION_TOO_LARGE = "HAPROC_OPERATION_TOO_LARGE"
+
+    # What became of a write.
+    REQUEST_ID_REUSED = "HAPROC_REQUEST_ID_REUSED"
+    RETRY_TOO_LATE = "HAPROC_RETRY_TOO_LATE"
+    REDEFINED = "HAPROC_REDEFINED"
+    REJECTED = "HAPROC_REJECTED"
+    GIVEN_UP = "HAPROC_GIVEN_UP"
+    NO_ROWS = "HAPROC_NO_ROWS"
+    SESSION_GONE = "HAPROC_SESSION_GONE"
+    SKIPPED = "HAPROC_SKIPPED"
+    TIMEOUT = "HAPROC_TIMEOUT"
+    TOO_FEW_IN_SYNC = "HAPROC_TOO_FEW_IN_SYNC"
+    WRITE_CONCERN = "HAPROC_WRITE_CONCERN"
+
+    # Sessions, and queries for peers.
+    SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
+    SESSION_UNKNOWN = "HAPROC_SESSION_UNKNOWN"
+    SESSION_HAS_SCHEMA = "HAPROC_SESSION_HAS_SCHEMA"
+    NOT_A_SESSION_STATEMENT = "HAPROC_NOT_A_SESSION_STATEMENT"
+    TOO_MANY_SESSIONS = "HAPROC_TOO_MANY_SESSIONS"
+    NO_QUERY = "HAPROC_NO_QUERY"
+    NOT_FRESH = "HAPROC_NOT_FRESH"
+
+    # Requests, at whatever door.
+    BAD_REQUEST = "HAPROC_BAD_REQUEST"
+    UNAUTHENTICATED = "HAPROC_UNAUTHENTICATED"
+    NOT_FOUND = "HAPROC_NOT_FOUND"
+    METHOD_NOT_ALLOWED = "HAPROC_METHOD_NOT_ALLOWED"
+    CONTENT_TYPE = "HAPROC_CONTENT_TYPE"
+    EXPECTATION = "HAPROC_EXPECTATION"
+    BODY_TIMEOUT = "HAPROC_BODY_TIMEOUT"
+    TOO_LARGE = "HAPROC_TOO_LARGE"
+    STATEMENT_UNKNOWN = "HAPROC_STATEMENT_UNKNOWN"
+    OFFSET_UNKNOWN = "HAPROC_OFFSET_UNKNOWN"
+    NOT_NOW = "HAPROC_NOT_NOW"
+    CANCELED = "HAPROC_CANCELED"
+    RESULT_TOO_LARGE = "HAPROC_RESULT_TOO_LARGE"
+    RESULTS_FULL = "HAPROC_RESULTS_FULL"
+    BUSY = "HAPROC_BUSY"
+    STOPPING = "HAPROC_STOPPING"
+    INTERNAL = "HAPROC_INTERNAL"
+
+    # The log, Spark, storage.
+    LOG_UNAVAILABLE = "HAPROC_LOG_UNAVAILABLE"
+    STORAGE_AWAY = "HAPROC_STORAGE_AWAY"
+    AVAILABILITY = "HAPROC_AVAILABILITY"
+    ENVIRONMENT = "HAPROC_ENVIRONMENT"
+    UNKNOWN_ERROR = "HAPROC_UNKNOWN_ERROR"
+
+    # The cluster's state, where that is why.
+    STOPPED = "HAPROC_STOPPED"
+    FENCED = "HAPROC_FENCED"
+    REMOVED = "HAPROC_REMOVED"
+    TOO_FAR_BEHIND = "HAPROC_TOO_FAR_BEHIND"
+    DIVERGED = "HAPROC_DIVERGED"
+    STUCK = "HAPROC_STUCK"
+    DRAINING = "HAPROC_DRAINING"
+    STARTING = "HAPROC_STARTING"
+    DOWN = "HAPROC_DOWN"
+    ISOLATED = "HAPROC_ISOLATED"
+    RECOVERING = "HAPROC_RECOVERING"
+    READ_ONLY = "HAPROC_READ_ONLY"
+    READY = "HAPROC_READY"
+
+
 class FailureKind(StrEnum):
     """Who must act on a failed request."""
 
@@ -16,7 +112,7 @@ class FailureKind(StrEnum):
     """HAProc will not run this request as it stands; it has changed nothing by itself."""
 
 
-class Outcome(StrEnum):
+class WriteOutcome(StrEnum):
     """What became of a failed write."""
 
     NOT_SENT = "NOT_SENT"
@@ -37,7 +133,7 @@ class RequestError(Exception):
         *,
         error_class: str,
         sqlstate: str = "",
-        outcome: Outcome = Outcome.NOT_SENT,
+        outcome: WriteOutcome = WriteOutcome.NOT_SENT,
         hint: str = "",
         offset: int | None = None,
     ) -> None:
@@ -53,6 +149,21 @@ class RequestError(Exception):
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         """Exceptions are copied between processes by what made them."""
         return _remade, (self.kind, self.message, self.error_class), dict(self.__dict__)
+
+
+def refused(error_class: str, message: str, hint: str = "") -> RequestError:
+    """Return the error of a request that HAProc will not run; nothing was changed."""
+    return RequestError(FailureKind.REFUSED, message, error_class=error_class, hint=hint)
+
+
+def busy(message: str) -> RequestError:
+    """Return the error of a request that came while too many were under way."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        message,
+        error_class=ErrorClass.BUSY,
+        hint="try the next HAProc, or again a little later, with the same request id",
+    )
 
 
 def _remade(kind: FailureKind, message: str, error_class: str) -> RequestError:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from haproc.config.model import Address, ClusterConfig, Config, Membership, Redis, StateWay
 from haproc.doors.apps import waiting_app
-from haproc.doors.listener import Listener
-from haproc.doors.metrics import Metrics
+from haproc.doors.http.listener import Listener
 from haproc.engine.interface import EngineAddress
 from haproc.membership.judgement import Standing
 from haproc.membership.members import Own
 from haproc.membership.state import State
-from haproc.presence import Presence
+from haproc.metrics import Metrics
+from haproc.node.presence import Presence
+from haproc.node.waiting import WaitingForLog
 from haproc.ring.ports import free_ports
-from haproc.waiting import WaitingForLog
 
 NAMES = "abc"
 RULES = Membership(heartbeat_interval_s=0.2, window_s=4.0, check_interval_s=0.2)

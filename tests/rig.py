@@ -20,7 +20,7 @@ import yaml
 import haclient
 from haproc.cli import drains
 from haproc.cli.queue import Asker
-from haproc.faults import VARIABLE
+from haproc.node.faults import VARIABLE
 from haproc.ring.compare import contents, differences
 from haproc.ring.daemon import launch
 from haproc.ring.local import LocalRing, LogChoice

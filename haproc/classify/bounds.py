@@ -19,6 +19,7 @@ from itertools import islice
 
 from haproc.classify.model import InsertShape, RefusedError
 from haproc.classify.tokens import HINT_CLOSING, HINT_OPENING, Token, TokenKind, tokenize
+from haproc.failure import ErrorClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def check_length(sql: str, bounds: Bounds) -> None:
     """Refuse a text that is too long, whatever it holds."""
     if len(sql) > bounds.chars_max:
         raise RefusedError(
-            "HAPROC_STATEMENT_TOO_COMPLEX",
+            ErrorClass.STATEMENT_TOO_COMPLEX,
             f"the statement has {len(sql)} characters (limits.statement_bytes_max is "
             f"{bounds.chars_max})",
             "send large values as rows, in Arrow",
@@ -215,7 +216,7 @@ class _Depth:
 
 def _too_many(tokens_max: int) -> RefusedError:
     return RefusedError(
-        "HAPROC_STATEMENT_TOO_COMPLEX",
+        ErrorClass.STATEMENT_TOO_COMPLEX,
         f"the statement has more than {tokens_max} words, literals and symbols "
         "(limits.statement_tokens_max)",
         "send the values as rows, or in several statements",
@@ -224,7 +225,7 @@ def _too_many(tokens_max: int) -> RefusedError:
 
 def _too_deep(depth_max: int, token: Token) -> RefusedError:
     return RefusedError(
-        "HAPROC_STATEMENT_TOO_COMPLEX",
+        ErrorClass.STATEMENT_TOO_COMPLEX,
         f"at character {token.start} the statement is nested more than {depth_max} deep "
         "(limits.statement_depth_max): brackets, CASE, operators in a row, joins and subqueries",
         "write it flatter: VALUES instead of many UNIONs, a view for a part of the query",

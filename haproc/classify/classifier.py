@@ -19,6 +19,7 @@ from haproc.classify.reader import Reader, Recognised
 from haproc.classify.recognise import recognise
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules
 from haproc.classify.tokens import LexicalError, Token
+from haproc.failure import ErrorClass
 
 # Spark replaces these by settings and variables of its environment, before it reads the text.
 # What it takes for a space, and for the first ``}``, is as in Spark's own pattern; a match ends in
@@ -38,7 +39,7 @@ def classify(
     check_length(sql, bounds)
     if _has_variable(sql):
         raise RefusedError(
-            "HAPROC_VARIABLE",
+            ErrorClass.VARIABLE,
             "Spark would replace ${…} before it reads the statement, on each cluster by its own",
             "inside a string write $\\{…}; elsewhere bind a parameter",
         )
@@ -80,16 +81,16 @@ def one_statement(sql: str, bounds: Bounds = _BOUNDS) -> tuple[str, list[Token]]
     while tokens and tokens[-1].is_symbol(";"):
         tokens.pop()
     if not tokens:
-        raise RefusedError("HAPROC_EMPTY", "there is no statement in the text", "send one")
+        raise RefusedError(ErrorClass.EMPTY, "there is no statement in the text", "send one")
     if any(token.is_symbol(";") for token in tokens):
         if tokens[0].upper == "BEGIN":
             raise RefusedError(
-                "HAPROC_HIDDEN_STATEMENT",
+                ErrorClass.HIDDEN_STATEMENT,
                 "BEGIN … END hides the statements that it runs",
                 "send each statement by itself",
             )
         raise RefusedError(
-            "HAPROC_MULTIPLE_STATEMENTS",
+            ErrorClass.MULTIPLE_STATEMENTS,
             "there is more than one statement in the text",
             "send them one by one, each as a request of its own",
         )
@@ -113,7 +114,7 @@ def _tokens(sql: str, bounds: Bounds) -> list[Token]:
     try:
         return bounded_tokens(sql, bounds)
     except LexicalError as error:
-        raise RefusedError("HAPROC_SYNTAX", str(error), "correct the SQL") from error
+        raise RefusedError(ErrorClass.SYNTAX, str(error), "correct the SQL") from error
 
 
 def _decide(recognised: Recognised, rule: Rule | None) -> tuple[OperationClass, str]:
@@ -121,7 +122,7 @@ def _decide(recognised: Recognised, rule: Rule | None) -> tuple[OperationClass, 
     if rule is not None and rule.operation_class is not None:
         return rule.operation_class, rule.name
     if rule is not None and rule.refuse:
-        raise RefusedError("HAPROC_REFUSED_BY_RULE", rule.refuse, f"see {rule.name} of the rules")
+        raise RefusedError(ErrorClass.REFUSED_BY_RULE, rule.refuse, f"see {rule.name} of the rules")
     refusal = recognised.refusal
     if refusal is not None:
         raise RefusedError(refusal.error_class, refusal.message, refusal.hint)
@@ -144,7 +145,7 @@ def _overridden(decided: OperationClass, override: OperationClass | None) -> Ope
     else:
         return override
     raise RefusedError(
-        "HAPROC_OVERRIDE_REFUSED",
+        ErrorClass.OVERRIDE_REFUSED,
         f"the statement can't run as {override.value}: {reason}",
         f"leave the class out, it is {decided.value}",
     )

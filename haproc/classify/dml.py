@@ -11,6 +11,7 @@ from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.classify.relations import Scope, identifier_clause
 from haproc.classify.strings import adjacent, decoded
 from haproc.classify.tokens import Token, TokenKind
+from haproc.failure import ErrorClass
 
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
@@ -153,7 +154,7 @@ def _from_insert(reader: Reader, scope: Scope) -> Recognised:
 
 def _several_inserts() -> RefusedError:
     return RefusedError(
-        "HAPROC_MULTIPLE_STATEMENTS",
+        ErrorClass.MULTIPLE_STATEMENTS,
         "the statement holds several INSERTs, and Spark commits each by itself: one that was "
         "interrupted between them could not be told from a whole one",
         "send them one by one, each as a request of its own: INSERT INTO … SELECT … FROM …",

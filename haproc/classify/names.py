@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from haproc.classify.model import RefusedError
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
+from haproc.failure import ErrorClass
 
 # `delta.`/path`` names files instead of a table, when the first part is one of these.
 _FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text xml"
@@ -80,13 +81,13 @@ def target(parts: Sequence[str], context: Context) -> str:
     """
     if not parts:
         raise RefusedError(
-            "HAPROC_TABLE_NAME",
+            ErrorClass.TABLE_NAME,
             "the name of what is written has to be computed",
             "write the name itself; IDENTIFIER('catalog.schema.table') is fine, too",
         )
     if any("/" in part for part in parts):
         raise RefusedError(
-            "HAPROC_PATH",
+            ErrorClass.PATH,
             f"{joined(parts)} names files, not a table: whether a write was applied could not be "
             "told",
             "write to a table by its name",
@@ -96,7 +97,7 @@ def target(parts: Sequence[str], context: Context) -> str:
     schema = parts[-2] if len(parts) > 1 else context.schema
     if schema.lower() == OWN_SCHEMA:
         raise RefusedError(
-            "HAPROC_TABLE_NAME",
+            ErrorClass.TABLE_NAME,
             f"the schema {OWN_SCHEMA} is HAProc's own, and dropped whenever a cluster starts",
             "use another schema",
         )
@@ -107,7 +108,7 @@ def refuse_global(parts: Sequence[str]) -> None:
     """Raise RefusedError if the name is that of a global temporary view."""
     if len(parts) > 1 and parts[-2].lower() == _GLOBAL:
         raise RefusedError(
-            "HAPROC_GLOBAL_TEMPORARY",
+            ErrorClass.GLOBAL_TEMPORARY,
             f"{joined(parts)} would be on one cluster only, and there for all its sessions",
             "use a temporary view of the session, or a permanent view",
         )

@@ -16,6 +16,7 @@ from haproc.classify.relations import name_at
 from haproc.classify.rules import QUERY_KINDS, SESSION_KINDS
 from haproc.classify.strings import adjacent
 from haproc.classify.tokens import TokenKind
+from haproc.failure import ErrorClass
 
 _DEFINING = frozenset(
     {Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS, Kind.ALTER_TABLE, Kind.OTHER_DDL, Kind.UNKNOWN}
@@ -68,7 +69,7 @@ def _check_write_option(key: str) -> None:
     if key not in _WRITE_OPTIONS:
         known = ", ".join(sorted(_WRITE_OPTIONS))
         raise RefusedError(
-            "HAPROC_OPTION",
+            ErrorClass.OPTION,
             f"{key[:80]!r} is not an option that is known to do the same on every cluster",
             f"those that are known: {known}",
         )
@@ -81,7 +82,7 @@ def _check_property(key: str) -> None:
     space, _, name = key.partition(".")
     if name.startswith("constraints."):
         raise RefusedError(
-            "HAPROC_OPTION",
+            ErrorClass.OPTION,
             f"the property {key[:80]} is a CHECK whose expression is hidden in a text",
             "write ALTER TABLE … ADD CONSTRAINT … CHECK (…) instead",
         )
@@ -90,7 +91,7 @@ def _check_property(key: str) -> None:
     if name.removeprefix("feature.") in _DELTA_FEATURES and name.startswith("feature."):
         return
     raise RefusedError(
-        "HAPROC_OPTION",
+        ErrorClass.OPTION,
         f"the property {key[:80]} is not one that is known to leave HAProc's marks in the table",
         "leave it out; properties that don't begin with delta. may be any",
     )
@@ -98,7 +99,7 @@ def _check_property(key: str) -> None:
 
 def _reserved(key: str) -> RefusedError:
     return RefusedError(
-        "HAPROC_RESERVED_OPTION",
+        ErrorClass.RESERVED_OPTION,
         f"the option {key} belongs to HAProc, which marks each write with it",
         "leave it out; a request id makes a write happen once",
     )
@@ -144,7 +145,7 @@ def _next_item(reader: Reader, index: int, close: int) -> int:
 
 def _unreadable(text: str) -> RefusedError:
     return RefusedError(
-        "HAPROC_OPTION",
+        ErrorClass.OPTION,
         f"the name of an option cannot be told at {text[:40]}",
         "write 'name' = value, the name as one string",
     )

@@ -17,6 +17,7 @@ from haproc.classify.model import RefusedError
 from haproc.classify.names import plain
 from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind
+from haproc.failure import ErrorClass
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 # File systems read these as patterns or escapes; ``*`` and ``?`` are fine, they match names only.
@@ -85,7 +86,7 @@ class Paths:
         for path in sorted(paths):
             if not self.allow(path):
                 raise RefusedError(
-                    "HAPROC_PATH",
+                    ErrorClass.PATH,
                     f"the statement names files, at {path}, that belong to no table of the ring",
                     "name a table (catalog.schema.table if its schema is called like a format), or "
                     "have the operator allow the path's beginning in paths",

@@ -9,6 +9,7 @@ from haproc.classify.names import Context, may_be_temporary, target
 from haproc.classify.relations import Relations, Scope, identifier_clause, name_at
 from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind
+from haproc.failure import ErrorClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ _UNCLASSIFIED_HINT = "a rule with kind: unknown, matching this statement, would 
 
 def unknown(message: str, hint: str = _UNCLASSIFIED_HINT) -> Recognised:
     """Return the recognition of a statement that is refused unless a rule allows it."""
-    refusal = Refusal("HAPROC_UNCLASSIFIED", message, hint)
+    refusal = Refusal(ErrorClass.UNCLASSIFIED, message, hint)
     return Recognised(Kind.UNKNOWN, tables_known=False, refusal=refusal)
 
 
@@ -206,5 +207,5 @@ def _closing(tokens: list[Token]) -> dict[int, int]:
 
 def _unbalanced(token: Token, what: str) -> RefusedError:
     return RefusedError(
-        "HAPROC_SYNTAX", f"the parenthesis at character {token.start} {what}", "correct the SQL"
+        ErrorClass.SYNTAX, f"the parenthesis at character {token.start} {what}", "correct the SQL"
     )

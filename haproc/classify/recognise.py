@@ -15,6 +15,7 @@ from haproc.classify import ddl, dml, settings
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.paths import paths_in
 from haproc.classify.reader import Reader, Recognised, unknown
+from haproc.failure import ErrorClass
 
 _NO_TABLE_DESCRIBED = frozenset(
     ["CATALOG", "CONNECTION", "DATABASE", "FUNCTION", "NAMESPACE", "PROCEDURE", "SCHEMA", "VOLUME"]
@@ -123,7 +124,7 @@ def _list(reader: Reader) -> Recognised:
 
 def _execute(reader: Reader) -> Recognised:
     raise RefusedError(
-        "HAPROC_HIDDEN_STATEMENT",
+        ErrorClass.HIDDEN_STATEMENT,
         f"{reader.word()} hides the statements that it runs",
         "send each statement by itself",
     )

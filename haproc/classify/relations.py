@@ -22,6 +22,7 @@ from haproc.classify.names import (
 )
 from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind
+from haproc.failure import ErrorClass
 
 # Deeper nesting than people write; keeps recursion bounded. Chosen, not measured.
 DEPTH_MAX = 100
@@ -371,7 +372,7 @@ def identifier_clause(
     parts = parts_of(text) if at == closing[index + 1] and not continues else None
     if parts is None:
         raise RefusedError(
-            "HAPROC_TABLE_NAME",
+            ErrorClass.TABLE_NAME,
             "a name in IDENTIFIER(…) has to be computed, so that it may be any, also a path",
             "write the name, or bind it as a parameter: IDENTIFIER(:name)",
         )

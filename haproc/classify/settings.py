@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import refuse_global
 from haproc.classify.reader import Reader, Recognised, unknown
+from haproc.failure import ErrorClass
 
 _READING = "it changes how the text of a statement is read"
 _NAMING = "it changes what a table's name means"
@@ -80,7 +81,7 @@ def _refuse_reserved(key: str) -> None:
     entry = reserved(key)
     if entry is not None:
         raise RefusedError(
-            "HAPROC_RESERVED_SETTING",
+            ErrorClass.RESERVED_SETTING,
             f"the setting {key} can't be changed: {entry.reason}",
             entry.instead,
         )

@@ -1,7 +1,7 @@
 """The command ``haproc``: its arguments, and which module carries out what.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 not (all) ready; 4 and 5 see
-`haproc.node.ExitCode`.
+`haproc.node.node.ExitCode`.
 """
 
 from __future__ import annotations

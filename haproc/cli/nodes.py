@@ -22,7 +22,7 @@ from haproc.config.load import load
 from haproc.config.model import ClusterConfig, Config
 from haproc.failure import message_of
 from haproc.membership.state import SERVING
-from haproc.node import ExitCode, Node
+from haproc.node.node import ExitCode, Node
 from haproc.ring.daemon import StartError, launch, process_of, wait_answering
 
 _ANSWER_S = 2.0

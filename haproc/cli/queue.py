@@ -21,7 +21,7 @@ from haproc.cli import output
 from haproc.cli.nodes import ask_all, read_config
 from haproc.config.model import Config
 from haproc.membership.state import SERVING
-from haproc.replicate.verification import Finding
+from haproc.replicate.agree.findings import Finding
 
 _ANSWER_S: Final = 30.0
 _POLL_S: Final = 0.5

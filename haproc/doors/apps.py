@@ -9,29 +9,29 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.config.shares import Shares
-from haproc.doors.answers import Answers
-from haproc.doors.board import Board
-from haproc.doors.context import ASKED, CLUSTER, CONFIG, HELD, Credentials, error_response
-from haproc.doors.drain import DrainDoor, DrainService
-from haproc.doors.errors import as_request_error
-from haproc.doors.forwarded import Forwarded, ForwardedDoor
-from haproc.doors.gate import Gate
-from haproc.doors.heartbeats import HeartbeatDoor
-from haproc.doors.metrics import Metrics
-from haproc.doors.peers import PeerDoor, PeerService
-from haproc.doors.queue import OperatorService, QueueDoor
-from haproc.doors.results import ResultStore
-from haproc.doors.rows_door import RowsDoor
-from haproc.doors.sessions import Sessions
-from haproc.doors.statements import USER, Statements
+from haproc.doors.clients.answers import Answers
+from haproc.doors.clients.rows import RowsDoor
+from haproc.doors.clients.sessions import Sessions
+from haproc.doors.clients.statements import USER, Statements
+from haproc.doors.clients.stream import Streams
+from haproc.doors.http.context import ASKED, CLUSTER, CONFIG, HELD, Credentials, error_response
+from haproc.doors.http.errors import as_request_error
+from haproc.doors.operators.drain import DrainDoor, DrainService
+from haproc.doors.operators.forwarded import Forwarded, ForwardedDoor
+from haproc.doors.operators.heartbeats import HeartbeatDoor
+from haproc.doors.operators.peers import PeerDoor, PeerService
+from haproc.doors.operators.queue import OperatorService, QueueDoor
 from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
-from haproc.doors.stream import Streams
+from haproc.metrics import Metrics
 from haproc.route.interface import Service
 from haproc.route.offload import Inline, Texts
+from haproc.statements.gate import Gate
+from haproc.statements.registry import Registry
+from haproc.statements.results import ResultStore
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-BOARD = web.AppKey("board", Board)
+REGISTRY = web.AppKey("registry", Registry)
 STATE_HEADER = "HAProc-State"
 SMALL_BYTES = 64 << 10
 """An answer of this size lies in the sockets' buffers, not in memory of ours."""
@@ -45,16 +45,16 @@ def client_app(
     metrics: Metrics,
     texts: Texts | None = None,
 ) -> web.Application:
-    """Return the client door's application; ``app[BOARD].gate`` tells what is under way."""
+    """Return the client door's application; ``app[REGISTRY].gate`` tells what is under way."""
     gate = Gate(config, metrics)
     app = _application(config, cluster, Credentials.of_users(config), gate)
     folder = config.state_dir / "results" / cluster
     store = ResultStore(folder, Shares.of(config.limits.results_kept_bytes_max, config))
-    board = Board(service, store, config, gate, metrics)
-    app[BOARD] = board
+    registry = Registry(service, store, config, gate, metrics)
+    app[REGISTRY] = registry
     texts = texts or Inline()
-    answers, streams = Answers(board, cluster), Streams(board, metrics)
-    statements = Statements(config, board, answers, streams, texts)
+    answers, streams = Answers(registry, cluster), Streams(registry, metrics)
+    statements = Statements(config, registry, answers, streams, texts)
     app.add_routes(statements.routes())
     app.add_routes(RowsDoor(config, service, gate, metrics).routes())
     app.add_routes(Sessions(config, cluster, service, gate, texts).routes())
@@ -174,16 +174,16 @@ def _farewell(
 
 async def _results(app: web.Application) -> AsyncIterator[None]:
     """Delete what an earlier process kept; forget what expires; end with nothing left."""
-    board = app[BOARD]
-    board.store.clean()
-    janitor = asyncio.create_task(_purge(board, app[CONFIG].limits.results_kept_s))
+    registry = app[REGISTRY]
+    registry.store.clean()
+    janitor = asyncio.create_task(_purge(registry, app[CONFIG].limits.results_kept_s))
     yield
     janitor.cancel()
     await asyncio.gather(janitor, return_exceptions=True)
-    await board.aclose()
+    await registry.aclose()
 
 
-async def _purge(board: Board, kept_s: float) -> None:
+async def _purge(registry: Registry, kept_s: float) -> None:
     while True:
         await asyncio.sleep(min(30.0, max(0.05, kept_s / 4)))
-        board.purge()
+        registry.purge()

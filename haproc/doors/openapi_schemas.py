@@ -6,13 +6,14 @@ from typing import Any, Final
 
 from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency
-from haproc.doors.fields import AGE_MAX_S, ID_PATTERN
-from haproc.doors.statement_request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
+from haproc.doors.clients.statement_request import TIMEOUT_MAX_S
+from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.membership.exchange import Way
 from haproc.membership.state import State
-from haproc.replicate.standing import Position
-from haproc.replicate.verification import Finding
-from haproc.route.model import FailureKind, Fanout, Outcome, WriteConcern
+from haproc.replicate.agree.findings import Finding
+from haproc.replicate.apply.standing import Position
+from haproc.route.model import FailureKind, Fanout, WriteConcern, WriteOutcome
+from haproc.statements.request import Disposition, Format, OnWaitTimeout
 
 Schema = dict[str, Any]
 
@@ -260,7 +261,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         error_class=described(TEXT, "Spark's, or HAProc's own (HAPROC_…)."),
         sqlstate=TEXT,
         kind=choice(*FailureKind),
-        outcome=choice(*Outcome),
+        outcome=choice(*WriteOutcome),
         hint=described(TEXT, "What to do."),
         cluster=TEXT,
         log_offset=OFFSET,

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from dmq import Json
-from haproc.doors.context import json_response, raw_json
-from haproc.doors.metrics import CONTENT_TYPE, Metrics
+from haproc.doors.http.context import json_response, raw_json
 from haproc.doors.openapi import document_json
+from haproc.metrics import CONTENT_TYPE, Metrics
 
 ALWAYS: Final = frozenset(("/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"))
 """Answered at once, however much is under way."""

@@ -21,10 +21,6 @@ REFUSED: Final = "CONNECTION_REFUSED"
 """The error class of a server that does not accept connections: it is not there, for certain."""
 
 
-STORAGE_AWAY: Final = "HAPROC_STORAGE_AWAY"
-"""The error class of a cluster whose storage is not the one that HAProc knows."""
-
-
 class EngineError(Exception):
     """A statement failed on a cluster.
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import uuid
 
-from haproc.engine.errors import STORAGE_AWAY, EngineError, ErrorKind
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.remote import RemoteSession
 from haproc.engine.table import all_rows
+from haproc.failure import ErrorClass
 
 _WAREHOUSE = "spark.sql.warehouse.dir"
 _FOLDER = "_haproc"
@@ -31,7 +32,7 @@ class Marker:
     async def find(self, remote: RemoteSession, known: str) -> str:
         """Return the marker's id; one that nobody knows yet is made if it is not there.
 
-        Raises EngineError, of class STORAGE_AWAY if it is not the known one.
+        Raises EngineError, of class ErrorClass.STORAGE_AWAY if it is not the known one.
         """
         self.known = known
         if known:
@@ -54,7 +55,7 @@ class Marker:
                 f"the cluster's storage is away, or is another one: {self._path} {what}, where "
                 f"{self.known} was written. Bring the storage back; if it was moved on purpose, "
                 "write that id into a text file in this folder",
-                error_class=STORAGE_AWAY,
+                error_class=ErrorClass.STORAGE_AWAY,
             )
 
     async def _read(self, remote: RemoteSession, timeout_s: float) -> str:

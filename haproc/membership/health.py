@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from haproc.engine.errors import REFUSED, STORAGE_AWAY, EngineError
+from haproc.engine.errors import REFUSED, EngineError
+from haproc.failure import ErrorClass
 
 
 class Probed(Protocol):
@@ -66,7 +67,7 @@ class Health:
         except EngineError as error:
             self._missed += 1
             before, self.error = self.error, f"{error.error_class or error.kind}: {error.message}"
-            gone = error.error_class in (REFUSED, STORAGE_AWAY)
+            gone = error.error_class in (REFUSED, ErrorClass.STORAGE_AWAY)
             if self.up.is_set() and (gone or self._missed >= self._missed_max):
                 self.up.clear()
                 self._on_change()

@@ -1,7 +1,7 @@
 """Which clusters a ring has, and where their HAProcs are. Values only.
 
 Until the log says something, a ring's members are those that the configuration names. The first
-record about them (`haproc.replicate.roster`) makes the log the one that says it, for every HAProc
+record about them (`replicate.records.members`) makes the log the one that says it, for every HAProc
 alike, whatever its own file names.
 
 Addresses are the file's where it names a cluster, so that one can be moved by changing the files;

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from haproc.classify.model import RefusedError
+from haproc.failure import ErrorClass
 from haproc.pin.literals import LiteralError, literal
 from haproc.pin.model import Source
 from haproc.pin.sqltypes import (
@@ -30,8 +31,6 @@ from haproc.pin.sqltypes import (
     quote_name,
 )
 
-TOO_LARGE = "HAPROC_TOO_LARGE_TO_MATERIALISE"
-UNSUPPORTED = "HAPROC_CANNOT_MATERIALISE"
 _YEAR_MONTH = re.compile(r"INTERVAL '(-?)([0-9]+)(?:-([0-9]+))?' (YEAR TO MONTH|YEAR|MONTH)")
 _PLAINER = {"VARIANT": SqlType("STRING"), "DECIMAL": SqlType("DECIMAL")}
 """How values are written inside VALUES, where the CAST or parse_json around them gives the type.
@@ -94,7 +93,9 @@ def query_of_rows(rows: pa.Table, columns: Sequence[NamedColumn], limits: Limits
     """Return a query that gives exactly these rows, with these columns' names and types."""
     check_size(rows, limits)
     if not columns or rows.num_columns != len(columns):
-        raise RefusedError(UNSUPPORTED, "the rows have other columns than the query")
+        raise RefusedError(
+            ErrorClass.CANNOT_MATERIALISE, "the rows have other columns than the query"
+        )
     kinds = [_kind(column) for column in columns]
     names = [f"c{at}" for at in range(1, len(columns) + 1)]
     items = [
@@ -125,7 +126,7 @@ def check_size(rows: pa.Table, limits: Limits) -> None:
 
 def _too_large(what: str, limit: str) -> RefusedError:
     return RefusedError(
-        TOO_LARGE,
+        ErrorClass.TOO_LARGE_TO_MATERIALISE,
         f"the statement has to be replicated as rows, but its query gives {what}, "
         f"more than {limit}",
         "write it so that it means the same on every cluster, or send the rows in several parts",
@@ -144,7 +145,7 @@ def _kind(column: NamedColumn) -> SqlType:
 
 def _unsupported(name: str, type_text: str) -> RefusedError:
     return RefusedError(
-        UNSUPPORTED,
+        ErrorClass.CANNOT_MATERIALISE,
         f"column {name} of type {type_text} cannot be replicated as rows",
         "cast it to a type that has literals",
     )

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from haproc.classify.model import RefusedError
 from haproc.classify.moments import SPECIAL_DATETIME
+from haproc.failure import ErrorClass
 from haproc.pin.literals import double_literal, string_literal
 from haproc.pin.model import Moment
 
@@ -38,7 +39,7 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise RefusedError(
-            "HAPROC_TIME_ZONE",
+            ErrorClass.TIME_ZONE,
             f"the session's time zone {name!r} is unknown here",
             "set spark.sql.session.timeZone to a name such as Europe/Berlin or an offset",
         ) from error

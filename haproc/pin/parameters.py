@@ -19,11 +19,11 @@ from typing import Any
 
 from haproc.classify.model import RefusedError
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
+from haproc.failure import ErrorClass
 from haproc.pin.literals import LiteralError, null_literal, string_literal
 from haproc.pin.sqltypes import TypeTextError, parse_type
 from haproc.pin.texts import json_literal, text_literal
 
-ERROR_CLASS = "HAPROC_PARAMETERS"
 _JOINING = frozenset("'\"`-.&$@\\")
 """Characters that would make one token with a literal beside them."""
 
@@ -85,7 +85,7 @@ def expand_rows(sql: str, rows: Sequence[Parameters]) -> str:
 
 
 def _refused(message: str, hint: str = "") -> RefusedError:
-    return RefusedError(ERROR_CLASS, message, hint)
+    return RefusedError(ErrorClass.PARAMETERS, message, hint)
 
 
 def _parse_one(entry: Any, at: int) -> Parameter:

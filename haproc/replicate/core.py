@@ -31,12 +31,16 @@ from haproc.membership.health import Health
 from haproc.membership.peers import Peers
 from haproc.membership.roster import Enrolled, Member
 from haproc.membership.state import HOPELESS, Condition, Divergence, State, beneath, state_of
-from haproc.replicate.abandon import Words
-from haproc.replicate.claims import Claims
-from haproc.replicate.coalesce import BatchLimits
-from haproc.replicate.computed import Computations
-from haproc.replicate.definitions import Definitions
-from haproc.replicate.operation import (
+from haproc.replicate.agree.abandon import Words
+from haproc.replicate.agree.claims import Claims
+from haproc.replicate.agree.definitions import Definitions
+from haproc.replicate.apply.coalesce import BatchLimits
+from haproc.replicate.apply.computed import Computations
+from haproc.replicate.apply.outcomes import Outcomes
+from haproc.replicate.apply.schedule import Schedule
+from haproc.replicate.apply.trouble import Troubles
+from haproc.replicate.past import Past
+from haproc.replicate.records.operation import (
     Claim,
     Decision,
     Failure,
@@ -46,13 +50,9 @@ from haproc.replicate.operation import (
     from_record,
     to_record,
 )
-from haproc.replicate.outcomes import Board
-from haproc.replicate.past import Past
-from haproc.replicate.progress import Progress, to_cursor
-from haproc.replicate.schedule import Schedule
+from haproc.replicate.records.progress import Progress, to_cursor
 from haproc.replicate.steps import Trace, no_trace
 from haproc.replicate.store import Committer
-from haproc.replicate.trouble import Troubles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class Core:
         self.tell = tell
         """Tells the peers at once how far this cluster is."""
         self.condition = Condition()
-        self.board = Board(limits.window_records)
+        self.outcomes = Outcomes(limits.window_records)
         self.past = Past(limits.window_records)
         self.definitions = Definitions(limits.window_records)
         """What the log, as far as it was read, defined anew."""

@@ -18,18 +18,14 @@ import pyarrow as pa
 
 from dmq import Entry, Json, LogError, TrimmedError
 from haproc.engine.interface import RowsWrite
-from haproc.failure import FailureKind, RequestError, message_of
-from haproc.failure import Outcome as WriteOutcome
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.checks import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
-from haproc.replicate.computed import NO_ROWS, Rows
-from haproc.replicate.core import Core
-from haproc.replicate.failures import Failure
-from haproc.replicate.giving_up import GivingUp
-from haproc.replicate.operation import Operation, from_record, to_record
-from haproc.replicate.outcomes import Outcome, Status
-from haproc.replicate.schedule import MARKER, Unfinished
-from haproc.replicate.standing import (
+from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.table_check import Verifier
+from haproc.replicate.apply.computed import Rows
+from haproc.replicate.apply.outcomes import Outcome, Status
+from haproc.replicate.apply.schedule import MARKER, Unfinished
+from haproc.replicate.apply.standing import (
     Advice,
     Position,
     Standing,
@@ -38,16 +34,17 @@ from haproc.replicate.standing import (
     retry_advice,
     skip_advice,
 )
-from haproc.replicate.synchronous import describe
-from haproc.replicate.verify import Verifier
+from haproc.replicate.apply.synchronous import describe
+from haproc.replicate.core import Core
+from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
+from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.operation import Operation, from_record, to_record
 
 logger = logging.getLogger(__name__)
 
 SKIP_WAIT_S: Final = 10.0
 """How long an answer waits for a recorded skip to be carried out; it is in any case."""
 SQL_CHARACTERS_MAX: Final = 1_000_000
-NOT_FOUND: Final = "HAPROC_OFFSET_UNKNOWN"
-NOT_NOW: Final = "HAPROC_NOT_NOW"
 
 
 class Operators:
@@ -122,7 +119,7 @@ class Operators:
     async def show(self, offset: int) -> Mapping[str, Json]:
         """Tell everything about one operation, and what retry and skip would do."""
         core, op = self._core, await self._operation(offset)
-        standing, known = self._standing_at(offset), core.board.at(offset)
+        standing, known = self._standing_at(offset), core.outcomes.at(offset)
         outcome = known.outcome if known is not None else None
         retry, skip = retry_advice(standing), skip_advice(standing)
         reject = reject_advice(standing)
@@ -145,15 +142,21 @@ class Operators:
                 if offset < await core.log.end():
                     entries = await core.log.read(offset, records_max=1)
         except TrimmedError as error:
-            _refuse(NOT_FOUND, str(error))
+            _refuse(ErrorClass.OFFSET_UNKNOWN, str(error))
         except (LogError, TimeoutError) as error:
             raise _unavailable(f"the log cannot be read: {message_of(error)}") from error
         if not entries or entries[0].offset != offset:
-            _refuse(NOT_FOUND, f"the log has nothing at offset {offset}", "see haproc queue list")
+            _refuse(
+                ErrorClass.OFFSET_UNKNOWN,
+                f"the log has nothing at offset {offset}",
+                "see haproc queue list",
+            )
         message = from_record(entries[0].record)
         if not isinstance(message, Operation):
             kind = entries[0].record.kind
-            _refuse(NOT_FOUND, f"offset {offset} is a {kind} record, not an operation")
+            _refuse(
+                ErrorClass.OFFSET_UNKNOWN, f"offset {offset} is a {kind} record, not an operation"
+            )
         return message
 
     # -- acting ----------------------------------------------------------------------------
@@ -187,7 +190,7 @@ class Operators:
         except TimeoutError:
             status = "recorded"
         else:
-            known = core.board.at(offset)
+            known = core.outcomes.at(offset)
             outcome = known.outcome if known is not None else None
             status = outcome.status.value if outcome is not None else Status.SKIPPED.value
         return {
@@ -215,7 +218,10 @@ class Operators:
             _allowed(reject_advice(self._standing_at(offset)), offset)
             absent = self._vouched(without, offset)
             if who := await giving_up.applied_by(offset):
-                _refuse(NOT_NOW, f"offset {offset} has an outcome on cluster {who}: mend this one")
+                _refuse(
+                    ErrorClass.NOT_NOW,
+                    f"offset {offset} has an outcome on cluster {who}: mend this one",
+                )
             await self._have_it_said(offset)
             missing = await giving_up.decide(offset, op, absent)
         else:
@@ -231,7 +237,9 @@ class Operators:
     async def _reject_uncomputed(self, offset: int, op: Operation) -> Mapping[str, Json]:
         """Put a word in place of an operation's rows into the log; the first one there counts."""
         core = self._core
-        why = Failure(NO_ROWS, "", "an operator had it rejected before its query gave its rows")
+        why = Failure(
+            ErrorClass.NO_ROWS, "", "an operator had it rejected before its query gave its rows"
+        )
         await self._append(Rows(offset, op.id, core.me, core.epoch, failure=why))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SKIP_WAIT_S):
@@ -249,9 +257,12 @@ class Operators:
         gone = core.words.left_since(offset) - {*core.identity.peers}
         for name in frozenset(without) - gone:
             if name not in core.identity.peers:
-                _refuse(NOT_NOW, f"cluster {core.me} has no peer {name}")
+                _refuse(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
             if not core.peers.given_up(name):
-                _refuse(NOT_NOW, f"cluster {name} is heard: it can say itself what it has applied")
+                _refuse(
+                    ErrorClass.NOT_NOW,
+                    f"cluster {name} is heard: it can say itself what it has applied",
+                )
         claims = dict(core.claims.before(core.heard_to))
         return {name: claims.get(name, -1) for name in without}
 
@@ -275,15 +286,19 @@ class Operators:
         """Tell what a verification came to so far."""
         found = await self._verifier.describe(marker)
         if found is None:
-            _refuse(NOT_FOUND, f"no verification at offset {marker} is known here")
+            _refuse(ErrorClass.OFFSET_UNKNOWN, f"no verification at offset {marker} is known here")
         return found
 
     def _check(self, cluster: str) -> None:
         core = self._core
         if cluster != core.me:
-            _refuse(NOT_NOW, f"this is cluster {core.me}, not {cluster}", "check the addresses")
+            _refuse(
+                ErrorClass.NOT_NOW,
+                f"this is cluster {core.me}, not {cluster}",
+                "check the addresses",
+            )
         if core.state in (State.STARTING, State.STOPPED, State.FENCED, State.TOO_FAR_BEHIND):
-            _refuse(NOT_NOW, f"cluster {core.me} is {core.state}: {core.reason}")
+            _refuse(ErrorClass.NOT_NOW, f"cluster {core.me} is {core.state}: {core.reason}")
 
     async def _append(self, message: Skip | Verify | Rows) -> int:
         core = self._core
@@ -315,13 +330,13 @@ class Operators:
         elif diverged is not None and not diverged.applies and at == diverged.offset:
             core.diverge(Divergence(at, Cause.OUTCOME, applies=True))
             core.store.soon()
-        elif (known := core.board.at(at)) and known.outcome and known.outcome.assumed:
-            core.board.resolve(at, Outcome(Status.SKIPPED))
+        elif (known := core.outcomes.at(at)) and known.outcome and known.outcome.assumed:
+            core.outcomes.resolve(at, Outcome(Status.SKIPPED))
 
 
 def _allowed(advice: Advice, offset: int) -> Advice:
     if not advice.allowed:
-        _refuse(NOT_NOW, f"offset {offset}: {advice.text}", "see haproc queue show")
+        _refuse(ErrorClass.NOT_NOW, f"offset {offset}: {advice.text}", "see haproc queue show")
     return advice
 
 
@@ -333,7 +348,7 @@ def _unavailable(message: str) -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
         message,
-        error_class="HAPROC_LOG_UNAVAILABLE",
+        error_class=ErrorClass.LOG_UNAVAILABLE,
         outcome=WriteOutcome.UNKNOWN,
         hint="try again",
     )

@@ -12,13 +12,16 @@ from functools import partial
 from typing import TypeAlias
 
 from dmq import Entry, TrimmedError
-from haproc.replicate.abandon import Abandon, Able, Unable, Word
-from haproc.replicate.checks import Check, Verify
-from haproc.replicate.computed import Computed, Passed, Rows
+from haproc.replicate.agree.abandon import Abandon, Able, Unable, Word
+from haproc.replicate.agree.definitions import records_needed
+from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.apply.computed import Computed, Passed, Rows
+from haproc.replicate.apply.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
+from haproc.replicate.apply.schedule import MARKER
 from haproc.replicate.core import Core
-from haproc.replicate.definitions import records_needed
-from haproc.replicate.giving_up import GivingUp
-from haproc.replicate.operation import (
+from haproc.replicate.records.contents import Check, Verify
+from haproc.replicate.records.members import Roster
+from haproc.replicate.records.operation import (
     Claim,
     Decision,
     Failure,
@@ -28,9 +31,6 @@ from haproc.replicate.operation import (
     Verdict,
     from_record,
 )
-from haproc.replicate.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
-from haproc.replicate.roster import Roster
-from haproc.replicate.schedule import MARKER
 from haproc.replicate.window import Sighting, Window, WindowTooSmallError
 
 logger = logging.getLogger(__name__)
@@ -101,10 +101,10 @@ class Reader:
         elif not isinstance(message, Operation):
             self._control(offset, message)
         elif self._is_new(offset, message, self._core.limits.window_records):
-            self._core.board.admit(offset, message)
+            self._core.outcomes.admit(offset, message)
             # If its first copy may stand before what is read here, nobody knows what became of it.
             unclear = message.since is not None and message.since < begin
-            self._core.board.resolve(offset, EXPIRED if unclear else DONE_BEFORE)
+            self._core.outcomes.resolve(offset, EXPIRED if unclear else DONE_BEFORE)
             self._note_own(offset, message)
 
     def _is_new(self, offset: int, op: Operation, window_max: int | None = None) -> bool:
@@ -117,7 +117,7 @@ class Reader:
         core.past.note(offset, op.created_ms)
         if self._is_stale(offset, op, passed=window_max is not None):
             logger.info("offset %d: what it rests on changed before its place", offset)
-            core.board.pass_over(offset, op, STALE)
+            core.outcomes.pass_over(offset, op, STALE)
             return False
         window = op.window if op.since is not None else None
         if window is not None and window_max is not None:
@@ -125,11 +125,11 @@ class Reader:
         sighting = self._window.see(offset, op.id, op.since, window, user=op.user, own_id=op.own_id)
         if sighting is Sighting.REPEATED:
             logger.info("offset %d repeats an earlier request", offset)
-            core.board.repeated(offset, op)
+            core.outcomes.repeated(offset, op)
         elif sighting is Sighting.EXPIRED:
             logger.info("offset %d came too late: it may be a repetition", offset)
-            core.board.admit(offset, op)
-            core.board.resolve(offset, EXPIRED)
+            core.outcomes.admit(offset, op)
+            core.outcomes.resolve(offset, EXPIRED)
         return sighting is Sighting.NEW
 
     def _is_stale(self, offset: int, op: Operation, *, passed: bool) -> bool:
@@ -218,13 +218,13 @@ class Reader:
         if not self._is_new(offset, message):
             core.schedule.passed(offset)
             return
-        core.board.admit(offset, message)
+        core.outcomes.admit(offset, message)
         self._note_own(offset, message)
         if not core.schedule.add(offset, message):
             rejected = core.verdicts.get(offset) is Verdict.REJECT
             why = core.verdicts.failure(offset)
             outcome = Outcome(Status.REJECTED, failure=why) if rejected else DONE_BEFORE
-            core.board.resolve(offset, outcome)
+            core.outcomes.resolve(offset, outcome)
             self._giving_up.done_before(offset)
 
     def _note_own(self, offset: int, operation: Operation) -> None:
@@ -248,7 +248,9 @@ class Reader:
             ) and not self._was_stored(message):
                 logger.info("offset %d: a report of a replaced process", offset)
             case FailureReport() if message.cluster == core.me:
-                core.board.resolve(message.offset, Outcome(Status.FAILED, failure=message.failure))
+                core.outcomes.resolve(
+                    message.offset, Outcome(Status.FAILED, failure=message.failure)
+                )
             case FailureReport():
                 self._on_failure(message)
             case Claim():
@@ -273,7 +275,7 @@ class Reader:
         it was too late, but what it reported was.
         """
         core = self._core
-        known = core.board.at(report.offset)
+        known = core.outcomes.at(report.offset)
         return (
             report.cluster == core.me
             and report.offset in core.schedule.judging
@@ -311,6 +313,6 @@ class Reader:
         self.unfinished.pop(offset, None)
         core.schedule.decide(offset, verdict)
         if verdict is Verdict.REJECT:
-            core.board.resolve(offset, Outcome(Status.REJECTED, failure=failure))
+            core.outcomes.resolve(offset, Outcome(Status.REJECTED, failure=failure))
         core.wake.set()
         core.moved.set()

@@ -18,27 +18,26 @@ from typing import TypeVar
 from dmq import Json, LogError, LogUnavailableError, RecordTooLargeError
 from haproc.config.model import LANES_MAX
 from haproc.engine.errors import EngineError
-from haproc.failure import FailureKind, RequestError, message_of
-from haproc.failure import Outcome as WriteOutcome
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
 from haproc.membership.state import SERVING
-from haproc.replicate import assurance
-from haproc.replicate.admission import Admission
-from haproc.replicate.applier import Applier
-from haproc.replicate.claims import Claims
-from haproc.replicate.comparison import Comparison
-from haproc.replicate.computing import Computing
+from haproc.replicate.agree import assurance
+from haproc.replicate.agree.admission import Admission
+from haproc.replicate.agree.claims import Claims
+from haproc.replicate.agree.definitions import redefined_by
+from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.outcome_check import Comparison
+from haproc.replicate.agree.table_check import Verifier
+from haproc.replicate.apply.applier import Applier
+from haproc.replicate.apply.computing import Computing
+from haproc.replicate.apply.outcomes import DONE_BEFORE, Known, Outcome, Status
+from haproc.replicate.apply.synchronous import Synchronous, describe
+from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.core import Core
-from haproc.replicate.definitions import redefined_by
-from haproc.replicate.giving_up import GivingUp
-from haproc.replicate.operation import Claim, Operation, to_record
 from haproc.replicate.operators import Operators
-from haproc.replicate.outcomes import DONE_BEFORE, Known, Outcome, Status
-from haproc.replicate.progress import Progress, from_cursor
 from haproc.replicate.reader import Reader
+from haproc.replicate.records.operation import Claim, Operation, to_record
+from haproc.replicate.records.progress import Progress, from_cursor
 from haproc.replicate.steps import Step
-from haproc.replicate.synchronous import Synchronous, describe
-from haproc.replicate.takeover import Takeover
-from haproc.replicate.verify import Verifier
 
 logger = logging.getLogger(__name__)
 
@@ -208,9 +207,9 @@ class Replica:
         found = core.schedule.restore(applied)
         self._giving_up.applied(found)
         for offset in found:
-            known = core.board.at(offset)
+            known = core.outcomes.at(offset)
             if known is not None and known.outcome is None:
-                core.board.resolve(offset, DONE_BEFORE)
+                core.outcomes.resolve(offset, DONE_BEFORE)
         # Durable before anything later starts, like whatever is done: a second crash may come.
         await core.store()
 
@@ -296,7 +295,7 @@ class Replica:
         since = self.since() if op.since is None else op.since
         window, redefines = core.limits.window_records, redefined_by(op)
         op = replace(op, since=since, window=window, own_id=True, redefines=redefines)
-        known = core.board.find(op.key)
+        known = core.outcomes.find(op.key)
         known_from = max(core.schedule.read_to - op.window, self._reader.known_from)
         if known is None and since < known_from:
             raise _too_late(op.id)
@@ -313,7 +312,7 @@ class Replica:
                 FailureKind.AVAILABILITY,
                 f"the operation is in the log, but cluster {core.me} did not finish it within "
                 f"{timeout_s:g} s",
-                error_class="HAPROC_TIMEOUT",
+                error_class=ErrorClass.TIMEOUT,
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask again with the same request_id to learn its outcome",
                 offset=offset,
@@ -324,7 +323,7 @@ class Replica:
 
         None if none was read here so far. Raises RequestError.
         """
-        known = self.core.board.find(key)
+        known = self.core.outcomes.find(key)
         if known is None:
             return None
         offset, outcome = await self._outcome(key, fingerprint, known.offset)
@@ -349,7 +348,7 @@ class Replica:
             raise RequestError(
                 FailureKind.REFUSED,
                 str(error),
-                error_class="HAPROC_OPERATION_TOO_LARGE",
+                error_class=ErrorClass.OPERATION_TOO_LARGE,
                 hint="split it into several operations",
             ) from error
         except (LogError, TimeoutError) as error:
@@ -357,7 +356,7 @@ class Replica:
             raise RequestError(
                 FailureKind.AVAILABILITY,
                 f"the log did not take the operation: {message_of(error)}",
-                error_class="HAPROC_LOG_UNAVAILABLE",
+                error_class=ErrorClass.LOG_UNAVAILABLE,
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask again with the same request_id",
             ) from error
@@ -382,26 +381,26 @@ class Replica:
     async def _answer(
         self, key: tuple[str, str], fingerprint: str, offset: int | None
     ) -> tuple[int, Outcome]:
-        known = await self.core.board.arrival(key, offset)
+        known = await self.core.outcomes.arrival(key, offset)
         if known.operation.fingerprint != fingerprint:
             raise RequestError(
                 FailureKind.REFUSED,
                 f"request id {key[1]!r} was used for another request (offset {known.offset})",
-                error_class="HAPROC_REQUEST_ID_REUSED",
+                error_class=ErrorClass.REQUEST_ID_REUSED,
                 hint="use a new request_id for each new request",
             )
         return known.offset, await self.settled(known)
 
     async def settled(self, known: Known) -> Outcome:
         """Wait until it is known what became of an operation here; raises RequestError."""
-        outcome = await self.core.board.outcome(known)
+        outcome = await self.core.outcomes.outcome(known)
         if outcome.status is Status.EXPIRED:
             raise _too_late(known.operation.id, known.offset)
         if outcome.status is Status.SKIPPED:
             raise RequestError(
                 FailureKind.AVAILABILITY,
                 f"the operation at offset {known.offset} was skipped on cluster {self.core.me}",
-                error_class="HAPROC_SKIPPED",
+                error_class=ErrorClass.SKIPPED,
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask the next HAProc with the same request_id",
                 offset=known.offset,
@@ -417,7 +416,7 @@ class Replica:
             FailureKind.AVAILABILITY,
             f"cluster {core.me} is {core.state.value}"
             + (f": {core.reason}" if core.reason else ""),
-            error_class=f"HAPROC_{core.state.value}",
+            error_class=ErrorClass(f"HAPROC_{core.state.value}"),
             outcome=outcome,
             hint="ask the next HAProc with the same request_id",
             offset=offset,
@@ -450,7 +449,7 @@ class Replica:
 
     async def outcome(self, offset: int) -> Mapping[str, Json]:
         """Tell what became of an operation here."""
-        known = self.core.board.at(offset)
+        known = self.core.outcomes.at(offset)
         if known is None:
             return {"status": "unknown"}
         return {"status": "pending"} if known.outcome is None else describe(known.outcome)
@@ -502,7 +501,7 @@ def _too_late(operation_id: str, offset: int | None = None) -> RequestError:
         FailureKind.REFUSED,
         f"request {operation_id!r} was first sent too long ago: it is not known any more whether "
         "an earlier attempt was applied, and this one is not",
-        error_class="HAPROC_RETRY_TOO_LATE",
+        error_class=ErrorClass.RETRY_TOO_LATE,
         sqlstate="08007",
         outcome=WriteOutcome.UNKNOWN,
         hint="look into the tables; if it was not applied, send it under a new request_id",

@@ -18,6 +18,7 @@ from typing import Final
 from haproc.classify.model import Kind, RefusedError, Statement
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Engine, Session, Settings
+from haproc.failure import ErrorClass
 from haproc.pin.model import Pinned, Treatment
 from haproc.route.explain import Explaining, size_of
 from haproc.route.offload import Inline, Texts
@@ -38,7 +39,6 @@ from haproc.witness.plan import Plan, UnreadableError, read_plan
 VERDICTS_MAX: Final = 2_000
 SESSIONS_MAX: Final = 16
 """Sessions for analyses, one for each distinct settings."""
-DIFFERS: Final = "HAPROC_ANALYSIS_DIFFERS"
 
 _IN_FULL = (
     ("spark.sql.debug.maxToStringFields", "100000"),
@@ -131,7 +131,11 @@ class Analysis:
         except UnreadableError as error:
             refusal = f"HAProc cannot read what Spark makes of it: {error}"
         if refusal:
-            raise RefusedError(DIFFERS, refusal, "send a query by itself, without other statements")
+            raise RefusedError(
+                ErrorClass.ANALYSIS_DIFFERS,
+                refusal,
+                "send a query by itself, without other statements",
+            )
 
     async def confirm_session_statement(self, statement: Statement, session: ClientSession) -> None:
         """Refuse a session statement in which Spark sees code outside SQL."""
@@ -149,7 +153,9 @@ class Analysis:
             except UnreadableError as error:
                 refusal = f"HAProc cannot read what Spark makes of it: {error}"
         if refusal:
-            raise RefusedError(DIFFERS, refusal, "call only functions of SQL, by their names")
+            raise RefusedError(
+                ErrorClass.ANALYSIS_DIFFERS, refusal, "call only functions of SQL, by their names"
+            )
 
     @asynccontextmanager
     async def _in_place(

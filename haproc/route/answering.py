@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from haproc.classify.model import RefusedError
 from haproc.engine.interface import RowsWrite
+from haproc.failure import ErrorClass
+from haproc.replicate.apply.outcomes import Outcome, Status
+from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.core import Core
-from haproc.replicate.outcomes import Outcome, Status
 from haproc.replicate.replica import Attempt
-from haproc.replicate.synchronous import QUEUED
-from haproc.route.model import Answer, FailureKind, HaReport, RequestError
-from haproc.route.model import Outcome as WriteOutcome
+from haproc.route.model import Answer, FailureKind, HaReport, RequestError, WriteOutcome
 from haproc.route.results import Collected, rows_in
 
 
@@ -50,7 +50,7 @@ def rejected(outcome: Outcome, offset: int) -> RequestError:
     return RequestError(
         FailureKind.APPLICATION,
         failure.message if failure else "the operation was rejected by its origin",
-        error_class=failure.error_class if failure else "HAPROC_REJECTED",
+        error_class=failure.error_class if failure else ErrorClass.REJECTED,
         sqlstate=failure.sqlstate if failure else "",
         outcome=WriteOutcome.REJECTED,
         offset=offset,
@@ -62,7 +62,7 @@ def timed_out(timeout_s: float, cluster: str) -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
         f"cluster {cluster} did not finish within {timeout_s:g} s",
-        error_class="HAPROC_TIMEOUT",
+        error_class=ErrorClass.TIMEOUT,
         outcome=WriteOutcome.UNKNOWN,
         hint="ask again with the same request_id",
     )

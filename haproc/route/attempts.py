@@ -8,7 +8,7 @@ In this order, for every door and every kind of write:
    cluster is, which is cheap. If that fails for good, it may only be because
    this cluster lags. So it waits until everything is applied that the log held at that moment, and
    looks again: for the id, and at the tables. Only then a failure is final.
-3. *Append it.* If it turns out to be stale (`haproc.replicate.definitions`), it is made again.
+3. *Append it.* If it turns out to be stale (`replicate.agree.definitions`), it is made again.
 
 Where the log cannot be asked, a request that is sent for the first time is told its error: nobody
 can have applied it. A retry is told that its outcome is unknown.
@@ -22,11 +22,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeAlias
 
 from dmq import LogError
-from haproc.failure import FailureKind, RequestError, message_of
-from haproc.failure import Outcome as WriteOutcome
-from haproc.replicate.definitions import reach
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Status
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.replicate.agree.definitions import reach
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Attempt, Replica
 from haproc.route.log_end import LogEnd
 
@@ -112,7 +111,7 @@ class Attempts:
             FailureKind.AVAILABILITY,
             f"what the write rests on was defined anew {ATTEMPTS_MAX} times between the look at it "
             "and its place in the order",
-            error_class="HAPROC_REDEFINED",
+            error_class=ErrorClass.REDEFINED,
             outcome=WriteOutcome.NOT_SENT,
             hint="ask again with the same request_id when there is less DDL on its tables",
         )
@@ -144,7 +143,7 @@ class Attempts:
                 FailureKind.AVAILABILITY,
                 f"cluster {self._core.me} has not read the log to its end: whether it holds the "
                 "request already is not known",
-                error_class="HAPROC_NOT_FRESH",
+                error_class=ErrorClass.NOT_FRESH,
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask the next HAProc with the same request_id",
             )
@@ -159,7 +158,7 @@ def _log_away(error: Exception, outcome: WriteOutcome) -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
         f"the log did not tell its end: {message_of(error)}",
-        error_class="HAPROC_LOG_UNAVAILABLE",
+        error_class=ErrorClass.LOG_UNAVAILABLE,
         outcome=outcome,
         hint="ask the next HAProc with the same request_id",
     )

@@ -15,6 +15,7 @@ import aiohttp
 
 from haproc.classify.model import OperationClass
 from haproc.engine.interface import Chunk
+from haproc.failure import ErrorClass
 from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
 from haproc.route import pieces
@@ -121,6 +122,6 @@ class Relayed:
         return RequestError(
             FailureKind.AVAILABILITY,
             f"the result from cluster {self._peer} broke off: {error!r}",
-            error_class="HAPROC_AVAILABILITY",
+            error_class=ErrorClass.AVAILABILITY,
             hint="ask the next HAProc with the same request_id",
         )

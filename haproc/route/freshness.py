@@ -27,7 +27,7 @@ LEVELS_OF_THE_LOG = frozenset({Consistency.BOUNDED, Consistency.LINEARIZABLE})
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class Candidate:
     """Another cluster as its HAProc told last. ``applied``: what it had applied then, at least."""
 
     name: str
@@ -83,7 +83,7 @@ def decide(
     me: str,
     applied: int,
     log_end: int,
-    peers: Sequence[Peer],
+    peers: Sequence[Candidate],
     *,
     waited: bool,
     may_forward: bool,
@@ -102,15 +102,15 @@ def decide(
     return Refuse(_why(wanted, me, applied, log_end, peers)) if waited else Wait()
 
 
-def _fits(peer: Peer, wanted: Freshness, log_end: int) -> bool:
+def _fits(peer: Candidate, wanted: Freshness, log_end: int) -> bool:
     return peer.serving and _applied(peer) >= need(wanted, peer.name, log_end)
 
 
-def _applied(peer: Peer) -> int:
+def _applied(peer: Candidate) -> int:
     return -1 if peer.applied is None else peer.applied
 
 
-def _why(wanted: Freshness, me: str, applied: int, log_end: int, peers: Iterable[Peer]) -> str:
+def _why(wanted: Freshness, me: str, applied: int, log_end: int, peers: Iterable[Candidate]) -> str:
     standings = [_standing(me, applied, need(wanted, me, log_end))]
     for peer in peers:
         if not peer.serving or peer.applied is None:

@@ -10,11 +10,12 @@ from typing import TypeAlias
 
 from haproc.classify.model import OperationClass, RefusedError, Statement
 from haproc.engine.interface import Settings, SqlWrite
+from haproc.failure import ErrorClass
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
-from haproc.replicate.computed import QueryWrite
-from haproc.replicate.definitions import ANYTHING
-from haproc.replicate.operation import Operation
+from haproc.replicate.agree.definitions import ANYTHING
+from haproc.replicate.apply.computed import QueryWrite
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import now_ms
 from haproc.route.analysis import Analysis
 from haproc.route.model import Fanout, Request
@@ -103,10 +104,12 @@ class Making:
         )
         pinned = await self._pin(statement, moment)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
-            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(pinned.reasons), pinned.hint)
+            raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(pinned.reasons), pinned.hint)
         verdict = await self.analysis.verdict(statement, pinned, settings, session, request.user)
         if verdict.treatment is Treatment.REFUSE:
-            raise RefusedError("HAPROC_NONDETERMINISTIC", "; ".join(verdict.reasons), verdict.hint)
+            raise RefusedError(
+                ErrorClass.NONDETERMINISTIC, "; ".join(verdict.reasons), verdict.hint
+            )
         return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
 
     async def _pin(self, statement: Statement, moment: Moment) -> Pinned:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Consistency
 from haproc.engine.interface import Column, ResultStream
-from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 
 __all__ = [
     "Answer",
@@ -18,11 +18,11 @@ __all__ = [
     "Fanout",
     "Freshness",
     "HaReport",
-    "Outcome",
     "Request",
     "RequestError",
     "RowsRequest",
     "WriteConcern",
+    "WriteOutcome",
 ]
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from haproc.config.shares import Denied, Shares
-from haproc.failure import FailureKind, RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.route import messages
 
 SHORT_MAX: Final = 4096
@@ -221,7 +221,7 @@ def _too_complex(what: str) -> RequestError:
     return RequestError(
         FailureKind.REFUSED,
         f"the statement {what}",
-        error_class="HAPROC_STATEMENT_TOO_COMPLEX",
+        error_class=ErrorClass.STATEMENT_TOO_COMPLEX,
         hint="send it in parts, or its values as rows",
     )
 
@@ -231,7 +231,7 @@ def _busy(shares: Shares, denied: Denied) -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
         f"{number} long statements wait to be read, {denied.value}",
-        error_class="HAPROC_BUSY",
+        error_class=ErrorClass.BUSY,
         hint="try the next HAProc, or again a little later, with the same request id",
     )
 
@@ -240,6 +240,6 @@ def _stopping() -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
         "this HAProc is stopping",
-        error_class="HAPROC_STOPPING",
+        error_class=ErrorClass.STOPPING,
         hint="try the next HAProc with the same request id",
     )

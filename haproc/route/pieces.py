@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from haproc.engine.interface import Chunk
-from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 
 CONTENT_TYPE: Final = "application/vnd.haproc.pieces"
 _HEAD: Final = struct.Struct(">BQQ")
@@ -67,7 +67,7 @@ def read_error(data: bytes) -> RequestError:
             str(told["message"]),
             error_class=str(told["error_class"]),
             sqlstate=str(told["sqlstate"]),
-            outcome=Outcome(told["outcome"]),
+            outcome=WriteOutcome(told["outcome"]),
             hint=str(told["hint"]),
             offset=told["log_offset"],
         )

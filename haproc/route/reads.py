@@ -13,15 +13,15 @@ from typing import Protocol
 from dmq import LogError
 from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
-from haproc.failure import message_of
+from haproc.failure import ErrorClass, message_of
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import SERVING
-from haproc.membership.view import Peer as MemberPeer
+from haproc.membership.view import Peer
 from haproc.replicate.replica import Replica
 from haproc.route.freshness import (
     LEVELS_OF_THE_LOG,
+    Candidate,
     Forward,
-    Peer,
     Refuse,
     Serve,
     Wait,
@@ -33,7 +33,6 @@ from haproc.route.freshness import (
 from haproc.route.log_end import LogEnd
 from haproc.route.model import Answer, FailureKind, Freshness, Request, RequestError
 
-NOT_FRESH = "HAPROC_NOT_FRESH"
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""
 
@@ -72,7 +71,7 @@ class Reads:
         self,
         replica: Replica,
         rules: Rules,
-        peers: Callable[[], Sequence[Peer]],
+        peers: Callable[[], Sequence[Candidate]],
         forwarding: Forwarding | None,
         counts: Counts,
     ) -> None:
@@ -155,7 +154,7 @@ class Reads:
                 FailureKind.AVAILABILITY,
                 f"the log did not tell its end, which {asked_for(wanted)} needs: "
                 f"{message_of(error)}",
-                error_class="HAPROC_LOG_UNAVAILABLE",
+                error_class=ErrorClass.LOG_UNAVAILABLE,
                 hint="ask the next HAProc with the same request_id, or with consistency session",
             ) from error
 
@@ -189,13 +188,14 @@ class Reads:
             raise self._replica.unavailable()
 
 
-def readers(peers: Mapping[str, MemberPeer]) -> list[Peer]:
+def readers(peers: Mapping[str, Peer]) -> list[Candidate]:
     """Return what the view of the ring says of the other clusters as places to run queries."""
     found = []
     for name, peer in peers.items():
         told = peer.beat or peer.report
         serving = peer.alive and told is not None and told.state in SERVING
-        found.append(Peer(name, serving, peer.report.cursor if peer.report is not None else None))
+        cursor = peer.report.cursor if peer.report is not None else None
+        found.append(Candidate(name, serving, cursor))
     return found
 
 
@@ -203,6 +203,6 @@ def _not_fresh(why: str) -> RequestError:
     return RequestError(
         FailureKind.AVAILABILITY,
         why,
-        error_class=NOT_FRESH,
+        error_class=ErrorClass.NOT_FRESH,
         hint="ask the next HAProc with the same request_id, or ask for less",
     )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk, ResultStream
 from haproc.engine.status import UNKNOWN
-from haproc.route.model import FailureKind, Outcome, RequestError
+from haproc.failure import ErrorClass
+from haproc.route.model import FailureKind, RequestError, WriteOutcome
 
 
 def _empty() -> bytes:
@@ -24,11 +24,7 @@ EMPTY = Chunk(_empty(), 0)
 """The result of a statement that gives none."""
 
 
-UNKNOWN_ERROR: Final = "HAPROC_UNKNOWN_ERROR"
-"""The cluster answered, with an error that says nothing: it may be the statement's own fault."""
-
-
-def request_error(error: EngineError, cluster: str, outcome: Outcome) -> RequestError:
+def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
     """Return what a client is told of a cluster's error."""
     if error.kind is ErrorKind.APPLICATION:
         return RequestError(
@@ -36,15 +32,15 @@ def request_error(error: EngineError, cluster: str, outcome: Outcome) -> Request
             error.message,
             error_class=error.error_class,
             sqlstate=error.sqlstate,
-            outcome=Outcome.REJECTED,
+            outcome=WriteOutcome.REJECTED,
         )
     unexplained = error.kind is ErrorKind.ENVIRONMENT and error.error_class in ("", UNKNOWN)
     return RequestError(
         FailureKind.AVAILABILITY,
         f"cluster {cluster}: {error.message}",
-        error_class=UNKNOWN_ERROR
+        error_class=ErrorClass.UNKNOWN_ERROR
         if unexplained
-        else error.error_class or f"HAPROC_{error.kind.upper()}",
+        else error.error_class or ErrorClass(f"HAPROC_{error.kind.upper()}"),
         sqlstate=error.sqlstate,
         outcome=outcome,
         hint="ask the next HAProc with the same request_id",
@@ -100,7 +96,7 @@ class Running:
             async for chunk in self._rest:
                 yield chunk
         except EngineError as error:
-            raise request_error(error, self._cluster, Outcome.NOT_SENT) from error
+            raise request_error(error, self._cluster, WriteOutcome.NOT_SENT) from error
 
     async def aclose(self) -> None:
         """Stop the query if it still runs."""

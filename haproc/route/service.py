@@ -14,13 +14,14 @@ from haproc.classify.rules import WRITING_KINDS, Rules
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings
+from haproc.failure import ErrorClass
 from haproc.membership.state import SERVING
 from haproc.pin.sqltypes import quote_name
-from haproc.replicate.assurance import Assurance
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Known
+from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.apply.outcomes import Known
+from haproc.replicate.apply.synchronous import QUEUED
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Attempt, Replica, now_ms
-from haproc.replicate.synchronous import QUEUED
 from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, refused, timed_out
 from haproc.route.attempts import Attempts
@@ -33,11 +34,11 @@ from haproc.route.model import (
     RequestError,
     RowsRequest,
     WriteConcern,
+    WriteOutcome,
 )
-from haproc.route.model import Outcome as WriteOutcome
 from haproc.route.offload import Inline, Texts
 from haproc.route.reads import Reads
-from haproc.route.results import UNKNOWN_ERROR, Collected, Running, request_error
+from haproc.route.results import Collected, Running, request_error
 from haproc.route.sessions import (
     ClientSession,
     Sessions,
@@ -117,7 +118,7 @@ class RingService:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
         key = (request.user, request.id)
-        if (found := self._core.board.find(key)) is not None:
+        if (found := self._core.outcomes.find(key)) is not None:
             self._only_reads[key] = False
             if found.outcome is None and of_session(found.operation):
                 self._lend(request)
@@ -148,7 +149,7 @@ class RingService:
             raise RequestError(
                 FailureKind.REFUSED,
                 "a session has its own catalog and schema",
-                error_class="HAPROC_SESSION_HAS_SCHEMA",
+                error_class=ErrorClass.SESSION_HAS_SCHEMA,
                 hint="send USE in the session, or leave session_id out",
             )
         settings = self._settings(session, request.catalog, request.schema)
@@ -184,7 +185,7 @@ class RingService:
                 FailureKind.REFUSED,
                 f"cluster {self._core.me} takes the statement for {statement.operation_class}, not "
                 "for a query",
-                error_class="HAPROC_NO_QUERY",
+                error_class=ErrorClass.NO_QUERY,
                 hint="the HAProcs' rules differ: restart those that have not read them",
             )
         try:
@@ -197,7 +198,7 @@ class RingService:
 
     def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
         """See Service."""
-        known = self._core.board.find((user, request_id))
+        known = self._core.outcomes.find((user, request_id))
         return None if known is None else self._settled(known)
 
     async def _settled(self, known: Known) -> Answer:
@@ -274,7 +275,7 @@ class RingService:
                 raise RequestError(
                     FailureKind.REFUSED,
                     f"{statement.kind.value} is no session statement",
-                    error_class="HAPROC_NOT_A_SESSION_STATEMENT",
+                    error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
                     hint="a session's journal holds USE, SET, RESET, temporary views and the like",
                 )
             await self._change_session(session, statement)
@@ -323,7 +324,7 @@ class RingService:
             raise RequestError(
                 FailureKind.REFUSED,
                 f"{statement.kind.value} changes a session, and the request names none",
-                error_class="HAPROC_SESSION_REQUIRED",
+                error_class=ErrorClass.SESSION_REQUIRED,
                 hint="open a session and send its session_id",
             )
         chunks = await self._change_session(session, statement)
@@ -474,7 +475,7 @@ class RingService:
             raise RequestError(
                 FailureKind.REFUSED,
                 f"{table!r} is no table name",
-                error_class="HAPROC_TABLE_NAME",
+                error_class=ErrorClass.TABLE_NAME,
                 hint="write [catalog.][schema.]name, with backquotes where a part needs them",
             )
         name = ".".join(quote_name(part) for part in parts)
@@ -494,7 +495,7 @@ class RingService:
         if error.error_class == SESSION_LOST and session is not None:
             return unknown(session.id)
         failed = request_error(error, self._core.me, outcome)
-        if error.kind is ErrorKind.AVAILABILITY or failed.error_class == UNKNOWN_ERROR:
+        if error.kind is ErrorKind.AVAILABILITY or failed.error_class == ErrorClass.UNKNOWN_ERROR:
             self._core.health.suspect(error.message)
         return failed
 

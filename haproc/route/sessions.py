@@ -15,6 +15,7 @@ from typing import Final
 from haproc.classify.model import Kind
 from haproc.config.shares import Shares
 from haproc.engine.interface import Session, Settings
+from haproc.failure import ErrorClass
 from haproc.route.model import FailureKind, RequestError
 
 GIVEN_UP_S: Final = 60.0
@@ -103,7 +104,7 @@ class Sessions:
                 FailureKind.REFUSED,
                 f"{len(self._sessions)} sessions are open, {self._shares.of_user(user)} of them of "
                 f"{user}; no more are allowed",
-                error_class="HAPROC_TOO_MANY_SESSIONS",
+                error_class=ErrorClass.TOO_MANY_SESSIONS,
                 hint="close sessions that are not needed, or raise limits.sessions_max, user_share",
             )
         self._opened += 1
@@ -145,7 +146,7 @@ def unknown(session_id: str) -> RequestError:
     return RequestError(
         FailureKind.REFUSED,
         f"this HAProc has no session {session_id!r}",
-        error_class="HAPROC_SESSION_UNKNOWN",
+        error_class=ErrorClass.SESSION_UNKNOWN,
         hint="open it here with its journal of session statements, then ask again",
     )
 

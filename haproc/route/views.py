@@ -11,6 +11,7 @@ from haproc.classify.names import joined
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ResultStream, Session
+from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
 
 _MEANS_EITHER = frozenset({Kind.DROP_VIEW, Kind.DROP_TABLE, Kind.ALTER_VIEW, Kind.ALTER_TABLE})
@@ -40,7 +41,7 @@ def changes_temporary(statement: Statement, temporary: frozenset[str]) -> bool:
     if hidden & statement.writes or (hidden and statement.kind not in _BY_ROWS):
         name = last_part(min(hidden))
         raise RefusedError(
-            "HAPROC_TEMPORARY_VIEW",
+            ErrorClass.TEMPORARY_VIEW,
             f"{name} is a temporary view of this session, which the other clusters do not have",
             f"write the schema in front of {name} to mean a table or a permanent view",
         )

@@ -19,7 +19,7 @@ import yaml
 import haclient
 from haproc.config.load import load
 from haproc.config.model import Config
-from haproc.node import ExitCode
+from haproc.node.node import ExitCode
 from haproc.ring import process
 from haproc.ring.daemon import launch, process_of, wait_answering
 from haproc.ring.ports import free_port

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.errors import STORAGE_AWAY, EngineError, ErrorKind
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Named, Settings, Sort
+from haproc.failure import ErrorClass
 from haproc.ring.spark import LocalSpark
 from tests.integration.engine_calls import apply, rows
 
@@ -106,8 +107,10 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
     await engine.probe(timeout_s=60)
     other = SparkConnectEngine(engine._address, ring="ring", cluster="a")
     try:
-        assert (await _environment(other.storage("5e7"))).error_class == STORAGE_AWAY
-        assert (await _environment(other.probe(timeout_s=60))).error_class == STORAGE_AWAY
+        assert (await _environment(other.storage("5e7"))).error_class == ErrorClass.STORAGE_AWAY
+        assert (
+            await _environment(other.probe(timeout_s=60))
+        ).error_class == ErrorClass.STORAGE_AWAY
     finally:
         await other.aclose()
     folder = place.parent / "_haproc"
@@ -120,7 +123,7 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
             engine.standing([]),
             engine.check_tables([]),
         ):
-            assert (await _environment(call)).error_class == STORAGE_AWAY
+            assert (await _environment(call)).error_class == ErrorClass.STORAGE_AWAY
     finally:
         folder.with_name("away").rename(folder)
     await engine.probe(timeout_s=60)

@@ -17,9 +17,15 @@ from haproc.classify.model import Kind, OperationClass
 from haproc.config.model import Limits
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.operation import Decision, FailureReport, Message, Operation, from_record
+from haproc.replicate.apply.outcomes import Outcome
 from haproc.replicate.operators import Operators
-from haproc.replicate.outcomes import Outcome
+from haproc.replicate.records.operation import (
+    Decision,
+    FailureReport,
+    Message,
+    Operation,
+    from_record,
+)
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
 from tests.simulation.clock import run

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from haproc.classify.model import Statement
 from haproc.classify.rules import parse_rules
-from haproc.doors.errors import refused
-from haproc.doors.statuses import ROWS_MISFIT
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
+from haproc.failure import ErrorClass, refused
 from haproc.pin.model import Pinned
 from haproc.route.model import RequestError, RowsRequest
 from haproc.route.service import RingService
@@ -117,4 +116,4 @@ def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) ->
 
 def misfit() -> RequestError:
     """What the door says of rows that don't fit."""
-    return refused(ROWS_MISFIT, "the rows don't fit")
+    return refused(ErrorClass.ROWS_MISFIT, "the rows don't fit")

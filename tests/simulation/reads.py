@@ -23,10 +23,10 @@ from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
 from haproc.engine.errors import EngineError
 from haproc.membership.peers import PeerUnavailableError
-from haproc.replicate.operation import Operation, from_record
-from haproc.replicate.outcomes import Status
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
-from haproc.route.freshness import Peer
+from haproc.route.freshness import Candidate
 from haproc.route.model import Answer, FailureKind, Freshness, HaReport, Request, RequestError
 from haproc.route.reads import Reads, readers
 from tests.simulation.clock import run
@@ -78,7 +78,7 @@ class Doors:
         """Return a process's reads, made when first asked for."""
         if life not in self._reads:
 
-            def peers() -> Sequence[Peer]:
+            def peers() -> Sequence[Candidate]:
                 return readers(life.members.peers())
 
             forwarding = SimForwarding(self, life)

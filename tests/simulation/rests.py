@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.replicate.definitions import reach
-from haproc.replicate.operation import Operation, from_record
-from haproc.replicate.outcomes import Status
+from haproc.replicate.agree.definitions import reach
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Attempt, Replica
 from haproc.route.attempts import Attempts
-from haproc.route.model import FailureKind, Outcome, RequestError
+from haproc.route.model import FailureKind, RequestError, WriteOutcome
 from tests.simulation.clock import run
 from tests.simulation.ring import Life, Refused, unix_ms
 from tests.simulation.scenario import SETUP, TOO_LATE, Attempted, Report, Scenario, operation
@@ -76,7 +76,7 @@ class RestsScenario(Scenario):
                         self.told_late += 1
                         return None
                     assert error.kind is FailureKind.AVAILABILITY, error
-                    maybe |= error.outcome is not Outcome.NOT_SENT
+                    maybe |= error.outcome is not WriteOutcome.NOT_SENT
                 order.append(order.pop(0))
             await asyncio.sleep(self.rng.uniform(0.1, 1))
         return None if maybe else False

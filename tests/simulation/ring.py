@@ -23,13 +23,13 @@ from haproc.membership.messages import Beat, Report
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.roster import Member
 from haproc.membership.state import State
-from haproc.replicate.assurance import Assurance
+from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.apply.outcomes import Outcome, Status
 from haproc.replicate.core import Core, Identity
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Outcome, Status
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
-from haproc.replicate.trimmer import Trimmer
+from haproc.replicate.trim.trimmer import Trimmer
 from tests.simulation.spark import SimEngine, SimSpark
 
 T = TypeVar("T")

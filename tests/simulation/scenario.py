@@ -18,9 +18,9 @@ from typing import Any
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import SqlWrite
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Status
-from haproc.route.model import FailureKind, Outcome, RequestError
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.records.operation import Operation
+from haproc.route.model import FailureKind, RequestError, WriteOutcome
 from tests.simulation import computed
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Refused, Ring
@@ -227,7 +227,7 @@ class Scenario:
                         self.told_late += 1
                         return None
                     assert error.kind is FailureKind.AVAILABILITY, error
-                    maybe |= error.outcome is not Outcome.NOT_SENT
+                    maybe |= error.outcome is not WriteOutcome.NOT_SENT
                 order.append(order.pop(0))
             await asyncio.sleep(self.rng.uniform(0.1, 1))
         return None if maybe else False

@@ -19,11 +19,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from haproc.engine import confs
-from haproc.engine.errors import REFUSED, STORAGE_AWAY, EngineError, ErrorKind
+from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, Applied, Mark, Named, TableState
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import SESSION_CHANGED
+from haproc.failure import ErrorClass
 from tests.simulation.connect import SimChannel
 from tests.simulation.queries import SimReading, plain
 
@@ -130,7 +131,9 @@ class SimSpark:
 
     def _check_storage(self) -> None:
         if self.storage_away:
-            raise EngineError(ErrorKind.ENVIRONMENT, "not mounted", error_class=STORAGE_AWAY)
+            raise EngineError(
+                ErrorKind.ENVIRONMENT, "not mounted", error_class=ErrorClass.STORAGE_AWAY
+            )
 
     async def look(self) -> None:
         """Somebody asks what tables there are."""

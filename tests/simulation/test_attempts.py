@@ -15,12 +15,12 @@ import pytest
 from dmq import LogUnavailableError
 from haproc.classify.model import Kind
 from haproc.engine.interface import Settings
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import DONE_BEFORE, Status
+from haproc.replicate.apply.outcomes import DONE_BEFORE, Status
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
 from haproc.route.attempts import ATTEMPTS_MAX, Attempts
-from haproc.route.model import FailureKind, Outcome, Request, RequestError
+from haproc.route.model import FailureKind, Request, RequestError, WriteOutcome
 from tests.simulation.directed import Stage, ddl, parallel, story
 from tests.simulation.looking import rows, service
 from tests.simulation.ring import LIMITS, Node, Refused
@@ -193,7 +193,7 @@ def test_refusal_while_the_log_is_away_is_told_to_a_first_attempt_only() -> None
         with pytest.raises(RequestError) as caught:
             await service(stage, "b").execute(sql("w", "selec 1", age_s=1.0))
         told = caught.value
-        assert (told.kind, told.outcome) == (FailureKind.AVAILABILITY, Outcome.UNKNOWN)
+        assert (told.kind, told.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN)
         stage.ring.weather.log_away = False
 
     story(tell)
@@ -292,7 +292,7 @@ def test_write_that_is_stale_again_and_again_is_given_up_and_was_not_sent() -> N
         with pytest.raises(RequestError) as caught:
             await service(stage, "b", between(stage, *steps)).execute(sql("w", COPY))
         told = caught.value
-        assert (told.error_class, told.outcome) == ("HAPROC_REDEFINED", Outcome.NOT_SENT)
+        assert (told.error_class, told.outcome) == ("HAPROC_REDEFINED", WriteOutcome.NOT_SENT)
         assert told.kind is FailureKind.AVAILABILITY
         await stage.settle()
         assert [stage.node(n).spark.dump()["copies"] for n in "abc"] == [[]] * 3
@@ -348,7 +348,7 @@ def test_restart_while_the_log_fails_again_and_again_judges_each_record_once() -
         await stage.settle()
         offset = answer.report.offset
         assert offset is not None
-        known = stage.replica("b").core.board.at(offset)
+        known = stage.replica("b").core.outcomes.at(offset)
         assert known is not None and known.outcome is DONE_BEFORE
 
     story(tell)

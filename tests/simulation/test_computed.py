@@ -15,16 +15,17 @@ import pytest
 
 from haproc.classify.model import Kind
 from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.failure import ErrorClass
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.computed import Computations, Found, Passed, Rows
-from haproc.replicate.computing import SESSION_GONE, Computing
+from haproc.replicate.agree.liveness import progressing
+from haproc.replicate.apply.computed import Computations, Found, Passed, Rows
+from haproc.replicate.apply.computing import Computing
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.apply.schedule import Schedule, Unit, _State
+from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.core import Core
-from haproc.replicate.liveness import progressing
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Status
-from haproc.replicate.schedule import Schedule, Unit, _State
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.steps import Step
-from haproc.replicate.takeover import Takeover
 from tests.simulation.computed import SETUP, gather, make, tally
 from tests.simulation.directed import Stage, story
 from tests.simulation.queries import SimReading
@@ -278,7 +279,7 @@ def test_query_of_a_session_runs_in_it_or_is_rejected() -> None:
             outcome = await stage.submit("a", op)
             assert outcome.status is (Status.APPLIED if lent else Status.REJECTED)
             if outcome.failure is not None:
-                assert outcome.failure.error_class == SESSION_GONE
+                assert outcome.failure.error_class == ErrorClass.SESSION_GONE
         await stage.settle()
         assert seen(stage, "b", "lent") == ["one"] and seen(stage, "b", "lost") == []
 
@@ -295,7 +296,9 @@ def test_query_of_a_session_whose_origin_died_is_rejected_not_waited_for() -> No
             await stage.submit("a", op)
         outcome = await stage.submit("b", op)
         assert outcome.status is Status.REJECTED
-        assert outcome.failure is not None and outcome.failure.error_class == SESSION_GONE
+        assert (
+            outcome.failure is not None and outcome.failure.error_class == ErrorClass.SESSION_GONE
+        )
         await stage.settle()
 
     story(tell)

@@ -19,11 +19,11 @@ from haproc.classify.model import WriteConcern
 from haproc.classify.rules import parse_rules
 from haproc.config.model import Writes
 from haproc.engine.interface import Settings
-from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import State
-from haproc.replicate.assurance import Told
-from haproc.replicate.concern import Judgement, Requirement
-from haproc.replicate.operation import Operation
+from haproc.replicate.agree.assurance import Told
+from haproc.replicate.agree.concern import Judgement, Requirement
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.steps import Step
 from haproc.route.model import Request
 from haproc.route.service import RingService
@@ -151,7 +151,7 @@ def test_too_few_in_sync_refuses_before_the_append() -> None:
             await write(stage, "a", "one", MAJORITY)
         assert told.value.kind is FailureKind.AVAILABILITY
         assert told.value.error_class == "HAPROC_TOO_FEW_IN_SYNC"
-        assert told.value.outcome is Outcome.NOT_SENT
+        assert told.value.outcome is WriteOutcome.NOT_SENT
         assert rows_in_log(stage) == []
         # one and all ask for less: here nobody but a is there
         assert await write(stage, "a", "two", ONE) == {}
@@ -176,7 +176,7 @@ def test_min_insync_clusters_bounds_all() -> None:
             await write(stage, "a", "two", ALL, 300)
         assert (told.value.error_class, told.value.outcome) == (
             "HAPROC_WRITE_CONCERN",
-            Outcome.UNKNOWN,
+            WriteOutcome.UNKNOWN,
         )
         assert told.value.offset is not None
         assert stage.now - began < 2 * NOTICED_S  # not the whole deadline: others may do better
@@ -195,7 +195,7 @@ def test_all_not_met_in_time_stands_and_is_waited_for_by_a_retry_elsewhere() -> 
         assert told.value.kind is FailureKind.AVAILABILITY
         assert (told.value.error_class, told.value.outcome) == (
             "HAPROC_WRITE_CONCERN",
-            Outcome.UNKNOWN,
+            WriteOutcome.UNKNOWN,
         )
         again = asyncio.ensure_future(stage.ring.assured("c", insert("one", "t", "c"), ALL, 30))
         await asyncio.sleep(0.2)
@@ -229,7 +229,7 @@ def test_origin_that_is_cut_off_does_not_take_the_others_for_gone() -> None:
             stage.node(name).spark.held.add("t")
         with pytest.raises(RequestError) as told:
             await write(stage, "a", "one", ALL)
-        assert told.value.outcome is Outcome.UNKNOWN
+        assert told.value.outcome is WriteOutcome.UNKNOWN
         assert holds(stage.node("a"), "one") and not holds(stage.node("b"), "one")
 
     tell_on_table(tell)
@@ -331,7 +331,7 @@ def test_write_of_unknown_outcome_is_found_by_its_id_on_every_cluster() -> None:
         stage.node("a").spark.held.add("t")
         with pytest.raises(RequestError) as told:
             await service(stage).execute(request("one", None, timeout_s=2))
-        assert told.value.outcome is Outcome.UNKNOWN
+        assert told.value.outcome is WriteOutcome.UNKNOWN
         pending = service(stage).find_write("one", "anonymous")
         assert pending is not None
         stage.node("a").spark.held.discard("t")

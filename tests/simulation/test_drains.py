@@ -11,10 +11,10 @@ import pytest
 
 from dmq.memory import MemoryLog
 from haproc.classify.model import Kind
-from haproc.failure import Outcome, RequestError
+from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State, beneath
-from haproc.replicate.operation import Operation, from_record
-from haproc.replicate.outcomes import Status
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.steps import Step
 from tests.simulation.clock import run
 from tests.simulation.ring import Node, Refused, Ring
@@ -59,7 +59,7 @@ class Load:
         except Refused:
             return False
         except RequestError as error:
-            if error.outcome is not Outcome.NOT_SENT:
+            if error.outcome is not WriteOutcome.NOT_SENT:
                 self.unknown.append(error)
             return False
         assert outcome.status is Status.APPLIED
@@ -164,7 +164,7 @@ def test_write_under_way_when_its_cluster_is_drained_gets_its_answer() -> None:
         with pytest.raises(RequestError) as caught:
             await ring.submit("a", insert("y", "ids", "a"), 60)
         assert caught.value.error_class == "HAPROC_DRAINING"
-        assert caught.value.outcome is Outcome.NOT_SENT
+        assert caught.value.outcome is WriteOutcome.NOT_SENT
 
     run(main())
 

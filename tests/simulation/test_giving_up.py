@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from haproc.engine.remote import RemoteSession
-from haproc.failure import RequestError
+from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
-from haproc.replicate.abandon import GIVEN_UP, Abandon, Able, Unable, Words
-from haproc.replicate.checks import Verify
-from haproc.replicate.giving_up import GivingUp
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import Status
+from haproc.replicate.agree.abandon import Abandon, Able, Unable, Words
+from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.records.contents import Verify
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.poisoned import simulate_poison
@@ -52,7 +52,7 @@ async def given_up(stage: Stage, name: str, op_id: str = "poison") -> None:
     """A client is told that the operation was given up."""
     outcome = await stage.submit(name, update(op_id), LONG_S)
     assert outcome.status is Status.REJECTED
-    assert outcome.failure is not None and outcome.failure.error_class == GIVEN_UP
+    assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.GIVEN_UP
     assert "out of memory" in outcome.failure.message
 
 

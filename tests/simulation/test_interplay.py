@@ -16,13 +16,12 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Named
-from haproc.failure import RequestError
+from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate import computing
-from haproc.replicate.abandon import Abandon
-from haproc.replicate.computed import NO_ROWS, Passed
-from haproc.replicate.computing import SESSION_GONE
-from haproc.replicate.outcomes import Status
+from haproc.replicate.agree.abandon import Abandon
+from haproc.replicate.apply import computing
+from haproc.replicate.apply.computed import Passed
+from haproc.replicate.apply.outcomes import Status
 from haproc.replicate.steps import Step
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, ddl, story
@@ -123,7 +122,7 @@ def test_computed_write_where_every_cluster_is_diverged_is_rejected_before_a_ver
         await stage.verify("a")
         await stage.settle()
         outcome = await stage.submit("b", gather("g", "a"))
-        assert outcome.failure is not None and outcome.failure.error_class == NO_ROWS
+        assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.NO_ROWS
 
     story(tell)
 
@@ -232,7 +231,9 @@ def test_query_of_a_session_that_was_lost_and_made_anew_is_rejected(step: Step |
             lost(None)
             stage.replica("a").computing.lend(op.key, reading)  # by a retry
         outcome = await stage.submit("a", op)
-        assert outcome.failure is not None and outcome.failure.error_class == SESSION_GONE
+        assert (
+            outcome.failure is not None and outcome.failure.error_class == ErrorClass.SESSION_GONE
+        )
         await stage.settle()
 
     story(tell)

@@ -12,8 +12,8 @@ import pytest
 
 from haclient.freshness import NOTHING_SEEN, Seen
 from haproc.config.model import Consistency
-from haproc.failure import FailureKind, Outcome, RequestError
-from haproc.replicate.schedule import Schedule
+from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.replicate.apply.schedule import Schedule
 from haproc.route import freshness, reads
 from haproc.route.freshness import Serve
 from haproc.route.model import Freshness, Request
@@ -182,7 +182,7 @@ def test_read_that_nobody_can_answer_is_refused_with_every_clusters_lag() -> Non
         with pytest.raises(RequestError) as caught:
             await doors.ask("b", query(Consistency.BOUNDED))
         error = caught.value
-        assert (error.kind, error.outcome) == (FailureKind.AVAILABILITY, Outcome.NOT_SENT)
+        assert (error.kind, error.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT)
         assert error.error_class == "HAPROC_NOT_FRESH"
         assert "all clusters are down or too far behind" in error.message
         assert "acceptable_offset_lag 2" in error.message

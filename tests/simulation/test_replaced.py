@@ -17,7 +17,7 @@ from haproc.engine.lane import SparkLane
 from haproc.engine.remote import RemoteSession
 from haproc.membership.state import State
 from haproc.replicate.core import Core
-from haproc.replicate.operation import Operation
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import Life

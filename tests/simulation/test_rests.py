@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from haproc.replicate.definitions import Definitions
-from haproc.replicate.operation import Operation
-from haproc.replicate.outcomes import DONE_BEFORE, Status
+from haproc.replicate.agree.definitions import Definitions
+from haproc.replicate.apply.outcomes import DONE_BEFORE, Status
 from haproc.replicate.reader import Reader
+from haproc.replicate.records.operation import Operation
 from tests.simulation.rests import simulate_rests
 from tests.simulation.scenario import Report
 from tests.simulation.seeds import SEEDS
@@ -61,9 +61,9 @@ def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
             return original(self, offset, op, window_max)
         core.definitions.note(offset, op)
         self._window.see(offset, op.id, op.since, user=op.user, own_id=op.own_id)
-        if core.board.find(op.key) is None:
-            core.board.admit(offset, op)
-            core.board.resolve(offset, DONE_BEFORE)
+        if core.outcomes.find(op.key) is None:
+            core.outcomes.admit(offset, op)
+            core.outcomes.resolve(offset, DONE_BEFORE)
         return False
 
     patch.setattr(Reader, "_is_new", is_new)
@@ -77,7 +77,7 @@ def judged_by_state(patch: pytest.MonkeyPatch) -> None:
         core.definitions.note(offset, op)
         if op.analyzed_to is None:
             return False
-        known = [core.board.at(between) for between in range(op.analyzed_to, offset)]
+        known = [core.outcomes.at(between) for between in range(op.analyzed_to, offset)]
         return any(
             each.outcome is not None
             and each.outcome.status is Status.APPLIED

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from haproc.membership.state import State
-from haproc.replicate.outcomes import Status
+from haproc.replicate.apply.outcomes import Status
 from haproc.replicate.past import Past
 from haproc.replicate.replica import Replica
 from haproc.replicate.steps import Step
 from haproc.replicate.window import Sighting, Window
-from haproc.route.model import Outcome, RequestError
+from haproc.route.model import RequestError, WriteOutcome
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import TOO_LATE, insert
@@ -51,7 +51,7 @@ async def refused(stage: Stage, name: str, age_s: float) -> None:
     began = stage.now
     with pytest.raises(RequestError) as caught:
         await stage.submit(name, insert("one", "t", name), age_s=age_s)
-    assert (caught.value.error_class, caught.value.outcome) == (TOO_LATE, Outcome.UNKNOWN)
+    assert (caught.value.error_class, caught.value.outcome) == (TOO_LATE, WriteOutcome.UNKNOWN)
     assert stage.now - began < 10
 
 

@@ -10,10 +10,10 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.engine.interface import Lane, Mark, SqlWrite
 from haproc.engine.remote import RemoteSession
-from haproc.replicate import applier, schedule
-from haproc.replicate.doubts import Doubts, about
-from haproc.replicate.outcomes import Outcome, Status
-from haproc.replicate.schedule import Intent, Schedule, Unit
+from haproc.replicate.apply import applier, schedule
+from haproc.replicate.apply.doubts import Doubts, about
+from haproc.replicate.apply.outcomes import Outcome, Status
+from haproc.replicate.apply.schedule import Intent, Schedule, Unit
 from haproc.replicate.window import Sighting, Window
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import insert, simulate

@@ -13,9 +13,9 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError
 from haproc.membership.state import State
-from haproc.replicate import applier
-from haproc.replicate.doubts import Doubts
-from haproc.replicate.outcomes import Status
+from haproc.replicate.apply import applier
+from haproc.replicate.apply.doubts import Doubts
+from haproc.replicate.apply.outcomes import Status
 from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import Node

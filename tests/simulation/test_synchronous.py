@@ -12,9 +12,9 @@ from collections.abc import Callable
 import pytest
 
 from haproc.membership.state import State
-from haproc.replicate.operation import FailureReport, Operation
-from haproc.replicate.outcomes import Status
-from haproc.replicate.schedule import Schedule
+from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.apply.schedule import Schedule
+from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.steps import Step
 from haproc.route.model import FailureKind, RequestError
 from tests.simulation.directed import CREATE, Stage, ddl, parallel, story

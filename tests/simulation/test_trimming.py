@@ -15,10 +15,10 @@ import pytest
 from dmq import Cursor
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate import trimmer
-from haproc.replicate.definitions import records_needed
-from haproc.replicate.roster import Roster
-from haproc.replicate.trimming import needs
+from haproc.replicate.agree.definitions import records_needed
+from haproc.replicate.records.members import Roster
+from haproc.replicate.trim import trimmer
+from haproc.replicate.trim.plan import needs
 from tests.simulation.directed import CREATE, Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node, SimLog, member_of
 from tests.simulation.scenario import insert

@@ -22,10 +22,10 @@ from haproc.config.model import Limits, Timeouts
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
 from haproc.replicate import reader
+from haproc.replicate.apply.outcomes import Status
 from haproc.replicate.core import Core, Identity
-from haproc.replicate.operation import Filler, Message, from_record
-from haproc.replicate.outcomes import Status
-from haproc.replicate.progress import from_cursor
+from haproc.replicate.records.operation import Filler, Message, from_record
+from haproc.replicate.records.progress import from_cursor
 from haproc.replicate.replica import Replica
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import unix_ms

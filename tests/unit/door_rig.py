@@ -17,17 +17,17 @@ from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
 from haproc.doors.apps import client_app, operator_app
-from haproc.doors.forwarded import Forwarded
-from haproc.doors.gate import Gate
-from haproc.doors.heartbeats import HeartbeatDoor
-from haproc.doors.listener import Listener
-from haproc.doors.members import admit
-from haproc.doors.metrics import Metrics
-from haproc.doors.settings import tell
+from haproc.doors.http.listener import Listener
+from haproc.doors.operators.forwarded import Forwarded
+from haproc.doors.operators.heartbeats import HeartbeatDoor
+from haproc.doors.operators.members import admit
+from haproc.doors.operators.settings import tell
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.membership.messages import Beat, Report
+from haproc.metrics import Metrics
 from haproc.route.model import Answer, HaReport, Request, RequestError, RowsRequest
+from haproc.statements.gate import Gate
 
 STATEMENTS = "/api/2.0/sql/statements"
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings, SqlWrite
-from haproc.replicate.computed import QueryWrite
-from haproc.replicate.operation import Operation
+from haproc.replicate.apply.computed import QueryWrite
+from haproc.replicate.records.operation import Operation
 
 ASYNCHRONOUS = OperationClass.ASYNCHRONOUS
 

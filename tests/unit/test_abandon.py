@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from haproc.replicate.abandon import Abandon, Able, Unable, Word, Words
-from haproc.replicate.claims import Claims
-from haproc.replicate.operation import Claim
+from haproc.replicate.agree.abandon import Abandon, Able, Unable, Word, Words
+from haproc.replicate.agree.claims import Claims
+from haproc.replicate.records.operation import Claim
 from tests.simulation.violations import found_by
 
 MEMBERS = ("a", "b", "c")

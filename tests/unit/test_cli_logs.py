@@ -43,7 +43,7 @@ def test_traceback_of_the_kafka_client_becomes_the_errors_name() -> None:
 def test_other_messages_are_never_left_out() -> None:
     one_line = logs.KafkaInOneLine()
     for _ in range(3):
-        assert one_line.filter(record("haproc.node", "the same", 1.0))
+        assert one_line.filter(record("haproc.node.node", "the same", 1.0))
         assert one_line.filter(record("kafkaesque", "the same", 1.0))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate.coalesce import batch_key, combine, row_count
-from haproc.replicate.operation import Operation
+from haproc.replicate.apply.coalesce import batch_key, combine, row_count
+from haproc.replicate.records.operation import Operation
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from haproc.replicate.computed import Computations, Found, Passed, Rows, exhausted, responsible
-from haproc.replicate.failures import Failure
+from haproc.replicate.apply.computed import (
+    Computations,
+    Found,
+    Passed,
+    Rows,
+    exhausted,
+    responsible,
+)
+from haproc.replicate.records.failures import Failure
 
 RING = ("a", "b", "c")
 NO_MEMORY = Failure("OUT_OF_MEMORY", "53200", "no memory")

@@ -13,7 +13,7 @@ from haproc.classify.model import InsertShape, Kind
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate.definitions import (
+from haproc.replicate.agree.definitions import (
     ANYTHING,
     Definitions,
     reach,
@@ -21,7 +21,7 @@ from haproc.replicate.definitions import (
     redefined,
     redefined_by,
 )
-from haproc.replicate.operation import Operation
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.window import Sighting, Window
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 

@@ -11,8 +11,7 @@ import dataclasses
 import re
 import typing
 from collections import Counter
-from collections.abc import Iterator
-from enum import StrEnum
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from haproc.config import walk
 from haproc.config.model import Config
 from haproc.engine.errors import ErrorKind
 from haproc.engine.interface import EngineAddress
+from haproc.failure import ErrorClass
 from haproc.membership.state import State
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +33,8 @@ README = (ROOT / "README.md").read_text()
 CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
-def sources() -> Iterator[Path]:
-    for package in ("haproc", "haclient", "dmq"):
+def sources(*packages: str) -> Iterator[Path]:
+    for package in packages or ("haproc", "haclient", "dmq"):
         yield from sorted((ROOT / package).rglob("*.py"))
 
 
@@ -100,21 +100,32 @@ def environment_variables() -> set[str]:
     return {*read, *re.findall(r"^VARIABLE = \"([A-Z_]+)\"", text, re.MULTILINE)}
 
 
-def error_classes() -> set[str]:
-    """Every text in the code that is an error class of our own, and those put together there."""
+def spelled(files: Iterable[Path]) -> set[str]:
+    """Every text in the code that looks like an error class of our own."""
     found = {
         node.value
-        for path in sources()
+        for path in files
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.fullmatch(r"(HAPROC|HACLIENT)_[A-Z_]*[A-Z]", node.value)
     }
-    states: list[type[StrEnum]] = [State]
-    found |= {f"HAPROC_{state.value}" for each in states for state in each}
-    found |= {f"HAPROC_{kind.upper()}" for kind in ErrorKind if kind is not ErrorKind.APPLICATION}
-    found |= {f"HACLIENT_{reason.name}" for reason in Reason}
     return found - environment_variables()
+
+
+def error_classes() -> set[str]:
+    """Every error class of our own, and those that the client puts together."""
+    return {*ErrorClass, *spelled(sources()), *(f"HACLIENT_{reason.name}" for reason in Reason)}
+
+
+def test_error_classes_are_spelled_in_one_place() -> None:
+    others = [path for path in sources("haproc") if path != ROOT / "haproc" / "failure.py"]
+    assert spelled(others) == set()
+
+
+def test_states_and_kinds_of_failures_have_an_error_class() -> None:
+    kinds = set(ErrorKind) - {ErrorKind.APPLICATION}
+    assert {f"HAPROC_{each.upper()}" for each in (*State, *kinds)} < set(ErrorClass)
 
 
 def test_environment_variables_are_documented() -> None:

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from haproc.config.model import Limits, User
-from haproc.doors.context import Credentials
-from haproc.doors.statement_request import FIELDS, read_statement
+from haproc.doors.clients.statement_request import FIELDS, read_statement
+from haproc.doors.http.context import Credentials
 from haproc.doors.status import Readiness
 from haproc.route.model import RequestError
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, Canned, Rig, door
@@ -296,7 +296,7 @@ async def test_unknown_path_and_method_answered_as_json(tmp_path: Path) -> None:
 
 
 async def test_slow_body_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("haproc.doors.context.BODY_READ_S", 0.1)
+    monkeypatch.setattr("haproc.doors.http.context.BODY_READ_S", 0.1)
     async with door(tmp_path) as rig:
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
         writer.write(

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from haproc.config.model import Address
-from haproc.doors.client_door import ClientDoor
-from haproc.doors.listener import Listener
+from haproc.doors.clients.door import ClientDoor
+from haproc.doors.http.listener import Listener
 from haproc.membership.state import State
 from haproc.ring.ports import free_port
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from haproc.route.model import FailureKind, Outcome, RequestError, WriteConcern
+from haproc.route.model import FailureKind, RequestError, WriteConcern, WriteOutcome
 from tests.unit.door_rig import STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
@@ -105,7 +105,7 @@ async def test_concern_not_met_is_an_availability_error_that_a_repetition_asks_a
         FailureKind.AVAILABILITY,
         "b did not apply it in time",
         error_class="HAPROC_WRITE_CONCERN",
-        outcome=Outcome.UNKNOWN,
+        outcome=WriteOutcome.UNKNOWN,
         offset=7,
     )
     asked = {"statement": "INSERT", "request_id": "r", "write_concern": "all"}

@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 from haproc.config.model import User
-from haproc.doors import connections
-from haproc.doors.connections import Told
+from haproc.doors.http import connections
+from haproc.doors.http.connections import Told
 from haproc.membership.links import HEARTBEAT_PATH, TAKEN
 from tests.unit.door_rig import STATEMENTS, Canned, Rig, door
 from tests.unit.test_doors_access import ERROR_FIELDS
@@ -89,7 +89,7 @@ def test_told_says_how_often_it_kept_silent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr("haproc.doors.connections.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("haproc.doors.http.connections.time.monotonic", lambda: clock[0])
     told = Told("seen %s")
     for name in "abc":
         told.tell(name)
@@ -107,8 +107,8 @@ def test_told_says_how_often_it_kept_silent(
 async def test_head_that_does_not_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, operator: bool
 ) -> None:
-    monkeypatch.setattr("haproc.doors.connections.HEAD_S", 0.05)
-    monkeypatch.setattr("haproc.doors.heartbeats.HEAD_S", 0.05)
+    monkeypatch.setattr("haproc.doors.http.connections.HEAD_S", 0.05)
+    monkeypatch.setattr("haproc.doors.operators.heartbeats.HEAD_S", 0.05)
     async with door(tmp_path, operator=operator) as rig, connection(rig, data) as (reader, _):
         assert await rest_of(reader) == b""
 
@@ -116,7 +116,7 @@ async def test_head_that_does_not_end_is_given_up(
 async def test_head_after_an_answer_that_trickles_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.doors.connections.HEAD_S", 0.2)
+    monkeypatch.setattr("haproc.doors.http.connections.HEAD_S", 0.2)
     async with (
         door(tmp_path, users=USERS) as rig,
         connection(rig, HEALTH + b"\r\n") as (reader, writer),
@@ -176,7 +176,7 @@ async def test_peers_connections_keep_their_places(tmp_path: Path) -> None:
 async def test_client_that_takes_nothing_of_its_answer_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.doors.connections.STALL_S", 0.1)
+    monkeypatch.setattr("haproc.doors.http.connections.STALL_S", 0.1)
     async with door(tmp_path) as rig:
         answers = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 400
         async with connection(rig, answers) as (_, writer):

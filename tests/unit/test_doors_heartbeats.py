@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from haproc.config.model import Membership
-from haproc.doors.heartbeats import BODY_BYTES_MAX
+from haproc.doors.operators.heartbeats import BODY_BYTES_MAX
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, answered_together, head
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State
@@ -233,7 +233,7 @@ async def test_listener_closed_ends_quick_connections(tmp_path: Path) -> None:
 async def test_quick_connection_that_is_idle_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.doors.heartbeats.HEAD_S", 0.05)
+    monkeypatch.setattr("haproc.doors.operators.heartbeats.HEAD_S", 0.05)
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         assert await line.closed()

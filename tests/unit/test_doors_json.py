@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.doors.collect import _json_joined
-from haproc.doors.json_rows import dumps, rows_of, texts
-from haproc.doors.spark_types import columns_of, head_of, manifest_column, text_of
 from haproc.engine.interface import Column
+from haproc.statements.collect import _json_joined
+from haproc.statements.json_rows import dumps, rows_of, texts
+from haproc.statements.spark_types import columns_of, head_of, manifest_column, text_of
 
 UTC = dt.UTC
 D = decimal.Decimal

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from haproc.cli.main import main
-from haproc.doors.errors import refused
+from haproc.failure import refused
 from tests.unit.door_rig import Rig, door
 from tests.unit.test_doors_openapi import check
 

@@ -64,7 +64,7 @@ def test_openapi_schemas_are_valid_and_all_used() -> None:
 
 
 def test_openapi_request_fields_are_those_the_door_reads() -> None:
-    from haproc.doors.statement_request import FIELDS
+    from haproc.doors.clients.statement_request import FIELDS
 
     assert set(DOCUMENT["components"]["schemas"]["StatementRequest"]["properties"]) == set(FIELDS)
 
@@ -74,7 +74,7 @@ def test_api_page_names_every_path_and_error_class() -> None:
     for path in DOCUMENT["paths"]:
         last = re.sub(r"{\w+}", "", path).rstrip("/").split("/")[-1]
         assert last in page, path
-    from haproc.doors import errors
+    from haproc.doors.http import errors
 
     for name, value in vars(errors).items():
         if isinstance(value, str) and value.startswith("HAPROC_"):
@@ -86,7 +86,7 @@ def test_api_page_names_every_path_and_error_class() -> None:
 async def test_answers_of_statements_are_as_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, disposition: str
 ) -> None:
-    monkeypatch.setattr("haproc.doors.collect.CHUNK_BYTES", 1)
+    monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
     async with door(tmp_path) as rig:
         table = pa.table({"n": [1, None], "d": pa.array([None, 1], pa.decimal128(5, 2))})
         rig.service.table["T"] = Canned(chunks_of(table, table))
@@ -122,7 +122,7 @@ async def test_answers_of_failures_are_as_described(
 async def test_answers_of_limits_and_access_are_as_described(tmp_path: Path) -> None:
     async with door(tmp_path, limits=Limits(statements_max=1, inline_bytes_max=1)) as rig:
         check("post", STATEMENTS, 413, await rig.post(413, statement="SELECT 1"))
-        with rig.app[_board()].gate.place("anonymous"):
+        with rig.app[_registry()].gate.place("anonymous"):
             check("post", STATEMENTS, 429, await rig.post(429, statement="SELECT 1"))
     async with door(tmp_path, users=(User("ann", "ann-token"),)) as rig:
         for method, path in routes(rig.app):
@@ -132,10 +132,10 @@ async def test_answers_of_limits_and_access_are_as_described(tmp_path: Path) -> 
                 assert response.status == 401
 
 
-def _board() -> Any:
-    from haproc.doors.apps import BOARD
+def _registry() -> Any:
+    from haproc.doors.apps import REGISTRY
 
-    return BOARD
+    return REGISTRY
 
 
 async def test_answers_of_the_other_doors_are_as_described(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 from haproc.cli import queue
 from haproc.cli.main import _parser
 from haproc.config.model import Address, Config
-from haproc.doors.errors import refused
-from haproc.doors.statuses import NOT_NOW, OFFSET_UNKNOWN
+from haproc.failure import ErrorClass, refused
 from tests.unit.door_rig import Rig, door
 from tests.unit.test_doors_openapi import check
 
@@ -62,7 +61,9 @@ async def test_queue_doors_answer_as_described_and_only_under_the_secret(
         assert status == 200
 
 
-@pytest.mark.parametrize(("error_class", "status"), [(NOT_NOW, 409), (OFFSET_UNKNOWN, 404)])
+@pytest.mark.parametrize(
+    ("error_class", "status"), [(ErrorClass.NOT_NOW, 409), (ErrorClass.OFFSET_UNKNOWN, 404)]
+)
 async def test_queue_doors_refusals_have_a_status_of_their_own(
     tmp_path: Path, error_class: str, status: int
 ) -> None:
@@ -195,7 +196,7 @@ async def test_queue_commands_say_what_is_wrong(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
-        rig.operators.error = refused(NOT_NOW, "it runs", "wait")
+        rig.operators.error = refused(ErrorClass.NOT_NOW, "it runs", "wait")
         assert await command(rig, "queue", "retry", *ONE, "--offset", "7") == 1
         assert "a: it runs (wait)" in capsys.readouterr().err
         assert await command(rig, "queue", "list", *ONE, secret="another-secret") == 1

@@ -13,7 +13,7 @@ import pytest
 
 from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency, Limits, Reads
-from haproc.doors.freshness_fields import read_freshness
+from haproc.doors.clients.freshness import read_freshness
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
 from haproc.membership.peer_doors import PeerDoors

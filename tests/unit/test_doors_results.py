@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from haproc.config.shares import Shares
-from haproc.doors.results import Kept, ResultStore
 from haproc.route.model import RequestError
+from haproc.statements.results import Kept, ResultStore
 
 
 def files(folder: Path) -> list[Path]:

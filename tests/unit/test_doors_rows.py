@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from haproc.classify.model import OperationClass
 from haproc.config.model import Limits
-from haproc.doors.apps import BOARD
-from haproc.doors.rows import RowsError, fits, plain, read
+from haproc.doors.apps import REGISTRY
 from haproc.engine.interface import Column
 from haproc.route.model import FailureKind, RequestError
+from haproc.statements.rows import RowsError, fits, plain, read
 from tests.unit.door_rig import ONE, WAIT_S, Canned, Rig, door, stream_of
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
@@ -238,7 +238,7 @@ async def test_rows_client_gone_append_goes_on(tmp_path: Path) -> None:
         assert await again == 200
         # The repetition attached to it, or came after it: then the service knows the id.
         assert set(rig.service.finished) == {"r1"}
-        assert await rig.app[BOARD].gate.wait_idle(WAIT_S)
+        assert await rig.app[REGISTRY].gate.wait_idle(WAIT_S)
 
 
 async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
@@ -252,7 +252,7 @@ async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
         post = partial(rig.http.post, f"{rig.url}/api/ha/tables/t/rows", headers=ROWS)
         task = asyncio.create_task(_status(post, data))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
-        gate = rig.app[BOARD].gate
+        gate = rig.app[REGISTRY].gate
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         async with asyncio.timeout(WAIT_S):

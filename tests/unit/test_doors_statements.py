@@ -13,10 +13,10 @@ import pytest
 
 from haproc.classify.model import OperationClass, RefusedError
 from haproc.config.model import Limits, User
-from haproc.doors.apps import BOARD
+from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
-from haproc.route.model import FailureKind, Outcome, RequestError
+from haproc.route.model import FailureKind, RequestError, WriteOutcome
 from tests.unit.door_rig import (
     ARROW,
     ONE,
@@ -153,7 +153,7 @@ async def test_statement_application_error_answers_200_failed(tmp_path: Path) ->
             "no such table",
             error_class="TABLE_OR_VIEW_NOT_FOUND",
             sqlstate="42P01",
-            outcome=Outcome.REJECTED,
+            outcome=WriteOutcome.REJECTED,
         )
         rig.service.table["BAD"] = Canned(error=error)
         answer = await rig.post(statement="BAD", request_id="r1")
@@ -176,7 +176,7 @@ async def test_statement_not_waited_for_runs_on_and_is_fetched_later(tmp_path: P
         assert (await rig.get(f"{STATEMENTS}/r1"))["status"]["state"] == "RUNNING"
         await rig.get(f"{STATEMENTS}/r1/result/chunks/0", 404)
         hold.set()
-        await until(lambda: rig.app[BOARD].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
         assert (await rig.get(f"{STATEMENTS}/r1"))["result"]["data_array"] == [["1"]]
 
 
@@ -223,10 +223,10 @@ async def test_client_gone_query_cancelled_and_write_goes_on(tmp_path: Path) -> 
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             await until(lambda: rig.service.cancelled == ["SLOW"])
-            assert rig.app[BOARD].gate.inside == 1
+            assert rig.app[REGISTRY].gate.inside == 1
             hold.set()
             await until(lambda: rig.service.finished == ["WRITE"])
-            await until(lambda: rig.app[BOARD].gate.inside == 0)
+            await until(lambda: rig.app[REGISTRY].gate.inside == 0)
             await until(lambda: all(stream.closed.is_set() for stream in rig.service.streams))
 
 
@@ -284,7 +284,7 @@ async def test_repeat_while_streaming_runs_after_the_first(tmp_path: Path) -> No
         first = asyncio.create_task(stream())
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         others = [asyncio.create_task(stream()), asyncio.create_task(rig.post(**body))]
-        await until(lambda: rig.app[BOARD].gate.inside >= 2)
+        await until(lambda: rig.app[REGISTRY].gate.inside >= 2)
         assert len(rig.service.requests) == 1
         hold.set()
         await asyncio.gather(first, *others)
@@ -295,7 +295,7 @@ async def test_repeat_while_streaming_runs_after_the_first(tmp_path: Path) -> No
 async def test_result_inline_in_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    monkeypatch.setattr("haproc.doors.collect.CHUNK_BYTES", 1)
+    monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
     async with door(tmp_path) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         answer = await rig.post(statement="MANY", request_id="r", format=format)
@@ -335,7 +335,7 @@ async def test_result_small_chunks_gathered_into_one(tmp_path: Path, format: str
 async def test_result_external_links_served_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    monkeypatch.setattr("haproc.doors.collect.CHUNK_BYTES", 1)
+    monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
     async with door(tmp_path) as rig:
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         answer = await rig.post(statement="MANY", format=format, disposition="EXTERNAL_LINKS")
@@ -421,14 +421,14 @@ async def test_too_many_at_once_answered_429(tmp_path: Path) -> None:
         ) as response:
             assert response.status == 429 and response.headers["Retry-After"] == "1"
         hold.set()
-        assert await rig.app[BOARD].gate.wait_idle(WAIT_S)
+        assert await rig.app[REGISTRY].gate.wait_idle(WAIT_S)
         await rig.post(statement="SELECT 1")
 
 
 async def test_kept_results_expire(tmp_path: Path) -> None:
     async with door(tmp_path, limits=Limits(results_kept_s=0.2)) as rig:
         linked = await rig.post(statement="SELECT 1", request_id="r1", disposition="EXTERNAL_LINKS")
-        store = rig.app[BOARD].store
+        store = rig.app[REGISTRY].store
         assert store.bytes_used > 0
         await until(lambda: store.bytes_used == 0)
         await rig.get(f"{STATEMENTS}/r1", 404)
@@ -462,8 +462,8 @@ async def test_kept_results_spill_to_files_and_are_cleaned(
     (folder / "left-behind").write_text("by an earlier process")
     async with door(tmp_path) as rig:
         assert not list(folder.parent.rglob("*behind"))
-        monkeypatch.setattr(rig.app[BOARD].store, "_memory_bytes_max", 10)
-        monkeypatch.setattr("haproc.doors.collect.CHUNK_BYTES", 1)
+        monkeypatch.setattr(rig.app[REGISTRY].store, "_memory_bytes_max", 10)
+        monkeypatch.setattr("haproc.statements.collect.CHUNK_BYTES", 1)
         rig.service.table["MANY"] = Canned(chunks_of(*NUMBERS))
         await rig.post(statement="MANY", request_id="r")
         assert len(list(folder.iterdir())) == 1
@@ -525,7 +525,7 @@ async def test_door_closed_while_running_answer_still_comes(tmp_path: Path) -> N
         port = rig.listener.port
         running = asyncio.create_task(rig.post(statement="SLOW"))
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
-        await until(lambda: rig.app[BOARD].gate.inside == 1)
+        await until(lambda: rig.app[REGISTRY].gate.inside == 1)
         await rig.listener.close()
         with pytest.raises(aiohttp.ClientConnectorError):
             await rig.http.get(f"http://127.0.0.1:{port}/healthz")
@@ -537,7 +537,7 @@ async def test_door_closed_while_running_answer_still_comes(tmp_path: Path) -> N
 
 def test_rig_is_a_service() -> None:
     """The double keeps to the interface that the doors call."""
-    from haproc.doors.peers import PeerService
+    from haproc.doors.operators.peers import PeerService
     from haproc.doors.status import StatusSource
     from haproc.route.interface import Service
     from tests.unit.door_rig import CannedPeers, CannedService, CannedStatus

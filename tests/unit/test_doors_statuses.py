@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from haproc.config.model import User
-from haproc.doors import statuses
-from haproc.doors.apps import BOARD
-from haproc.doors.statuses import SETTLED_ELSEWHERE, Asked, status_of, told
-from haproc.route.model import FailureKind, Outcome, Request, RequestError
+from haproc.doors.apps import REGISTRY
+from haproc.doors.http import statuses
+from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, status_of, told
+from haproc.route.model import FailureKind, Request, RequestError, WriteOutcome
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
 from tests.unit.test_doors_stream import until
 
@@ -40,7 +40,7 @@ CLASSES = [
 ]
 
 
-def error(kind: FailureKind, outcome: Outcome, error_class: str = "X") -> RequestError:
+def error(kind: FailureKind, outcome: WriteOutcome, error_class: str = "X") -> RequestError:
     return RequestError(kind, "Unexpected error", error_class=error_class, outcome=outcome)
 
 
@@ -50,7 +50,7 @@ def error(kind: FailureKind, outcome: Outcome, error_class: str = "X") -> Reques
 def test_status_that_is_repeated_only_where_that_does_no_harm(
     kind: FailureKind, error_class: str
 ) -> None:
-    failed = error(kind, Outcome.UNKNOWN, error_class)
+    failed = error(kind, WriteOutcome.UNKNOWN, error_class)
     assert status_of(failed, MADE) not in REPEATED
     assert not any(word in told(failed, MADE, STATEMENTS).message for word in SDK_WORDS)
     assert "s1" in told(failed, MADE, STATEMENTS).message
@@ -61,21 +61,21 @@ def test_status_that_is_repeated_only_where_that_does_no_harm(
 @pytest.mark.parametrize(
     ("kind", "outcome", "asked", "status"),
     [
-        (FailureKind.AVAILABILITY, Outcome.NOT_SENT, None, 503),
-        (FailureKind.AVAILABILITY, Outcome.NOT_SENT, OWN, 503),
-        (FailureKind.AVAILABILITY, Outcome.NOT_SENT, MADE, 503),
-        (FailureKind.AVAILABILITY, Outcome.UNKNOWN, None, 503),
-        (FailureKind.AVAILABILITY, Outcome.UNKNOWN, OWN, 503),
-        (FailureKind.AVAILABILITY, Outcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
-        (FailureKind.APPLICATION, Outcome.REJECTED, OWN, 422),
-        (FailureKind.APPLICATION, Outcome.REJECTED, MADE, 422),
-        (FailureKind.REFUSED, Outcome.NOT_SENT, MADE, 400),
-        (FailureKind.REFUSED, Outcome.UNKNOWN, OWN, 400),
-        (FailureKind.REFUSED, Outcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
+        (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT, None, 503),
+        (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT, OWN, 503),
+        (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT, MADE, 503),
+        (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN, None, 503),
+        (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN, OWN, 503),
+        (FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
+        (FailureKind.APPLICATION, WriteOutcome.REJECTED, OWN, 422),
+        (FailureKind.APPLICATION, WriteOutcome.REJECTED, MADE, 422),
+        (FailureKind.REFUSED, WriteOutcome.NOT_SENT, MADE, 400),
+        (FailureKind.REFUSED, WriteOutcome.UNKNOWN, OWN, 400),
+        (FailureKind.REFUSED, WriteOutcome.UNKNOWN, MADE, SETTLED_ELSEWHERE),
     ],
 )
 def test_status_of_kind_and_outcome(
-    kind: FailureKind, outcome: Outcome, asked: Asked | None, status: int
+    kind: FailureKind, outcome: WriteOutcome, asked: Asked | None, status: int
 ) -> None:
     assert status_of(error(kind, outcome), asked) == status
 
@@ -84,7 +84,7 @@ def test_status_of_kind_and_outcome(
 
 
 async def unknown(rig: Rig) -> None:
-    lost = error(FailureKind.AVAILABILITY, Outcome.UNKNOWN)
+    lost = error(FailureKind.AVAILABILITY, WriteOutcome.UNKNOWN)
     rig.service.table["T"] = rig.service.table["t"] = Canned(error=lost)
 
 
@@ -207,7 +207,7 @@ async def test_writes_under_way_when_the_process_ends_are_answered(
     async with door(tmp_path) as rig:
         hold = asyncio.Event()
         rig.service.table["W"] = rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
-        gate = rig.app[BOARD].gate
+        gate = rig.app[REGISTRY].gate
 
         async def ask(path: str, headers: dict[str, str] | None = None, **sent: Any) -> int:
             url = rig.url + path
@@ -237,8 +237,8 @@ async def test_queries_under_way_when_the_process_ends_may_be_repeated(tmp_path:
     async with door(tmp_path) as rig:
         rig.service.table["Q"] = dataclasses.replace(ONE, hold=asyncio.Event())
         asking = asyncio.create_task(rig.post(503, statement="Q"))
-        await until(lambda: rig.app[BOARD].gate.inside == 1)
-        rig.app[BOARD].gate.leave_all()
+        await until(lambda: rig.app[REGISTRY].gate.inside == 1)
+        rig.app[REGISTRY].gate.leave_all()
         assert (await asking)["outcome"] == "NOT_SENT"
         rig.service.away = RequestError(
             FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"

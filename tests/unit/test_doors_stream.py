@@ -16,11 +16,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from haproc.classify.model import OperationClass
-from haproc.doors.apps import BOARD
-from haproc.doors.cut import Cutter
+from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.frames import FrameError, continuation, joined, opening
 from haproc.engine.interface import Chunk
+from haproc.statements.cut import Cutter
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, Canned, Rig, chunks_of, door
 
 NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) for i in range(3)]
@@ -76,7 +76,7 @@ async def test_stream_failing_midway_never_looks_whole(tmp_path: Path) -> None:
             assert answer.status == 200
             with pytest.raises(aiohttp.ClientPayloadError):
                 await answer.read()
-        await until(lambda: rig.app[BOARD].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
         assert rig.service.streams[0].closed.is_set()
 
 
@@ -109,8 +109,8 @@ async def test_stream_slow_reader_holds_the_cluster_back(tmp_path: Path) -> None
 async def test_stream_stalled_reader_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.doors.stream.STALL_S", 0.2)
-    monkeypatch.setattr("haproc.doors.stream.Streams.__init__.__defaults__", (0.2,))
+    monkeypatch.setattr("haproc.doors.clients.stream.STALL_S", 0.2)
+    monkeypatch.setattr("haproc.doors.clients.stream.Streams.__init__.__defaults__", (0.2,))
     async with door(tmp_path) as rig:
         rig.service.table["BIG"] = Canned(chunks_of(*BIG))
         async with stream(rig, statement="BIG") as answer:
@@ -126,7 +126,7 @@ async def test_stream_reader_gone_closes_the_result(tmp_path: Path) -> None:
             await answer.content.readexactly(1000)
             answer.close()
         await until(lambda: rig.service.streams[0].closed.is_set())
-        await until(lambda: rig.app[BOARD].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
         assert rig.service.streams[0].taken < len(BIG)
 
 
@@ -155,7 +155,7 @@ async def test_stream_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
                 await reading
         else:
             assert await reading == 400
-        await until(lambda: rig.app[BOARD].gate.inside == 0)
+        await until(lambda: rig.app[REGISTRY].gate.inside == 0)
         assert rig.service.streams[0].closed.is_set()
         await rig.get(f"{STATEMENTS}/r1", 404)
 

@@ -21,10 +21,10 @@ import haclient.aio
 from dmq import Json
 from haproc.config.model import Address
 from haproc.doors.apps import client_app
-from haproc.doors.listener import Listener
-from haproc.doors.metrics import Metrics
+from haproc.doors.http.listener import Listener
 from haproc.doors.status import Readiness
 from haproc.failure import FailureKind, RequestError
+from haproc.metrics import Metrics
 from haproc.ring.ports import free_port
 from tests.unit.door_rig import CannedService, CannedStatus, make_config
 

@@ -14,17 +14,16 @@ from dmq.memory import MemoryLog, MemoryStore
 from haproc.cli import queue
 from haproc.cli.main import _parser
 from haproc.config.model import Limits, Timeouts
-from haproc.doors import board as boards
-from haproc.doors.apps import BOARD
-from haproc.doors.errors import refused
+from haproc.doors.apps import REGISTRY
 from haproc.doors.status import Readiness
-from haproc.doors.statuses import NOT_NOW
-from haproc.maintenance import Maintenance, drained_file
+from haproc.failure import ErrorClass, refused
 from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal
 from haproc.membership.state import State
+from haproc.node.maintenance import Maintenance, drained_file
 from haproc.replicate.core import Core, Identity
 from haproc.route.model import FailureKind, RequestError
+from haproc.statements import registry as boards
 from tests.unit.door_rig import WRITE, Rig, door, make_config
 from tests.unit.test_doors_openapi import check
 from tests.unit.test_doors_queue import config_of
@@ -81,20 +80,20 @@ def seen(core: Core, b: str) -> list[ClusterView]:
 async def test_drain_holds_over_a_restart_until_it_is_taken_back(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     async with door(tmp_path) as rig:
-        board = rig.app[BOARD]
+        registry = rig.app[REGISTRY]
         core = core_of()
         core.update(**WELL)
-        drains = Maintenance(config, core, lambda: seen(core, "READY"), board)
+        drains = Maintenance(config, core, lambda: seen(core, "READY"), registry)
         assert drains.drain("a", force=False)["state"] == "DRAINING"
         assert drains.drain("a", force=False)["drained"], "asked twice"
         again = core_of()
-        restarted = Maintenance(config, again, lambda: seen(again, ""), board)
+        restarted = Maintenance(config, again, lambda: seen(again, ""), registry)
         assert again.state is State.DRAINING
         again.update(**WELL)
         assert again.state is State.DRAINING
         assert restarted.undrain("a")["state"] == "RECOVERING", "it makes sure first"
         third = core_of()
-        Maintenance(config, third, list, board)
+        Maintenance(config, third, list, registry)
         assert third.state is State.STARTING
         assert not drained_file(config, "a").exists()
 
@@ -104,11 +103,11 @@ async def test_drain_of_the_last_that_serves_needs_force(tmp_path: Path) -> None
         core = core_of()
         core.update(**WELL)
         drains = Maintenance(
-            make_config(tmp_path), core, lambda: seen(core, "DOWN"), rig.app[BOARD]
+            make_config(tmp_path), core, lambda: seen(core, "DOWN"), rig.app[REGISTRY]
         )
         with pytest.raises(RequestError, match="no other cluster serves") as caught:
             drains.drain("a", force=False)
-        assert caught.value.error_class == NOT_NOW
+        assert caught.value.error_class == ErrorClass.NOT_NOW
         assert core.state is State.READY
         with pytest.raises(RequestError, match="HAProc of a, not of b"):
             drains.drain("b", force=True)
@@ -120,7 +119,7 @@ async def test_drain_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
         core = core_of()
         core.update(**WELL)
         config = make_config(tmp_path / "missing")
-        drains = Maintenance(config, core, lambda: seen(core, "READY"), rig.app[BOARD])
+        drains = Maintenance(config, core, lambda: seen(core, "READY"), rig.app[REGISTRY])
         with pytest.raises(RequestError, match="it is not drained"):
             drains.drain("a", force=False)
         assert core.state is State.READY
@@ -145,10 +144,10 @@ async def test_results_kept_by_a_drained_haproc_are_served_and_counted_until_fet
     tmp_path: Path,
 ) -> None:
     async with door(tmp_path) as rig:
-        board = rig.app[BOARD]
+        registry = rig.app[REGISTRY]
         said = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
         await rig.post(statement="SELECT 1")
-        assert board.unfetched() == 1, "an inline result of one chunk was in the answer"
+        assert registry.unfetched() == 1, "an inline result of one chunk was in the answer"
         rig.status.ready = Readiness(False, "DRAINING")
         rig.service.away = RequestError(
             FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"
@@ -159,7 +158,7 @@ async def test_results_kept_by_a_drained_haproc_are_served_and_counted_until_fet
         async with rig.http.get(link["external_link"]) as response:
             assert (response.status, await response.json()) == (200, [["1"]])
             assert response.headers["HAProc-State"] == "DRAINING"
-        assert board.unfetched() == 0
+        assert registry.unfetched() == 0
         assert (await rig.get(f"/api/2.0/sql/statements/{said['statement_id']}"))["status"] == {
             "state": "SUCCEEDED"
         }
@@ -169,12 +168,12 @@ async def test_result_that_nobody_asks_for_any_more_does_not_keep_a_drain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with door(tmp_path) as rig:
-        board = rig.app[BOARD]
+        registry = rig.app[REGISTRY]
         said = await rig.post(statement="SELECT 1", disposition="EXTERNAL_LINKS")
         monkeypatch.setattr(boards, "FETCH_PAUSE_MAX_S", 0.0)
-        assert board.unfetched() == 0
+        assert registry.unfetched() == 0
         monkeypatch.setattr(boards, "FETCH_PAUSE_MAX_S", 3600.0)
-        assert board.unfetched() == 1
+        assert registry.unfetched() == 1
         (link,) = said["result"]["external_links"]
         async with rig.http.get(link["external_link"]) as response:
             assert response.status == 200, "it is kept all the same"
@@ -193,13 +192,13 @@ async def test_request_under_way_when_drained_is_answered_and_its_repetition_joi
         rig.service.away = RequestError(
             FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING"
         )
-        assert rig.app[BOARD].gate.inside == 1
+        assert rig.app[REGISTRY].gate.inside == 1
         again = asyncio.create_task(rig.post(**body))
         hold.set()
         for each in (await first, await again):
             assert each["status"] == {"state": "SUCCEEDED"}
         assert [request.id for request in rig.service.requests] == ["once"]
-        assert rig.app[BOARD].gate.inside == 0
+        assert rig.app[REGISTRY].gate.inside == 0
 
 
 # -- the doors, and the commands ---------------------------------------------------------------
@@ -283,6 +282,8 @@ async def test_drain_command_fails_where_the_drain_is_refused(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
-        rig.drains.error = refused(NOT_NOW, "a is not drained: no other cluster serves", "force")
+        rig.drains.error = refused(
+            ErrorClass.NOT_NOW, "a is not drained: no other cluster serves", "force"
+        )
         assert await command(rig, "drain", "a") == 1
         assert "no other cluster serves" in capsys.readouterr().err

@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from dmq import Json
-from haproc.doors.metrics import Metrics
-from haproc.drift_watch import DriftWatch
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.membership import drift
 from haproc.membership.drift import Difference, compare, read, tellable, to_look_up
 from haproc.membership.peers import PeerUnavailableError
+from haproc.metrics import Metrics
+from haproc.node.drift_watch import DriftWatch
 
 KEY = "ring-secret"
 CACHE = "spark.sql.filesourceTableRelationCacheSize"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.config.model import Consistency
-from haproc.route.freshness import Forward, Peer, Refuse, Serve, Wait, decide, need
+from haproc.route.freshness import Candidate, Forward, Refuse, Serve, Wait, decide, need
 from haproc.route.model import Freshness
 
 NAMES = ("a", "b", "c", "d")
@@ -20,7 +20,7 @@ wanted_s = st.builds(
     st.dictionaries(st.sampled_from(NAMES), offsets).map(lambda seen: tuple(sorted(seen.items()))),
 )
 peers_s = st.lists(
-    st.builds(Peer, st.sampled_from(NAMES[1:]), st.booleans(), st.none() | offsets),
+    st.builds(Candidate, st.sampled_from(NAMES[1:]), st.booleans(), st.none() | offsets),
     unique_by=lambda peer: peer.name,
 )
 
@@ -30,7 +30,7 @@ def test_query_goes_only_where_it_is_fresh_enough(
     wanted: Freshness,
     applied: int,
     log_end: int,
-    peers: list[Peer],
+    peers: list[Candidate],
     waited: bool,
     may_forward: bool,
     asked: set[str],
@@ -99,14 +99,14 @@ def test_only_bounded_queries_are_forwarded_without_waiting(
     level: Consistency, waited: bool, expected: object
 ) -> None:
     wanted = Freshness(level, lag_max=1, after_offset=10)
-    peers = [Peer("b", True, 10), Peer("c", True, 12), Peer("d", False, 99)]
+    peers = [Candidate("b", True, 10), Candidate("c", True, 12), Candidate("d", False, 99)]
     found = decide(wanted, "a", 3, 10, peers, waited=waited, may_forward=True)
     assert found == expected
 
 
 def test_refusal_names_the_bound_and_each_clusters_lag() -> None:
     wanted = Freshness(Consistency.BOUNDED, lag_max=5)
-    peers = [Peer("b", True, 80), Peer("c", False, 99), Peer("d", True, None)]
+    peers = [Candidate("b", True, 80), Candidate("c", False, 99), Candidate("d", True, None)]
     found = decide(wanted, "a", 50, 100, peers, waited=True, may_forward=True)
     assert found == Refuse(
         "all clusters are down or too far behind for consistency bounded (acceptable_offset_lag "

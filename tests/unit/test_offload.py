@@ -17,7 +17,7 @@ from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.config.shares import Shares
-from haproc.failure import FailureKind, Outcome, RequestError
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route import messages
 from haproc.route.offload import Inline, Offload
 
@@ -51,7 +51,12 @@ def refuse() -> None:
 
 def fail() -> None:
     raise RequestError(
-        FailureKind.REFUSED, "no", error_class="X", hint="h", outcome=Outcome.REJECTED, offset=7
+        FailureKind.REFUSED,
+        "no",
+        error_class="X",
+        hint="h",
+        outcome=WriteOutcome.REJECTED,
+        offset=7,
     )
 
 
@@ -75,7 +80,7 @@ async def test_run_of_refused_text_raises_the_same(offload: Offload) -> None:
         await offload.run("ann", LONG, fail)
     error = failed.value
     assert (error.kind, error.hint, error.offset) == (FailureKind.REFUSED, "h", 7)
-    assert (error.outcome, str(error)) == (Outcome.REJECTED, "no")
+    assert (error.outcome, str(error)) == (WriteOutcome.REJECTED, "no")
 
 
 async def test_run_while_worker_dies_is_tried_once_more(offload: Offload, tmp_path: object) -> None:

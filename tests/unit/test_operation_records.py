@@ -20,10 +20,11 @@ from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
 from haproc.membership.roster import Member
-from haproc.replicate.abandon import Abandon, Able, Unable
-from haproc.replicate.checks import Checksums, Skip, Verify
-from haproc.replicate.computed import Passed, QueryWrite, Rows
-from haproc.replicate.operation import (
+from haproc.replicate.agree.abandon import Abandon, Able, Unable
+from haproc.replicate.apply.computed import Passed, QueryWrite, Rows
+from haproc.replicate.records.contents import Checksums, Skip, Verify
+from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.operation import (
     SYNCHRONOUS,
     Claim,
     Decision,
@@ -35,7 +36,6 @@ from haproc.replicate.operation import (
     from_record,
     to_record,
 )
-from haproc.replicate.roster import Change, Roster
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ID = "2f1c6a5e9d3b4870a1b2c3d4e5f60718"

@@ -1,12 +1,12 @@
-"""The board of outcomes: who asks finds the first attempt's, within the window."""
+"""The outcomes of operations: who asks finds the first attempt's, within the window."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
-from haproc.replicate.operation import Failure
-from haproc.replicate.outcomes import DONE_BEFORE, FOREIGN, STALE, Board, Outcome, Status
+from haproc.replicate.apply.outcomes import DONE_BEFORE, FOREIGN, STALE, Outcome, Outcomes, Status
+from haproc.replicate.records.operation import Failure
 from tests.simulation.clock import run
 from tests.unit.operations import update
 
@@ -18,74 +18,74 @@ def key(op_id: str) -> tuple[str, str]:
     return "anonymous", op_id
 
 
-def board_of(*op_ids: str, window_records: int = 100) -> Board:
-    board = Board(window_records)
+def outcomes_of(*op_ids: str, window_records: int = 100) -> Outcomes:
+    outcomes = Outcomes(window_records)
     for offset, op_id in enumerate(op_ids):
-        board.admit(offset, update(op_id, "x"))
-    return board
+        outcomes.admit(offset, update(op_id, "x"))
+    return outcomes
 
 
 def test_find_admitted_operation_by_id_and_by_offset() -> None:
-    board = board_of("a", "b")
-    known = board.find(key("b"))
-    assert known is not None and known is board.at(1)
+    outcomes = outcomes_of("a", "b")
+    known = outcomes.find(key("b"))
+    assert known is not None and known is outcomes.at(1)
     assert (known.offset, known.outcome) == (1, None)
-    assert board.find(key("c")) is board.at(2) is None
+    assert outcomes.find(key("c")) is outcomes.at(2) is None
 
 
 def test_resolve_later_outcome_corrects_the_earlier() -> None:
-    board = board_of("a")
-    board.resolve(0, DONE_BEFORE)
-    board.resolve(0, BAD)
-    known = board.at(0)
+    outcomes = outcomes_of("a")
+    outcomes.resolve(0, DONE_BEFORE)
+    outcomes.resolve(0, BAD)
+    known = outcomes.at(0)
     assert known is not None and known.outcome is BAD
 
 
 def test_resolve_offset_that_is_not_kept_is_ignored() -> None:
-    board_of("a").resolve(5, OK)
+    outcomes_of("a").resolve(5, OK)
 
 
 def test_admit_moves_the_window_and_forgets_what_is_resolved() -> None:
-    board = board_of("a", "b", "c", window_records=2)
+    outcomes = outcomes_of("a", "b", "c", window_records=2)
     for offset in range(3):
-        board.resolve(offset, OK)
-    board.admit(3, update("d", "x"))
-    assert board.find(key("a")) is board.at(0) is None
-    assert board.find(key("b")) is not None
+        outcomes.resolve(offset, OK)
+    outcomes.admit(3, update("d", "x"))
+    assert outcomes.find(key("a")) is outcomes.at(0) is None
+    assert outcomes.find(key("b")) is not None
 
 
 def test_admit_keeps_what_is_not_resolved_however_old() -> None:
-    board = board_of("a", "b", window_records=2)
-    board.resolve(1, OK)
-    board.admit(50, update("c", "x"))
-    assert board.find(key("a")) is not None
-    board.resolve(0, OK)
-    board.admit(51, update("d", "x"))
-    assert board.find(key("a")) is board.find(key("b")) is None
+    outcomes = outcomes_of("a", "b", window_records=2)
+    outcomes.resolve(1, OK)
+    outcomes.admit(50, update("c", "x"))
+    assert outcomes.find(key("a")) is not None
+    outcomes.resolve(0, OK)
+    outcomes.admit(51, update("d", "x"))
+    assert outcomes.find(key("a")) is outcomes.find(key("b")) is None
 
 
 def test_admit_same_id_beyond_the_window_is_the_one_found() -> None:
-    board = board_of("a", window_records=2)
-    board.admit(9, update("a", "x"))
-    board.resolve(0, OK)
-    board.admit(10, update("b", "x"))
-    known = board.find(key("a"))
+    outcomes = outcomes_of("a", window_records=2)
+    outcomes.admit(9, update("a", "x"))
+    outcomes.resolve(0, OK)
+    outcomes.admit(10, update("b", "x"))
+    known = outcomes.find(key("a"))
     assert known is not None and known.offset == 9
 
 
 def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
     async def main() -> None:
-        board = Board(10)
+        outcomes = Outcomes(10)
 
         async def wait() -> Outcome:
-            return await board.outcome(await board.arrival(key("a"), None))
+            return await outcomes.outcome(await outcomes.arrival(key("a"), None))
 
         waiting = [asyncio.create_task(wait()) for _ in range(3)]
         await asyncio.sleep(1)
-        board.admit(0, update("a", "x"))
+        outcomes.admit(0, update("a", "x"))
         await asyncio.sleep(1)
         assert not any(task.done() for task in waiting)
-        board.resolve(0, BAD)
+        outcomes.resolve(0, BAD)
         assert await asyncio.gather(*waiting) == [BAD] * 3
         assert await wait() is BAD
 
@@ -94,13 +94,13 @@ def test_arrival_and_outcome_wake_everybody_who_waits() -> None:
 
 def test_arrival_of_one_who_left_does_not_disturb_the_others() -> None:
     async def main() -> None:
-        board = Board(10)
-        gone = asyncio.create_task(board.arrival(key("a"), None))
-        stays = asyncio.create_task(board.arrival(key("a"), None))
+        outcomes = Outcomes(10)
+        gone = asyncio.create_task(outcomes.arrival(key("a"), None))
+        stays = asyncio.create_task(outcomes.arrival(key("a"), None))
         await asyncio.sleep(1)
         gone.cancel()
         await asyncio.sleep(1)
-        board.admit(0, update("a", "x"))
+        outcomes.admit(0, update("a", "x"))
         assert (await stays).offset == 0
 
     run(main())
@@ -114,67 +114,67 @@ def test_failure_same_as_ignores_the_message_only() -> None:
 
 
 def test_repeated_keeps_the_first_for_as_long_as_the_window_knows_the_id() -> None:
-    board = board_of("a", "b", window_records=5)
+    outcomes = outcomes_of("a", "b", window_records=5)
     for offset in range(2):
-        board.resolve(offset, OK)
+        outcomes.resolve(offset, OK)
     for offset in (5, 10, 15):
-        board.repeated(offset, update("a", "x"))
-        known = board.find(key("a"))
+        outcomes.repeated(offset, update("a", "x"))
+        known = outcomes.find(key("a"))
         assert known is not None and (known.offset, known.outcome) == (0, OK)
-    assert board.find(key("b")) is None
-    board.admit(20, update("c", "x"))
-    assert board.find(key("a")) is not None
-    board.admit(21, update("d", "x"))
-    assert board.find(key("a")) is board.at(0) is None
+    assert outcomes.find(key("b")) is None
+    outcomes.admit(20, update("c", "x"))
+    assert outcomes.find(key("a")) is not None
+    outcomes.admit(21, update("d", "x"))
+    assert outcomes.find(key("a")) is outcomes.at(0) is None
 
 
 def test_find_same_id_of_two_users_is_two_requests() -> None:
-    board = board_of("a")
-    board.admit(1, replace(update("a", "x"), user="ada"))
-    first, second = board.find(key("a")), board.find(("ada", "a"))
+    outcomes = outcomes_of("a")
+    outcomes.admit(1, replace(update("a", "x"), user="ada"))
+    first, second = outcomes.find(key("a")), outcomes.find(("ada", "a"))
     assert first is not None and second is not None
     assert (first.offset, second.offset) == (0, 1)
 
 
 def test_pass_over_is_known_by_its_place_alone_and_a_later_copy_is_the_first() -> None:
-    board = Board(10)
-    board.pass_over(0, update("a", "x"), STALE)
-    known = board.at(0)
+    outcomes = Outcomes(10)
+    outcomes.pass_over(0, update("a", "x"), STALE)
+    known = outcomes.at(0)
     assert known is not None and known.outcome is STALE
-    assert board.find(key("a")) is None
-    board.admit(1, update("a", "x"))
-    found = board.find(key("a"))
+    assert outcomes.find(key("a")) is None
+    outcomes.admit(1, update("a", "x"))
+    found = outcomes.find(key("a"))
     assert found is not None and found.offset == 1
 
 
 def test_arrival_of_the_own_record_that_counts_for_nothing_ends_the_waiting() -> None:
     async def main() -> None:
-        board = Board(10)
-        first = asyncio.create_task(board.arrival(key("a"), 0))
-        second = asyncio.create_task(board.arrival(key("a"), 1))
+        outcomes = Outcomes(10)
+        first = asyncio.create_task(outcomes.arrival(key("a"), 0))
+        second = asyncio.create_task(outcomes.arrival(key("a"), 1))
         await asyncio.sleep(1)
-        board.pass_over(0, update("a", "x"), STALE)
+        outcomes.pass_over(0, update("a", "x"), STALE)
         assert (await first).outcome is STALE
         await asyncio.sleep(1)
         assert not second.done()
-        board.admit(1, update("a", "x"))
+        outcomes.admit(1, update("a", "x"))
         assert (await second).offset == 1
         # read before anybody waited for it
-        board.pass_over(2, update("b", "x"), STALE)
-        assert (await board.arrival(key("b"), 2)).outcome is STALE
+        outcomes.pass_over(2, update("b", "x"), STALE)
+        assert (await outcomes.arrival(key("b"), 2)).outcome is STALE
 
     run(main())
 
 
 def test_repeated_of_a_request_that_never_counted_says_that_the_id_was_anothers() -> None:
-    board = Board(10)
-    board.repeated(3, update("a", "x"))
-    known = board.at(3)
+    outcomes = Outcomes(10)
+    outcomes.repeated(3, update("a", "x"))
+    known = outcomes.at(3)
     assert known is not None and known.outcome is FOREIGN
 
 
 def test_pass_over_is_forgotten_with_the_window() -> None:
-    board = Board(2)
-    board.pass_over(0, update("a", "x"), STALE)
-    board.admit(3, update("b", "x"))
-    assert board.at(0) is None
+    outcomes = Outcomes(2)
+    outcomes.pass_over(0, update("a", "x"), STALE)
+    outcomes.admit(3, update("b", "x"))
+    assert outcomes.at(0) is None

@@ -13,15 +13,15 @@ from dmq import Cursor, LogCorruptError
 from dmq.entries import check_cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.doubts import BEFORE_CHARACTERS_MAX
-from haproc.replicate.progress import (
+from haproc.replicate.agree.table_check import NAMES_CHARACTERS_MAX
+from haproc.replicate.apply.doubts import BEFORE_CHARACTERS_MAX
+from haproc.replicate.records.progress import (
     JUDGING_MAX,
     SPAN_MAX,
     Progress,
     from_cursor,
     to_cursor,
 )
-from haproc.replicate.verify import NAMES_CHARACTERS_MAX
 
 OFFSET_MAX = 2**63 - 1
 

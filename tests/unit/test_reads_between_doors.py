@@ -19,20 +19,20 @@ import pyarrow as pa
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config, Consistency, Reads
-from haproc.doors.apps import BOARD, client_app, operator_app
-from haproc.doors.forwarded import Forwarded
-from haproc.doors.heartbeats import HeartbeatDoor
-from haproc.doors.listener import Listener
-from haproc.doors.metrics import Metrics
+from haproc.doors.apps import REGISTRY, client_app, operator_app
+from haproc.doors.http.listener import Listener
+from haproc.doors.operators.forwarded import Forwarded
+from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.engine.interface import Applied, EngineAddress, Settings, TableState
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
-from haproc.replicate.assurance import Assurance
+from haproc.metrics import Metrics
+from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.core import Core, Identity
 from haproc.replicate.replica import Replica
 from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding
-from haproc.route.freshness import Peer
+from haproc.route.freshness import Candidate
 from haproc.route.reads import Reads as Reading
 from haproc.route.service import RingService
 from tests.unit.door_rig import (
@@ -144,16 +144,16 @@ class HAProc:
             status,
             self.metrics,
             heartbeats,
-            Forwarded(self.service, clients[BOARD].gate),
+            Forwarded(self.service, clients[REGISTRY].gate),
         )
         self._doors = [
             Listener(clients, cluster.listen, shutdown_s=1),
             Listener(operators, cluster.peer, shutdown_s=1, front=heartbeats.quick),
         ]
 
-    def positions(self) -> list[Peer]:
+    def positions(self) -> list[Candidate]:
         """Return what the others would have reported."""
-        return [Peer(each.name, True, each.core.schedule.low) for each in self.others]
+        return [Candidate(each.name, True, each.core.schedule.low) for each in self.others]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -6,15 +6,15 @@ import pytest
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.failure import Failure
-from haproc.failure import FailureKind, Outcome
-from haproc.route.results import UNKNOWN_ERROR, request_error
+from haproc.failure import ErrorClass, FailureKind, WriteOutcome
+from haproc.route.results import request_error
 
 
 @pytest.mark.parametrize(
     ("error", "error_class"),
     [
-        (Failure("UNKNOWN", "").error(), UNKNOWN_ERROR),
-        (EngineError(ErrorKind.ENVIRONMENT, "java.lang.Error"), UNKNOWN_ERROR),
+        (Failure("UNKNOWN", "").error(), ErrorClass.UNKNOWN_ERROR),
+        (EngineError(ErrorKind.ENVIRONMENT, "java.lang.Error"), ErrorClass.UNKNOWN_ERROR),
         (Failure("UNAVAILABLE", "refused").error(), "UNAVAILABLE"),
         (EngineError(ErrorKind.AVAILABILITY, "no word"), "HAPROC_AVAILABILITY"),
         (EngineError(ErrorKind.ENVIRONMENT, "full", error_class="DISK"), "DISK"),
@@ -23,6 +23,6 @@ from haproc.route.results import UNKNOWN_ERROR, request_error
 def test_error_that_says_nothing_is_told_from_a_cluster_that_is_away(
     error: EngineError, error_class: str
 ) -> None:
-    told = request_error(error, "a", Outcome.NOT_SENT)
+    told = request_error(error, "a", WriteOutcome.NOT_SENT)
     assert (told.kind, told.error_class) == (FailureKind.AVAILABILITY, error_class)
     assert told.message.startswith("cluster a: ")

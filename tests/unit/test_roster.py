@@ -16,7 +16,7 @@ from haproc.membership.roster import (
     founders,
     with_own_addresses,
 )
-from haproc.replicate.roster import Change, Roster, heard
+from haproc.replicate.records.members import Change, Roster, heard
 from tests.unit.door_rig import make_config
 
 

@@ -17,10 +17,10 @@ import pytest
 from haproc.classify.model import OperationClass
 from haproc.engine.interface import SqlWrite
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.coalesce import BatchLimits
-from haproc.replicate.operation import Operation, Verdict
-from haproc.replicate.progress import SPAN_MAX, Progress
-from haproc.replicate.schedule import MARKER, Intent, Schedule, Unit
+from haproc.replicate.apply.coalesce import BatchLimits
+from haproc.replicate.apply.schedule import MARKER, Intent, Schedule, Unit
+from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.progress import SPAN_MAX, Progress
 from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, update
 
 ME, LANES = "a", 8

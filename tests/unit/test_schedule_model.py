@@ -31,11 +31,11 @@ from hypothesis.stateful import (
 
 from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
-from haproc.replicate import schedule as schedule_module
-from haproc.replicate.coalesce import BatchLimits
-from haproc.replicate.operation import Operation, Verdict
-from haproc.replicate.progress import Progress, from_cursor, to_cursor
-from haproc.replicate.schedule import Intent, Schedule, Unit
+from haproc.replicate.apply import schedule as schedule_module
+from haproc.replicate.apply.coalesce import BatchLimits
+from haproc.replicate.apply.schedule import Intent, Schedule, Unit
+from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
 from tests.simulation.violations import found_by
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from haproc.config.model import Limits, User
 from haproc.config.shares import Denied, Shares, user_max
-from haproc.doors import board
 from haproc.engine.interface import Settings
 from haproc.route.model import RequestError
 from haproc.route.sessions import Sessions
+from haproc.statements import registry as registry
 from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, chunks_of, door, make_config
 from tests.unit.test_doors_stream import until
 
@@ -88,7 +88,7 @@ async def test_requests_that_wait_leave_connections_for_others(tmp_path: Path) -
             asyncio.create_task(post(rig, "ann", statement="SLOW", request_id="r"))
             for _ in range(2)
         ]
-        await until(lambda: rig.app[_board()].gate._waiting.taken == 2)
+        await until(lambda: rig.app[_registry()].gate._waiting.taken == 2)
         assert (await post(rig, "ann", statement="SELECT 1"))[0] == 429
         assert await get(rig, "ann", "/healthz") == 200
         assert (await post(rig, "bob", statement="SELECT 1"))[0] == 200
@@ -107,7 +107,7 @@ async def test_bytes_of_one_users_requests_leave_memory_for_others(tmp_path: Pat
         assert (await post(rig, "ann", statement="SELECT 1"))[0] == 200
         assert (await post(rig, "bob", **slow))[0] == 200
         hold.set()
-        gate = rig.app[_board()].gate
+        gate = rig.app[_registry()].gate
         await until(lambda: gate._bytes.taken == 0)
         assert (await post(rig, "ann", **slow))[0] == 200
 
@@ -119,7 +119,7 @@ async def test_large_answers_count_while_they_are_sent(tmp_path: Path) -> None:
             table = pa.table({"s": ["x" * size]})
             rig.service.table["BIG"] = Canned(chunks_of(table))
             assert (await post(rig, "ann", statement="BIG"))[0] == status
-        assert rig.app[_board()].gate._bytes.taken == 0
+        assert rig.app[_registry()].gate._bytes.taken == 0
 
 
 async def test_results_of_one_user_leave_room_for_others(
@@ -135,7 +135,7 @@ async def test_results_of_one_user_leave_room_for_others(
         assert kept[-1][1]["error_class"] == "HAPROC_RESULTS_FULL"
         assert (await post(rig, "bob", **links))[0] == 200
         assert await get(rig, "ann", f"{STATEMENTS}/{kept[0][1]['statement_id']}") == 200
-    monkeypatch.setattr(board, "STATEMENTS_KEPT_MAX", 4)
+    monkeypatch.setattr(registry, "STATEMENTS_KEPT_MAX", 4)
     async with door(tmp_path, users=USERS) as rig:
         _, first = await post(rig, "bob", statement="SELECT 1", disposition="EXTERNAL_LINKS")
         for _ in range(10):
@@ -167,7 +167,7 @@ async def test_sessions_of_one_user_leave_room_for_others_and_share_no_ids() -> 
     await sessions.open("s3", "ann", 2.0)
 
 
-def _board() -> Any:
-    from haproc.doors.apps import BOARD
+def _registry() -> Any:
+    from haproc.doors.apps import REGISTRY
 
-    return BOARD
+    return REGISTRY

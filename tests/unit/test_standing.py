@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.replicate.coalesce import BatchLimits
-from haproc.replicate.operation import Operation
-from haproc.replicate.progress import Progress
-from haproc.replicate.schedule import MARKER, Schedule
-from haproc.replicate.standing import (
+from haproc.replicate.apply.coalesce import BatchLimits
+from haproc.replicate.apply.schedule import MARKER, Schedule
+from haproc.replicate.apply.standing import (
     SKIPPABLE_AFTER_ATTEMPTS,
     Position,
     Standing,
@@ -16,6 +14,8 @@ from haproc.replicate.standing import (
     retry_advice,
     skip_advice,
 )
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.progress import Progress
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 ENOUGH, FEW = SKIPPABLE_AFTER_ATTEMPTS, SKIPPABLE_AFTER_ATTEMPTS - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.trimming import Plan, names_needed, needs, plan, trims
+from haproc.replicate.trim.plan import Plan, names_needed, needs, plan, trims
 from haproc.replicate.window import Sighting, Window
 
 WINDOW = 10

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.checks import Checksums
-from haproc.replicate.verification import Finding, compare
+from haproc.replicate.agree.findings import Finding, compare
+from haproc.replicate.records.contents import Checksums
 
 WORDS = {"=": Finding.EQUAL, "x": Finding.DIFFERENT, "?": Finding.UNDECIDED}
 WORDS["-"] = Finding.UNAVAILABLE

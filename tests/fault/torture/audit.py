@@ -24,7 +24,7 @@ from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Session, Settings
-from haproc.replicate.progress import from_cursor
+from haproc.replicate.records.progress import from_cursor
 from haproc.ring.compare import contents
 from tests.fault.torture.history import (
     COLUMNS,

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from haproc.faults import VARIABLE
+from haproc.node.faults import VARIABLE
 from haproc.ring.broker import BrokerStartError
 from haproc.ring.daemon import launch, log_of, process_of
 from haproc.ring.local import LocalRing, LogChoice

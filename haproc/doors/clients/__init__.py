@@ -1,0 +1,1 @@
+"""The clients' wing: statements, rows and sessions."""

@@ -1,0 +1,130 @@
+"""Statements as JSON: status, manifest, result, report.
+
+Rows are kept as JSON text already; they are put between the rest as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from dmq import Json
+from haproc.doors.http.context import STATEMENTS_PATH
+from haproc.doors.http.errors import body_of
+from haproc.failure import ErrorClass, refused
+from haproc.route.model import FailureKind
+from haproc.statements.execution import Execution, StatementState, ha_block
+from haproc.statements.registry import Registry
+from haproc.statements.request import Delivery, Disposition, Format
+from haproc.statements.results import Kept
+from haproc.statements.spark_types import manifest_column
+
+RESULTS_PATH = "/api/ha/results"
+
+
+class Answers:
+    """Writes the answers of one application."""
+
+    def __init__(self, registry: Registry, cluster: str) -> None:
+        self._registry = registry
+        self._cluster = cluster
+
+    async def statement(self, execution: Execution, origin: str) -> bytes:
+        """Return a statement's answer; raises RequestError where that is the answer.
+
+        ``origin`` is this HAProc's URL as the client wrote it, for links.
+        """
+        error = execution.error
+        if error is not None and error.kind is not FailureKind.APPLICATION:
+            raise error
+        body: dict[str, Json] = {
+            "statement_id": execution.id,
+            "status": {"state": execution.state.value},
+        }
+        if error is not None:
+            body["status"] = {
+                "state": "FAILED",
+                "error": body_of(error, self._cluster, execution.id),
+            }
+        if execution.state is not StatementState.SUCCEEDED:
+            return _dumps(body)
+        assert execution.report is not None and execution.delivery is not None
+        body["manifest"] = _manifest(execution.kept, execution.delivery)
+        body["ha"] = ha_block(execution.report, execution.affected_rows)
+        result = await self._first_result(execution, origin)
+        return _dumps(body)[:-1] + b',"result":' + result + b"}"
+
+    async def chunk(self, execution: Execution, index: int, origin: str) -> bytes:
+        """Return the result object of one chunk; raises RequestError."""
+        error = execution.error
+        if error is not None:
+            raise error
+        if not 0 <= index < len(execution.kept.chunks):
+            raise refused(
+                ErrorClass.STATEMENT_UNKNOWN, f"the statement has no result chunk {index}"
+            )
+        assert execution.delivery is not None
+        if execution.delivery.disposition is Disposition.EXTERNAL_LINKS:
+            links: list[Json] = [self._link(execution, index, origin)]
+            return _dumps({"external_links": links})
+        return await self._inline(execution, index)
+
+    async def data(self, execution: Execution, index: int) -> bytes:
+        """Return a chunk's bytes, for a link; raises RequestError."""
+        if not 0 <= index < len(execution.kept.chunks):
+            raise refused(ErrorClass.STATEMENT_UNKNOWN, "this link is not valid")
+        data = await self._registry.store.read(execution.kept, index)
+        self._registry.delivered(execution, index)
+        return data
+
+    async def _first_result(self, execution: Execution, origin: str) -> bytes:
+        assert execution.delivery is not None
+        chunks = execution.kept.chunks
+        if execution.delivery.disposition is Disposition.EXTERNAL_LINKS:
+            every: list[Json] = [self._link(execution, i, origin) for i in range(len(chunks))]
+            return _dumps({"external_links": every})
+        if not chunks:
+            return b'{"chunk_index":0,"row_offset":0,"row_count":0,"data_array":[]}'
+        return await self._inline(execution, 0)
+
+    async def _inline(self, execution: Execution, index: int) -> bytes:
+        assert execution.delivery is not None
+        chunks = execution.kept.chunks
+        head = chunks[index].describe(index)
+        if index + 1 < len(chunks):
+            head["next_chunk_index"] = index + 1
+            head["next_chunk_internal_link"] = (
+                f"{STATEMENTS_PATH}/{execution.id}/result/chunks/{index + 1}"
+            )
+        data = await self._registry.store.read(execution.kept, index)
+        self._registry.delivered(execution, index)
+        if execution.delivery.format is Format.JSON_ARRAY:
+            return _dumps(head)[:-1] + b',"data_array":' + data + b"}"
+        return _dumps(head)[:-1] + b',"attachment":"' + base64.b64encode(data) + b'"}'
+
+    def _link(self, execution: Execution, index: int, origin: str) -> dict[str, Json]:
+        assert execution.expires_at is not None
+        link = execution.kept.chunks[index].describe(index)
+        link["external_link"] = f"{origin}{RESULTS_PATH}/{execution.link_secret}/{index}"
+        link["expiration"] = execution.expires_at.isoformat(timespec="seconds")[:19] + "Z"
+        if index + 1 < len(execution.kept.chunks):
+            link["next_chunk_index"] = index + 1
+        return link
+
+
+def _manifest(kept: Kept, delivery: Delivery) -> dict[str, Json]:
+    columns: list[Json] = [manifest_column(column, i) for i, column in enumerate(kept.columns)]
+    chunks: list[Json] = [chunk.describe(index) for index, chunk in enumerate(kept.chunks)]
+    return {
+        "format": delivery.format.value,
+        "schema": {"column_count": len(columns), "columns": columns},
+        "total_chunk_count": len(chunks),
+        "total_row_count": kept.rows,
+        "total_byte_count": sum(chunk.byte_count for chunk in kept.chunks),
+        "truncated": kept.truncated,
+        "chunks": chunks,
+    }
+
+
+def _dumps(body: dict[str, Json]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

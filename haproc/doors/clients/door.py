@@ -1,0 +1,54 @@
+"""The clients' door: open while the state of the cluster allows it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from haproc.doors.http.listener import Listener
+from haproc.membership.state import ANSWERING, SERVING, State
+
+logger = logging.getLogger(__name__)
+
+
+class ClientDoor:
+    """Opens and closes the listener as the state wants it.
+
+    While it is closed clients are refused at once, and go elsewhere; another process may take the
+    port meanwhile. Then this one goes on with the log, and comes back once the port is free: `look`
+    is called again after ``retry_s`` seconds.
+    """
+
+    def __init__(self, name: str, door: Listener, look: Callable[[], None], retry_s: float) -> None:
+        self._name = name
+        self._door = door
+        self._look = look
+        self._retry_s = retry_s
+        self._was_open = False
+
+    async def follow(self, state: State) -> None:
+        """Open or close the door; OSError if the port can't be had when it opens first."""
+        if state not in ANSWERING:
+            if self._door.is_open:
+                await self._door.close()
+            return
+        if self._door.is_open:
+            return
+        try:
+            await self._door.open()
+        except OSError as error:
+            if not self._was_open:
+                raise
+            logger.error(
+                "%s can't serve clients: another process has taken %s (%s); tried again every %g s",
+                self._name,
+                self._door.address.url,
+                error.strerror,
+                self._retry_s,
+            )
+            asyncio.get_running_loop().call_later(self._retry_s, self._look)
+            return
+        self._was_open = True
+        what = "serves" if state in SERVING else "answers"
+        logger.info("%s %s clients on %s", self._name, what, self._door.address.url)

@@ -1,0 +1,131 @@
+"""The statements door: handlers of ``/api/2.0/sql/statements`` and of result links."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from haproc.config.model import Config
+from haproc.doors.clients.answers import RESULTS_PATH, Answers
+from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
+from haproc.doors.clients.stream import Streams
+from haproc.doors.http.context import (
+    ARROW_STREAM,
+    ASKED,
+    HELD,
+    STATEMENTS_PATH,
+    check_json,
+    raw_json,
+    read_body,
+)
+from haproc.doors.http.statuses import Asked
+from haproc.failure import ErrorClass, refused
+from haproc.route.offload import Texts
+from haproc.statements.execution import Execution
+from haproc.statements.registry import Registry
+from haproc.statements.request import Format, OnWaitTimeout, StatementRequest
+
+RECALL_S: Final = 1.0
+"""What became of a write that is in the log is mostly known at once; chosen, not measured."""
+USER: Final = web.RequestKey("user", str)
+
+
+class Statements:
+    """The handlers; one object for each application."""
+
+    def __init__(
+        self, config: Config, registry: Registry, answers: Answers, streams: Streams, texts: Texts
+    ) -> None:
+        self._config = config
+        self._texts = texts
+        self._registry = registry
+        self._answers = answers
+        self._streams = streams
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        one = STATEMENTS_PATH + "/{statement_id}"
+        return [
+            web.post(STATEMENTS_PATH, self.execute),
+            web.get(one, self.status, allow_head=False),
+            web.get(one + "/result/chunks/{chunk_index}", self.chunk, allow_head=False),
+            web.post(one + "/cancel", self.cancel),
+            web.get(RESULTS_PATH + "/{secret}/{chunk_index}", self.result, allow_head=False),
+        ]
+
+    async def execute(self, request: web.Request) -> web.StreamResponse:
+        """Run a statement and answer with its result, its state, or a stream."""
+        arrived_s = asyncio.get_running_loop().time()
+        check_json(request)
+        limit = self._config.limits.statement_body_bytes_max
+        body = await read_body(request, limit)
+        asked = await self._read(body, request, arrived_s)
+        request[ASKED] = Asked(asked.request.id, asked.own_id)
+        if ARROW_STREAM in request.headers.get("Accept", ""):
+            return await self._streams.answer(request, asked)
+        execution = await self._registry.submit(asked, request[HELD].handed_over())
+        if not await self._registry.wait(execution, asked.wait_s or 0):
+            if asked.on_wait_timeout is OnWaitTimeout.CANCEL:
+                await self._registry.cancel(execution)
+            execution.promised = True
+        return await self._answer(execution, request)
+
+    async def status(self, request: web.Request) -> web.Response:
+        """Answer with a statement's state and, once it has one, its result."""
+        execution = self._find(request)
+        if execution.recalled:
+            await self._registry.wait(execution, RECALL_S)
+        return await self._answer(execution, request)
+
+    async def chunk(self, request: web.Request) -> web.Response:
+        """Answer with one chunk of a result."""
+        index = _index(request)
+        return raw_json(await self._answers.chunk(self._find(request), index, _origin(request)))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Cancel a statement."""
+        await self._registry.cancel(self._find(request))
+        return raw_json(b"{}")
+
+    async def result(self, request: web.Request) -> web.Response:
+        """Answer with a chunk's bytes, found by its link."""
+        execution = self._registry.find_link(request.match_info["secret"], request[USER])
+        data = await self._answers.data(execution, _index(request))
+        assert execution.delivery is not None
+        if execution.delivery.format is Format.JSON_ARRAY:
+            return raw_json(data)
+        return web.Response(body=data, headers={"Content-Type": ARROW_STREAM})
+
+    async def _read(self, body: bytes, request: web.Request, arrived_s: float) -> StatementRequest:
+        headers = {name: request.headers[name] for name in READ_HEADERS if name in request.headers}
+        read = partial(
+            read_statement,
+            user=request[USER],
+            made_id=uuid.uuid4().hex,
+            timeout_default_s=self._config.timeouts.statement_s,
+            arrived_s=arrived_s,
+            headers=headers,
+            reads=self._config.reads,
+        )
+        return await self._texts.run(request[USER], len(body), read, body)
+
+    def _find(self, request: web.Request) -> Execution:
+        return self._registry.find(request.match_info["statement_id"], request[USER])
+
+    async def _answer(self, execution: Execution, request: web.Request) -> web.Response:
+        return raw_json(await self._answers.statement(execution, _origin(request)))
+
+
+def _index(request: web.Request) -> int:
+    text = request.match_info["chunk_index"]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise refused(ErrorClass.STATEMENT_UNKNOWN, f"there is no chunk {text[:40]!r}")
+    return int(text)
+
+
+def _origin(request: web.Request) -> str:
+    return f"{request.scheme}://{request.host}"

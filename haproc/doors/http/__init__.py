@@ -1,0 +1,1 @@
+"""What doors over HTTP share: listeners, access, bodies read and errors written."""

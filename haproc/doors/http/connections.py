@@ -1,0 +1,275 @@
+"""The connections of one listener: how many, how long they may be silent, and what breaks them.
+
+A stranger can open connections, send parts of a request, and take nothing of an answer. None of
+that may keep others out, and nothing of it comes into the log: it may hold somebody's token.
+
+- A head must be there `HEAD_S` after its first byte, the first one of a connection after its
+  opening; between requests a connection may be idle for `KEEPALIVE_S`.
+- Who takes nothing of an answer for `STALL_S` is cut off.
+- Where all places are taken, the connection that has waited longest without a request under way
+  gives up its own. Only where every place has a request under way is a new one told to go.
+- What is not HTTP is answered in the form of every other error, and told of in one line now and
+  then, without a word of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import traceback
+from typing import Final, Protocol, cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError
+
+from haproc.doors.http.errors import body_of
+from haproc.doors.http.statuses import status_of
+from haproc.failure import ErrorClass, busy, refused
+from haproc.route.model import RequestError
+
+_LOG = logging.getLogger(__name__)
+
+HEAD_S: Final = 10.0
+"""As other servers and proxies have it (HAProxy's manual: 5 to 10 s); not measured."""
+KEEPALIVE_S: Final = 75.0
+"""An idle connection is closed after this."""
+STALL_S: Final = 60.0
+"""A client that takes nothing for so long is cut off: its answer lies in memory."""
+CONNECTIONS_MAX: Final = 1000
+TELL_S: Final = 10.0
+"""So seldom is a line written about what strangers send."""
+_HEADER_BYTES_MAX: Final = 16 << 10
+
+
+class Connected(Protocol):
+    """A connection that has a place."""
+
+    def expendable(self) -> bool:
+        """Whether nothing is under way on it."""
+        ...
+
+    def give_up(self) -> None:
+        """Close it now."""
+        ...
+
+
+class Places:
+    """So many connections at a time; the one that was heard of longest ago comes first."""
+
+    def __init__(self, connections_max: int, cluster: str) -> None:
+        self._connections_max = connections_max
+        self._taken: dict[Connected, None] = {}
+        self._full = _answer(busy(f"{connections_max} connections are open here"), cluster)
+        self._told = Told("%d connections are open (limits.connections_max)")
+
+    def __len__(self) -> int:
+        return len(self._taken)
+
+    def take(self, connection: Connected, transport: asyncio.Transport) -> None:
+        """Give the connection a place, or close it where there is none."""
+        if len(self._taken) >= self._connections_max and not self._make_room():
+            self._told.tell(len(self._taken))
+            transport.write(self._full)
+            transport.close()
+            return
+        self._taken[connection] = None
+
+    def heard(self, connection: Connected) -> None:
+        """Note that a request came on it."""
+        if connection in self._taken:
+            del self._taken[connection]
+            self._taken[connection] = None
+
+    def give_back(self, connection: Connected) -> None:
+        """Take the place back; harmless for one that has none."""
+        self._taken.pop(connection, None)
+
+    def _make_room(self) -> bool:
+        for connection in self._taken:
+            if connection.expendable():
+                del self._taken[connection]
+                connection.give_up()
+                return True
+        return False
+
+
+class Told:
+    """Writes a warning now and then; says how often it kept silent."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+        self._next_s = 0.0
+        self._kept = 0
+
+    def tell(self, *values: object) -> None:
+        """Write it, unless the last one is too fresh."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            self._kept += 1
+            return
+        self._next_s = now_s + TELL_S
+        _LOG.warning(self._message, *values)
+        if self._kept:
+            _LOG.warning("%d more such lines were left out before this one", self._kept)
+        self._kept = 0
+
+
+class Connections:
+    """Makes aiohttp's protocol for each connection of a listener."""
+
+    def __init__(self, server: web.Server, places: Places, cluster: str) -> None:
+        self.server = server
+        self.places = places
+        self.cluster = cluster
+        self.unreadable = Told("a request from %s could not be read (%s)")
+        self.broken = Told("a connection from %s ended with %s at %s")
+
+    def __call__(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(self)
+
+
+class Connection(web.RequestHandler):
+    """One connection; `_waiter`, `_messages` and `_request_in_progress` are not aiohttp's API."""
+
+    __slots__ = ("_door", "_head", "_peer", "_stall")
+
+    def __init__(self, door: Connections) -> None:
+        super().__init__(
+            door.server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]  # that is how it is switched off
+            keepalive_timeout=KEEPALIVE_S,
+            max_line_size=_HEADER_BYTES_MAX,
+            max_field_size=_HEADER_BYTES_MAX,
+        )
+        self._door = door
+        self._head: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._peer = ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request, and none has come."""
+        return self._waiter is not None and not self._waiter.done()
+
+    def expendable(self) -> bool:
+        """Whether nothing is under way on it."""
+        return self.is_idle or not (self._request_in_progress or self._messages)
+
+    def give_up(self) -> None:
+        """Close it now."""
+        self.force_close()
+
+    # -- asyncio.Protocol ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._peer = str((transport.get_extra_info("peername") or ("?",))[0])
+        self._await_head()
+        self._door.places.take(self, cast(asyncio.Transport, transport))
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages or self._request_in_progress:
+            self._stop_head()
+            self._door.places.heard(self)
+        elif data:
+            self._await_head()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._door.places.give_back(self)
+        self._stop_head()
+        self._stop_stall()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(None)
+
+    def resume_writing(self) -> None:
+        self._stop_stall()
+        super().resume_writing()
+
+    def _watch(self, left_before: int | None) -> None:
+        """Cut the client off if it has taken nothing since so much was left."""
+        if self.transport is None:
+            return
+        left = self.transport.get_write_buffer_size()
+        if left_before is not None and left >= left_before:
+            self.transport.abort()
+        else:
+            self._stall = self._loop.call_later(STALL_S, self._watch, left)
+
+    def _await_head(self) -> None:
+        if self._head is None:
+            self._head = self._loop.call_later(HEAD_S, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head = None
+        if self.expendable():
+            self.force_close()
+
+    def _stop_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    # -- what is not HTTP ------------------------------------------------------------------
+
+    def log_exception(self, *args: object, **kw: object) -> None:
+        """Say what ended the connection, and where; the exception's text may be the client's."""
+        error = kw.get("exc_info")
+        where = traceback.extract_tb(error.__traceback__) if isinstance(error, Exception) else []
+        last = f"{where[-1].filename}:{where[-1].lineno}" if where else "an unknown place"
+        self._door.broken.tell(self._peer, type(error).__name__, last)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what could not be read. What aiohttp would say and log repeats it."""
+        self._door.unreadable.tell(request.remote, type(exc).__name__)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is under way already")
+        error = _unreadable(exc)
+        response = web.Response(
+            body=_json(error, self._door.cluster),
+            status=status_of(error),
+            content_type="application/json",
+            charset="utf-8",
+        )
+        response.force_close()
+        return response
+
+
+def _unreadable(exc: BaseException | None) -> RequestError:
+    if isinstance(exc, ContentEncodingError):
+        return refused(
+            ErrorClass.CONTENT_TYPE, "the body's Content-Encoding is not known here", "send it raw"
+        )
+    return refused(ErrorClass.BAD_REQUEST, "the request is not HTTP as it is understood here")
+
+
+def _json(error: RequestError, cluster: str) -> bytes:
+    return json.dumps(body_of(error, cluster), separators=(",", ":")).encode()
+
+
+def _answer(error: RequestError, cluster: str) -> bytes:
+    """Return a whole answer for who is not let in."""
+    body = _json(error, cluster)
+    head = (
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,142 @@
+"""Reading a JSON body field by field: wrong types, unknown names and stray values are refused.
+
+Values in, values or RequestError out; every message names the field.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, NoReturn, TypeVar
+
+from haproc.failure import ErrorClass, refused
+
+ID_PATTERN: Final = "[A-Za-z0-9._:-]{1,128}"
+_ID: Final = re.compile(ID_PATTERN)
+AGE_MAX_S: Final = 1e9
+_INTEGER_MAX: Final = (1 << 63) - 1
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body."""
+    try:
+        value = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise refused(ErrorClass.BAD_REQUEST, f"the body is not JSON: {_brief(error)}") from None
+    if not isinstance(value, dict):
+        raise refused(ErrorClass.BAD_REQUEST, "the body must be a JSON object")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _brief(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+
+
+def no_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse a body that has other fields than these."""
+    for name in body:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known fields: {', '.join(known)}"
+            raise refused(ErrorClass.BAD_REQUEST, f"unknown field {name[:80]!r}", hint)
+
+
+def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str | None:
+    """Return a field of text; null counts as absent."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise wrong(name, "a string", value)
+    return value
+
+
+def identifier(body: Mapping[str, Any], name: str) -> str | None:
+    """Return an id: at most 128 of letters, digits and ``._:-``."""
+    value = text(body, name)
+    if value is not None:
+        check_identifier(value, name)
+    return value
+
+
+def check_identifier(value: str, name: str) -> str:
+    """Return the id if it is one."""
+    if not _ID.fullmatch(value):
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return value
+
+
+def choice(body: Mapping[str, Any], name: str, kind: type[E], known: Sequence[E] = ()) -> E | None:
+    """Return a field that takes one of the enum's values, or of ``known`` of them."""
+    value = text(body, name)
+    if value is None:
+        return None
+    members = known or tuple(kind)
+    for member in members:
+        if member.value == value:
+            return member
+    names = ", ".join(member.value for member in members)
+    raise refused(ErrorClass.BAD_REQUEST, f"{name} is {value[:40]!r}", f"known values: {names}")
+
+
+def count(body: Mapping[str, Any], name: str) -> int | None:
+    """Return a whole number of at least 1."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(name, "a whole number", value)
+    if not 1 <= value <= _INTEGER_MAX:
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be at least 1 and at most 2^63-1")
+    return value
+
+
+def offset(body: Mapping[str, Any], name: str) -> int | None:
+    """Return a whole number of 0 or more: a place in the log, or a number of its records."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(name, "a whole number", value)
+    if not 0 <= value <= _INTEGER_MAX:
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be at least 0 and at most 2^63-1")
+    return value
+
+
+def seconds(value: object, name: str, maximum_s: float) -> float | None:
+    """Return a duration above 0."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(name, "a number of seconds", value)
+    if not 0 < value <= maximum_s or math.isnan(value):
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be above 0 and at most {maximum_s:g}")
+    return float(value)
+
+
+def age(value: object) -> float:
+    """Return how long ago a request was first sent: a duration of 0 or more; absent is 0."""
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong("age_s", "a number of seconds", value)
+    if not 0 <= value <= AGE_MAX_S:
+        raise refused(ErrorClass.BAD_REQUEST, f"age_s must be at least 0 and at most {AGE_MAX_S:g}")
+    return float(value)
+
+
+def wrong(name: str, expected: str, value: object) -> Exception:
+    """Return the error of a field of the wrong type."""
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    kinds |= {list: "a list", dict: "an object", type(None): "null"}
+    return refused(ErrorClass.BAD_REQUEST, f"{name} must be {expected}, not {kinds[type(value)]}")

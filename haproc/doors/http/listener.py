@@ -1,0 +1,166 @@
+"""A listener that can be closed and opened again while its application lives on.
+
+Closed means refused: the port is given up at once, idle keep-alive connections are closed, and
+those with a request under way are closed once it is answered. The application and what it keeps
+(running statements, results) outlive that.
+
+aiohttp's own way to do this (`Server.pre_shutdown`) is not used: it makes connections deaf without
+closing them, until the application ends. A client that sends its next request on one that was idle
+would wait until its deadline, and a body that is still arriving would never be complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from haproc.config.model import Address
+from haproc.doors.http.connections import CONNECTIONS_MAX, Connection, Connections, Places
+from haproc.doors.http.context import CLUSTER, error_response
+from haproc.doors.http.errors import as_request_error
+
+_BACKLOG: Final = 512
+_TURNS: Final = 6
+"""Turns of the event loop in which a connection accepted before the port was given up is set up."""
+
+
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class Front(Protocol):
+    """What makes the protocols of connections in the application's place."""
+
+    def __call__(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections that were not handed to the application."""
+        ...
+
+
+class Listener:
+    """One application's listener; closed until `open` is called.
+
+    ``front``, if there is one, is asked for the protocol of each connection, and is given what
+    makes the application's own. No more than ``connections_max`` are open at a time.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        address: Address,
+        *,
+        shutdown_s: float = 30.0,
+        front: Callable[[Connections], Front] | None = None,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        app.middlewares.insert(0, self._last_answer)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=shutdown_s)
+        self._cluster = app.get(CLUSTER, "")
+        self._places = Places(connections_max, self._cluster)
+        self.address = address
+        """As configured."""
+        self._make_front = front
+        self._front: Front | None = None
+        self._server: asyncio.Server | None = None
+        self._lock = asyncio.Lock()
+        self._started = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether connections are accepted."""
+        return self._server is not None
+
+    @property
+    def port(self) -> int:
+        """The port; where the configured one is 0, the one that was given while open."""
+        if self._server is None:
+            return self.address.port
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Start the application without accepting connections."""
+        if not self._started:
+            await self._runner.setup()
+            server = self._server_of()
+            server.request_handler = self._told(server.request_handler)
+            self._started = True
+
+    async def open(self) -> None:
+        """Accept connections; OSError if the port is taken. Opening twice is harmless."""
+        async with self._lock:
+            if self._server is not None:
+                return
+            await self.start()
+            protocols = Connections(self._server_of(), self._places, self._cluster)
+            if self._make_front is not None:
+                self._front = self._make_front(protocols)
+            self._server = await asyncio.get_running_loop().create_server(
+                self._front or protocols,
+                self.address.host,
+                self.address.port,
+                backlog=_BACKLOG,
+                reuse_address=True,
+            )
+
+    async def close(self) -> None:
+        """Refuse connections from now on; requests under way still get their answers."""
+        async with self._lock:
+            listening, self._server = self._server, None
+            if listening is None:
+                return
+            # asyncio forgets, open and unread, what it has accepted when its server is closed.
+            for each in listening.sockets if isinstance(listening, asyncio.Server) else ():
+                asyncio.get_running_loop().remove_reader(each.fileno())
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+            listening.close()
+            for _ in range(_TURNS):
+                self._close_idle()
+                await asyncio.sleep(0)
+
+    def _close_idle(self) -> None:
+        if self._front is not None:
+            self._front.close()
+        for connection in self._server_of().connections:
+            if isinstance(connection, Connection) and connection.is_idle:
+                connection.force_close()
+
+    def _server_of(self) -> web.Server:
+        server = self._runner.server
+        assert server is not None
+        return server
+
+    def _told(self, handle: _Handler) -> _Handler:
+        """Return the handler that answers what aiohttp refuses before any middleware, too."""
+
+        async def told(request: web.BaseRequest) -> web.StreamResponse:
+            try:
+                return await handle(request)
+            except web.HTTPException as refused:
+                response = error_response(as_request_error(refused, request.method), self._cluster)
+                response.force_close()
+                return response
+
+        return told
+
+    @web.middleware
+    async def _last_answer(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """End the connection with the answer if the door has been closed."""
+        response = await handler(request)
+        if self._server is None:
+            response.force_close()
+        return response
+
+    async def aclose(self) -> None:
+        """Close for good and end the application; waits for requests under way for a while."""
+        await self.close()
+        if self._started:
+            await self._runner.cleanup()
+            self._started = False

@@ -1,0 +1,98 @@
+"""Which HTTP status a failure is answered with, and what clients make of it by themselves.
+
+Clients that are not ours repeat requests on their own, going by the status: databricks-sdk repeats
+429 and 503 (whether or not there is a Retry-After) and whatever has certain words in its message;
+databricks-sql-connector repeats a statement at 429 and 503; retry libraries mostly take 408, 425,
+429 and all of 500 to 599; OkHttp repeats 408, urllib3 413, 429 and 503 that have a Retry-After.
+So such a status may be given only where repeating does no harm: nothing was done, or the request
+can be told again (it has an id of the client's own, or doing it twice is the same as once).
+
+A write whose outcome is unknown and that could not be told again is answered `SETTLED_ELSEWHERE`,
+a status that nobody repeats, in words of ours alone, with the id by which to ask for its outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+
+SETTLED_ELSEWHERE: Final = 424
+_STATUS_OF_CLASS: Final[Mapping[str, int]] = {
+    ErrorClass.UNAUTHENTICATED: 401,
+    ErrorClass.NOT_FOUND: 404,
+    ErrorClass.STATEMENT_UNKNOWN: 404,
+    ErrorClass.SESSION_UNKNOWN: 404,
+    ErrorClass.OFFSET_UNKNOWN: 404,
+    ErrorClass.METHOD_NOT_ALLOWED: 405,
+    ErrorClass.BODY_TIMEOUT: 408,
+    ErrorClass.REQUEST_ID_REUSED: 409,
+    ErrorClass.NOT_NOW: 409,
+    ErrorClass.TOO_LARGE: 413,
+    ErrorClass.OPERATION_TOO_LARGE: 413,
+    ErrorClass.RESULT_TOO_LARGE: 413,
+    ErrorClass.CONTENT_TYPE: 415,
+    ErrorClass.EXPECTATION: 417,
+    ErrorClass.BUSY: 429,
+}
+_STATUS_OF_KIND: Final = {
+    FailureKind.REFUSED: 400,
+    FailureKind.APPLICATION: 422,
+    FailureKind.AVAILABILITY: 503,
+}
+CODE_OF_STATUS: Final = {
+    400: "BAD_REQUEST",
+    401: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
+    409: "ALREADY_EXISTS",
+    413: "REQUEST_TOO_LARGE",
+    415: "UNSUPPORTED_MEDIA_TYPE",
+    417: "EXPECTATION_FAILED",
+    422: "BAD_REQUEST",
+    SETTLED_ELSEWHERE: "OUTCOME_UNKNOWN",
+    429: "REQUEST_LIMIT_EXCEEDED",
+    503: "TEMPORARILY_UNAVAILABLE",
+}
+RETRY_AFTER_S: Final = {429: 1, 503: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for: the statement's id, and whether the client chose it."""
+
+    statement_id: str
+    own_id: bool
+
+
+def status_of(error: RequestError, asked: Asked | None = None) -> int:
+    """Return the status of an error's answer; ``asked`` is None for what is no statement or rows.
+
+    All else (asking for a state, opening a session, what peers and operators send) may be repeated.
+    """
+    if error.outcome is WriteOutcome.UNKNOWN and asked is not None and not asked.own_id:
+        return SETTLED_ELSEWHERE
+    return _STATUS_OF_CLASS.get(error.error_class, _STATUS_OF_KIND[error.kind])
+
+
+def told(error: RequestError, asked: Asked | None, path: str) -> RequestError:
+    """Return the error in the words in which it is told; ``path`` is that of all statements.
+
+    databricks-sdk reads the message, and no other field, for words of its own servers: so none of
+    Spark's may be in it where repeating does harm.
+    """
+    if asked is None or status_of(error, asked) != SETTLED_ELSEWHERE:
+        return error
+    return RequestError(
+        error.kind,
+        f"whether statement {asked.statement_id} was applied is not known: do not send it again, "
+        f"ask with GET {path}/{asked.statement_id}, here or at another HAProc of the ring",
+        error_class=error.error_class,
+        sqlstate=error.sqlstate,
+        outcome=error.outcome,
+        hint=f"{error.message}; give requests a request_id of your own, then they can be repeated",
+        offset=error.offset,
+    )

@@ -1,0 +1,1 @@
+"""The operators' and peers' wing: the queue, drains, members, heartbeats, forwarded queries."""

@@ -1,0 +1,102 @@
+"""The door for operators who add and remove clusters, under the ring's secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from dmq import Json
+from haproc.config.check import NAME
+from haproc.config.hosts import is_client_url, is_wildcard
+from haproc.config.model import Address, Config
+from haproc.doors.http import fields
+from haproc.doors.http.context import Credentials, check_json, json_response, read_body
+from haproc.failure import ErrorClass, refused
+
+_BODY_BYTES_MAX: Final = 64 << 10
+_ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{1,60})\]|([A-Za-z0-9._-]{1,253})):(\d{1,5})")
+
+
+class MembersService(Protocol):
+    """Who the ring's members are; methods raise RequestError."""
+
+    def describe(self) -> Mapping[str, Json]:
+        """Return the members."""
+        ...
+
+    async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
+        """Make a cluster a member."""
+        ...
+
+    async def leave(self, name: str) -> Mapping[str, Json]:
+        """Have the ring do without a cluster."""
+        ...
+
+
+def admit(app: web.Application, config: Config, service: MembersService) -> None:
+    """Add the door to the operators' application."""
+    app.add_routes(MembersDoor(service, Credentials.of_peers(config)).routes())
+
+
+class MembersDoor:
+    """The handlers."""
+
+    def __init__(self, service: MembersService, credentials: Credentials) -> None:
+        self._service = service
+        self._credentials = credentials
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/ha/v1/members", self.members, allow_head=False),
+            web.post("/ha/v1/members/{cluster}/join", self.join),
+            web.post("/ha/v1/members/{cluster}/leave", self.leave),
+        ]
+
+    async def members(self, request: web.Request) -> web.Response:
+        """Tell who the members are."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(self._service.describe()))
+
+    async def join(self, request: web.Request) -> web.Response:
+        """Add a cluster."""
+        self._credentials.user_of(request.headers)
+        name = _name(request)
+        check_json(request)
+        body = fields.parse_object(await read_body(request, _BODY_BYTES_MAX))
+        fields.no_unknown(body, ("peer", "client_url"))
+        peer, client_url = fields.text(body, "peer"), fields.text(body, "client_url")
+        if peer is None or client_url is None:
+            raise refused(ErrorClass.BAD_REQUEST, "needed: peer, client_url")
+        if not is_client_url(client_url):
+            raise refused(
+                ErrorClass.BAD_REQUEST, f"client_url {client_url[:80]!r} is no URL for clients"
+            )
+        return json_response(dict(await self._service.join(name, _address(peer), client_url)))
+
+    async def leave(self, request: web.Request) -> web.Response:
+        """Remove a cluster."""
+        self._credentials.user_of(request.headers)
+        name = _name(request)
+        check_json(request)
+        fields.no_unknown(fields.parse_object(await read_body(request, _BODY_BYTES_MAX)), ())
+        return json_response(dict(await self._service.leave(name)))
+
+
+def _name(request: web.Request) -> str:
+    name = request.match_info["cluster"]
+    if not NAME.fullmatch(name):
+        raise refused(ErrorClass.BAD_REQUEST, f"{name[:80]!r} is no cluster's name")
+    return name
+
+
+def _address(text: str) -> Address:
+    found = _ADDRESS.fullmatch(text)
+    if not found or not 1 <= int(found[3]) <= 65535 or is_wildcard(found[1] or found[2]):
+        raise refused(
+            ErrorClass.BAD_REQUEST, f"peer {text[:80]!r} is not host:port of an operator door"
+        )
+    return Address(found[1] or found[2], int(found[3]))

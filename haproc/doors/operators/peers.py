@@ -1,0 +1,98 @@
+"""The doors between peers, under the ring's secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from aiohttp import web
+
+from dmq import Json
+from haproc.doors.http import fields
+from haproc.doors.http.context import Credentials, check_json, json_response, read_body
+from haproc.failure import ErrorClass, refused
+
+_BODY_BYTES_MAX = 64 << 10
+_TIMEOUT_MAX_S = 86_400.0
+
+
+class PeerService(Protocol):
+    """What a HAProc does for its peers."""
+
+    async def apply_now(
+        self, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        """Run a synchronous operation before it is decided and return its outcome."""
+        ...
+
+    async def outcome(self, offset: int) -> Mapping[str, Json]:
+        """Return what became of an operation on this cluster."""
+        ...
+
+    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        """Return what this cluster has applied, once that differs from what was ``seen``."""
+        ...
+
+    def status(self) -> Mapping[str, Json]:
+        """Return this HAProc's state, cursor and lag."""
+        ...
+
+
+class PeerDoor:
+    """The handlers."""
+
+    def __init__(self, peers: PeerService, credentials: Credentials) -> None:
+        self._peers = peers
+        self._credentials = credentials
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/ha/v1/apply", self.apply),
+            web.get("/ha/v1/outcomes/{offset}", self.outcome, allow_head=False),
+            web.get("/ha/v1/progress", self.progress, allow_head=False),
+            web.get("/ha/v1/status", self.status, allow_head=False),
+        ]
+
+    async def apply(self, request: web.Request) -> web.Response:
+        """Run a synchronous operation now."""
+        self._credentials.user_of(request.headers)
+        check_json(request)
+        body = fields.parse_object(await read_body(request, _BODY_BYTES_MAX))
+        fields.no_unknown(body, ("offset", "operation_id", "timeout_s"))
+        offset = body.get("offset")
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise refused(ErrorClass.BAD_REQUEST, "offset must be a whole number of at least 0")
+        operation_id = fields.text(body, "operation_id")
+        timeout_s = fields.seconds(body.get("timeout_s"), "timeout_s", _TIMEOUT_MAX_S)
+        if operation_id is None or timeout_s is None:
+            raise refused(
+                ErrorClass.BAD_REQUEST, "offset, operation_id and timeout_s are all needed"
+            )
+        return json_response(dict(await self._peers.apply_now(offset, operation_id, timeout_s)))
+
+    async def outcome(self, request: web.Request) -> web.Response:
+        """Tell what became of an operation here."""
+        self._credentials.user_of(request.headers)
+        text = request.match_info["offset"]
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise refused(ErrorClass.BAD_REQUEST, "an offset is a whole number")
+        return json_response(dict(await self._peers.outcome(int(text))))
+
+    async def progress(self, request: web.Request) -> web.Response:
+        """Tell what is applied here, once that is new to who asks."""
+        self._credentials.user_of(request.headers)
+        fields.no_unknown(request.query, ("seen", "timeout_s"))
+        try:
+            wait_s = float(request.query.get("timeout_s", ""))
+        except ValueError:
+            raise refused(ErrorClass.BAD_REQUEST, "timeout_s must be a number of seconds") from None
+        timeout_s = fields.seconds(wait_s, "timeout_s", _TIMEOUT_MAX_S)
+        assert timeout_s is not None
+        seen = request.query.get("seen", "")
+        return json_response(dict(await self._peers.progress(seen, timeout_s)))
+
+    async def status(self, request: web.Request) -> web.Response:
+        """Tell state, cursor and lag."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(self._peers.status()))

@@ -1,0 +1,139 @@
+"""The doors for operators, under the ring's secret: the cluster's queue, and verification."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from dmq import Json
+from haproc.doors.http import fields
+from haproc.doors.http.context import Credentials, check_json, json_response, read_body
+from haproc.failure import ErrorClass, refused
+
+PAGE_DEFAULT: Final = 50
+PAGE_MAX: Final = 1000
+_BODY_BYTES_MAX: Final = 64 << 10
+
+
+class OperatorService(Protocol):
+    """What a HAProc does for operators; methods raise RequestError."""
+
+    def queue(self, start: int, count: int) -> Mapping[str, Json]:
+        """Return a page of the queue, from an offset on."""
+        ...
+
+    async def show(self, offset: int) -> Mapping[str, Json]:
+        """Return one operation, and what retry and skip would do."""
+        ...
+
+    async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
+        """Try an operation that fails now."""
+        ...
+
+    async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
+        """Have this cluster pass over an operation."""
+        ...
+
+    async def reject(
+        self, cluster: str, offset: int, without: Collection[str]
+    ) -> Mapping[str, Json]:
+        """Say that this cluster cannot apply an operation; the last one gives it up for all."""
+        ...
+
+    async def verify(self) -> Mapping[str, Json]:
+        """Have all clusters say what they hold."""
+        ...
+
+    async def verification(self, marker: int) -> Mapping[str, Json]:
+        """Return what that came to so far."""
+        ...
+
+
+class QueueDoor:
+    """The handlers."""
+
+    def __init__(self, service: OperatorService, credentials: Credentials) -> None:
+        self._service = service
+        self._credentials = credentials
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/ha/v1/queue", self.queue, allow_head=False),
+            web.get("/ha/v1/queue/{offset}", self.show, allow_head=False),
+            web.post("/ha/v1/queue/{offset}/retry", self.retry),
+            web.post("/ha/v1/queue/{offset}/skip", self.skip),
+            web.post("/ha/v1/queue/{offset}/reject", self.reject),
+            web.post("/ha/v1/verify", self.verify),
+            web.get("/ha/v1/verify/{offset}", self.verification, allow_head=False),
+        ]
+
+    async def queue(self, request: web.Request) -> web.Response:
+        """List the queue."""
+        self._credentials.user_of(request.headers)
+        fields.no_unknown(request.query, ("start", "limit"))
+        start = _number(request.query.get("start", "0"), "start")
+        limit = _number(request.query.get("limit", str(PAGE_DEFAULT)), "limit")
+        if not 1 <= limit <= PAGE_MAX:
+            raise refused(ErrorClass.BAD_REQUEST, f"limit must be 1 to {PAGE_MAX}")
+        return json_response(dict(self._service.queue(start, limit)))
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Show one operation."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(await self._service.show(_offset(request))))
+
+    async def retry(self, request: web.Request) -> web.Response:
+        """Retry what fails."""
+        self._credentials.user_of(request.headers)
+        body = await _body(request, ("cluster",))
+        return json_response(dict(await self._service.retry(body["cluster"], _offset(request))))
+
+    async def skip(self, request: web.Request) -> web.Response:
+        """Skip what cannot be applied here."""
+        self._credentials.user_of(request.headers)
+        body = await _body(request, ("cluster", "reason"))
+        done = await self._service.skip(body["cluster"], _offset(request), body["reason"])
+        return json_response(dict(done))
+
+    async def reject(self, request: web.Request) -> web.Response:
+        """Give up what no cluster can apply."""
+        self._credentials.user_of(request.headers)
+        body = await _body(request, ("cluster", "without"))
+        without = [name for name in body["without"].split(",") if name]
+        done = await self._service.reject(body["cluster"], _offset(request), without)
+        return json_response(dict(done))
+
+    async def verify(self, request: web.Request) -> web.Response:
+        """Begin a verification."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(await self._service.verify()))
+
+    async def verification(self, request: web.Request) -> web.Response:
+        """Tell what a verification came to so far."""
+        self._credentials.user_of(request.headers)
+        return json_response(dict(await self._service.verification(_offset(request))))
+
+
+async def _body(request: web.Request, names: tuple[str, ...]) -> dict[str, str]:
+    """Return a body of these texts, all of which are needed."""
+    check_json(request)
+    body = fields.parse_object(await read_body(request, _BODY_BYTES_MAX))
+    fields.no_unknown(body, names)
+    values = {name: fields.text(body, name) for name in names}
+    found = {name: value for name, value in values.items() if value is not None}
+    if found.keys() != set(names):
+        raise refused(ErrorClass.BAD_REQUEST, f"needed: {', '.join(names)}")
+    return found
+
+
+def _offset(request: web.Request) -> int:
+    return _number(request.match_info["offset"], "an offset")
+
+
+def _number(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be a whole number of at least 0")
+    return int(text)

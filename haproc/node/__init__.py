@@ -1,0 +1,1 @@
+"""One HAProc, put together: its parts, its life, and itself among its peers."""

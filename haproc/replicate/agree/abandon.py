@@ -1,0 +1,261 @@
+"""Operations that no cluster can apply: who says so, and when the ring gives one up.
+
+One statement must not stop the ring. But a write that any member has acknowledged must stand. So an
+operation is given up only if no member has committed it and none can any more, and that is decided
+in one place of the log:
+
+- ``unable``: a cluster has tried the operation often enough, made sure that no attempt is under
+  way, looked at its tables, and has not committed it. From here on it does not run it.
+- ``able``: it takes that back. It runs the operation again only once it has read the log up to this
+  record and found no valid ``abandon`` before it.
+- ``abandon``: the ring gives the operation up. It names the standing word of every member
+  (``words``). Every cluster passes over the operation at its place in the order, and it counts as
+  rejected. The first one that is valid counts.
+
+Who writes an ``abandon`` has read the log up to ``read_to`` and found all members covered there.
+For readers it is valid if nothing that matters came in between: no word was taken back, the members
+did not change, no other cluster came in, and the writer was not replaced. All of that stands behind
+the operation itself, so whoever still has it before him reads it, and all come to the same.
+
+A process that starts hears what the log says up to its own claim before it runs anything. So it
+obeys the words of the processes before it, and what was given up while it was away. What a replaced
+process says behind that claim is void.
+
+A member that is away cannot say anything. It is covered by the word that it said before, or if it
+never took part, or if an operator vouches for it (``absent``, with its newest claim): then a newer
+claim of that cluster in between voids the ``abandon``, because it has come back. A cluster that
+finds that it had committed what was given up is DIVERGED, and says so.
+
+Values in, values out; `replicate.agree.giving_up` does what this decides. Hearing of a record
+again changes nothing: only offsets are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from dmq import Json, Record
+from haproc.replicate.agree.claims import Claims
+
+KINDS: Final = frozenset({"unable", "able", "abandon"})
+ERROR_CHARACTERS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """``cluster`` has not committed the operation at ``offset``, and does not run it any more.
+
+    ``epoch`` is the offset of the writer's claim; ``error``: what it met, in words.
+    """
+
+    offset: int
+    operation_id: str
+    cluster: str
+    epoch: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Able:
+    """``cluster`` takes back its word on the operation at ``offset``."""
+
+    offset: int
+    operation_id: str
+    cluster: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """The ring gives up the operation at ``offset``; see the module.
+
+    ``words``: by cluster the offset of its ``unable``. ``absent``: by cluster the offset of its
+    newest claim, -1 for none. ``error``: what clients are told.
+    """
+
+    offset: int
+    operation_id: str
+    by: str
+    epoch: int
+    read_to: int
+    words: Mapping[str, int]
+    absent: Mapping[str, int]
+    error: str
+
+
+Word: TypeAlias = Unable | Able | Abandon
+
+
+class Words:
+    """What the log says of operations that cannot be applied, as far as it was read."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, dict[int, Unable | Able]] = {}
+        self._abandoned: dict[int, tuple[int, Abandon]] = {}
+        self._changes: dict[int, str] = {}
+        self.known_from = 0
+        """What concerns operations below this offset is not known wholly, and passed over."""
+
+    def members_changed(self, offset: int, leaves: str = "") -> None:
+        """Note a record about the ring's members, and who leaves."""
+        self._changes[offset] = leaves
+
+    def left_since(self, offset: int) -> frozenset[str]:
+        """Return the clusters that left the ring behind an offset: they may have applied it."""
+        return frozenset(name for at, name in self._changes.items() if name and at > offset)
+
+    def hear(self, at: int, word: Word, claims: Claims) -> bool:
+        """Take in the record at ``at``; whether the operation is given up by it, from here on.
+
+        Records must be heard in the log's order, with all claims before them seen.
+        """
+        by = word.by if isinstance(word, Abandon) else word.cluster
+        if word.offset < self.known_from or claims.void(at, by, word.epoch):
+            return False
+        if not isinstance(word, Abandon):
+            self._said.setdefault(word.offset, {})[at] = word
+            return False
+        if word.offset in self._abandoned or not self._valid(at, word, claims):
+            return False
+        self._abandoned[word.offset] = at, word
+        return True
+
+    def _valid(self, at: int, word: Abandon, claims: Claims) -> bool:
+        if not word.offset < word.read_to <= at:
+            return False
+        if any(word.read_to <= changed < at for changed in self._changes):
+            return False
+        standing = self.standing(word.offset, at)
+        if any(
+            cluster not in standing or standing[cluster][0] != offset or offset >= word.read_to
+            for cluster, offset in word.words.items()
+        ):
+            return False
+        newest = dict(claims.before(at))
+        if any(newest.get(cluster, -1) != claim for cluster, claim in word.absent.items()):
+            return False
+        named = word.words.keys() | word.absent.keys()
+        return all(claim < word.read_to or name in named for name, claim in newest.items())
+
+    def standing(self, offset: int, before: int | None = None) -> dict[str, tuple[int, Unable]]:
+        """Return by cluster the word on an operation that it has not taken back, and its place.
+
+        ``before``: as of that place in the log.
+        """
+        found: dict[str, tuple[int, Unable]] = {}
+        for at, word in sorted(self._said.get(offset, {}).items()):
+            if before is not None and at >= before:
+                break
+            if isinstance(word, Unable):
+                found[word.cluster] = at, word
+            else:
+                found.pop(word.cluster, None)
+        return found
+
+    def given_up(self, offset: int) -> Abandon | None:
+        """Return the record by which the ring gave the operation up, if it has."""
+        found = self._abandoned.get(offset)
+        return None if found is None else found[1]
+
+    def abandoned_from(self, at: int) -> list[int]:
+        """Return the operations that are given up by a record at or behind an offset."""
+        return sorted(offset for offset, (found, _) in self._abandoned.items() if found >= at)
+
+    def uncovered(
+        self, offset: int, members: Iterable[str], absent: Mapping[str, int]
+    ) -> frozenset[str]:
+        """Return the members that may have committed the operation, or may yet."""
+        return frozenset(members) - self.standing(offset).keys() - absent.keys()
+
+    def abandon(
+        self,
+        offset: int,
+        operation_id: str,
+        by: tuple[str, int],
+        read_to: int,
+        members: Iterable[str],
+        absent: Mapping[str, int],
+    ) -> Abandon | None:
+        """Return the record that gives an operation up; None if somebody is not covered.
+
+        ``members``: all that were members since the operation, as of ``read_to``. ``by``: who
+        decides, and its claim.
+        """
+        names = frozenset(members)
+        if self.uncovered(offset, names, absent):
+            return None
+        standing = self.standing(offset)
+        words = {name: standing[name][0] for name in sorted(names & standing.keys())}
+        without = {name: absent[name] for name in sorted(names - standing.keys())}
+        told = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
+        error = f"no cluster of the ring could apply it, and it was given up: {told}"
+        return Abandon(offset, operation_id, *by, read_to, words, without, error)
+
+    def forget(self, below: int) -> None:
+        """Forget operations that nobody asks about any more."""
+        if self._said or self._abandoned:
+            self._said = {o: said for o, said in self._said.items() if o >= below}
+            self._abandoned = {o: found for o, found in self._abandoned.items() if o >= below}
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def word_record(word: Word) -> Record:
+    """Return the log record of a message."""
+    headers: dict[str, Json] = {"offset": word.offset, "epoch": word.epoch}
+    match word:
+        case Unable():
+            headers |= {"cluster": word.cluster, "error": word.error}
+            return Record("unable", word.operation_id, headers)
+        case Able():
+            return Record("able", word.operation_id, headers | {"cluster": word.cluster})
+        case Abandon():
+            headers |= {
+                "by": word.by,
+                "read_to": word.read_to,
+                "words": dict(sorted(word.words.items())),
+                "absent": dict(sorted(word.absent.items())),
+                "error": word.error,
+            }
+            return Record("abandon", word.operation_id, headers)
+
+
+def word_message(record: Record) -> Word:
+    """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
+    h: Mapping[str, Any] = record.headers
+    offset, epoch = _number(h["offset"]), _number(h["epoch"])
+    match record.kind:
+        case "unable":
+            return Unable(offset, record.key, _text(h["cluster"]), epoch, _text(h["error"]))
+        case "able":
+            return Able(offset, record.key, _text(h["cluster"]), epoch)
+        case _:
+            return Abandon(
+                offset,
+                record.key,
+                _text(h["by"]),
+                epoch,
+                _number(h["read_to"]),
+                _offsets(h["words"]),
+                _offsets(h["absent"]),
+                _text(h["error"]),
+            )
+
+
+def _offsets(value: Mapping[str, object]) -> dict[str, int]:
+    return {_text(name): _number(offset) for name, offset in value.items()}
+
+
+def _number(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no offset")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

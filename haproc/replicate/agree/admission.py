@@ -1,0 +1,227 @@
+"""Who the ring's members are: what the log says of it, and what operators ask to be changed.
+
+A change is a record in the log before it is anything else (`replicate.records.members`): it is
+appended through any HAProc that is READY, and each HAProc goes by it when it reads it. One that
+reads that it is not a member any more applies nothing and serves nobody (REMOVED), but reads on: it
+may be taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from dmq import Json, LogError, TrimmedError
+from haproc.config.model import Address
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.membership.roster import Enrolled, Member, disagreement
+from haproc.membership.state import State
+from haproc.replicate.core import Core
+from haproc.replicate.records.members import Change, Roster, heard
+from haproc.replicate.records.operation import from_record, to_record
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 5
+"""How often a change is made anew when another one came in between."""
+CLUSTERS_MAX: Final = 64
+
+
+class Admission:
+    """See the module. ``on_members`` is told the members whenever the log changes them."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.on_members: Callable[[Sequence[Member]], None] = lambda members: None
+
+    # -- what the log says -----------------------------------------------------------------
+
+    async def restore(self, offset: int) -> None:
+        """Go by the record that an earlier process knew; nothing if it knew none (-1)."""
+        core = self._core
+        if offset < 0:
+            return
+        try:
+            entries = await core.reaching(lambda: core.log.read(offset, records_max=1))
+        except TrimmedError:
+            # Then a newer one stands in what is read from here on, and names this one.
+            core.enrolled = Enrolled(offset)
+            return
+        message = from_record(entries[0].record) if entries else None
+        if isinstance(message, Roster):
+            self._enrol(Enrolled(offset, message.members))
+
+    def heard(self, offset: int, message: Roster) -> None:
+        """Take in a record; hearing of it again changes nothing."""
+        before = self._core.enrolled
+        after = heard(before, offset, message)
+        if after != before:
+            self._enrol(after)
+        elif offset > before.offset:
+            logger.info("offset %d: a change of members that came after another one", offset)
+
+    def _enrol(self, enrolled: Enrolled) -> None:
+        core = self._core
+        core.enrolled = enrolled
+        members = enrolled.members or ()
+        names = tuple(member.name for member in members)
+        order = names if core.me in names else (core.me, *names)
+        core.identity = dataclasses.replace(core.identity, ring_order=order)
+        logger.info("%s: the ring's members are %s", core.me, ", ".join(names))
+        out = f"the ring has no cluster {core.me} since offset {enrolled.offset} of its log"
+        removed = "" if core.me in names else out
+        if removed != core.condition.removed:
+            # One that is taken back applies what it missed before it serves again.
+            core.update(removed=removed, caught_up=False)
+        self.on_members(members)
+
+    async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
+        """Return whether all that the log says below an offset is known, or is within the time."""
+        core = self._core
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while core.schedule.read_to < offset:
+                    core.moved.clear()
+                    await core.moved.wait()
+        return core.schedule.read_to >= offset
+
+    # -- what operators ask ----------------------------------------------------------------
+
+    def describe(self) -> Mapping[str, Json]:
+        """Tell who the members are, since when, and whether the configuration says the same."""
+        core = self._core
+        since = core.enrolled.offset
+        return {
+            "since_offset": since if since >= 0 else None,
+            "names": [member.name for member in self._members()],
+            "disagreement": disagreement((m.name for m in core.identity.founders), core.enrolled),
+        }
+
+    async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
+        """Make a cluster a member; one that is one already stays it. Raises RequestError."""
+        member = Member(name, peer, client_url)
+        for _ in range(ATTEMPTS_MAX):
+            await self._up_to_date()
+            base, members = self._core.enrolled, self._members()
+            known = {each.name: each for each in members}.get(name)
+            if known is not None and known != member:
+                _refuse(
+                    f"cluster {name} is a member already, at {known.peer.url} and "
+                    f"{known.client_url}",
+                    "change its addresses in the files and start the HAProcs again",
+                )
+            if known is not None and base.offset >= 0:
+                return self._changed(name)
+            if len(members) >= CLUSTERS_MAX:
+                _refuse(f"a ring has {CLUSTERS_MAX} clusters at most")
+            await self._no_strangers(name)
+            await self._can_begin(name)
+            after = members if known is not None else (*members, member)
+            await self._say(Roster(Change.JOIN, name, after, base.offset, self._core.me))
+        raise _refused("others change the members at the same time", "try again")
+
+    async def leave(self, name: str) -> Mapping[str, Json]:
+        """Have the ring do without a cluster for good. Raises RequestError."""
+        for _ in range(ATTEMPTS_MAX):
+            await self._up_to_date()
+            base, members = self._core.enrolled, self._members()
+            after = tuple(each for each in members if each.name != name)
+            if base.offset >= 0 and after == members:
+                return self._changed(name)
+            if after == members and name not in await self._strangers():
+                _refuse(f"the ring has no cluster {name}")
+            if not after:
+                _refuse(f"cluster {name} is the only one")
+            await self._say(Roster(Change.LEAVE, name, after, base.offset, self._core.me))
+        raise _refused("others change the members at the same time", "try again")
+
+    def _changed(self, name: str) -> Mapping[str, Json]:
+        return {"cluster": name, **self.describe()}
+
+    def _members(self) -> tuple[Member, ...]:
+        core = self._core
+        said = core.enrolled.members
+        return core.identity.founders if said is None else said
+
+    async def _up_to_date(self) -> None:
+        """Return once this HAProc knows the members as the log has them now."""
+        core = self._core
+        if core.state is not State.READY:
+            _refuse(f"cluster {core.me} is {core.state}: {core.reason}", "ask another HAProc")
+        try:
+            async with asyncio.timeout(core.timeouts.append_s):
+                end = await core.log.end()
+        except (LogError, TimeoutError) as error:
+            raise _unavailable(error) from error
+        if not await self.heard_up_to(end, core.timeouts.append_s):
+            _refuse(f"cluster {core.me} has not read the log to its end", "try again")
+
+    async def _strangers(self) -> frozenset[str]:
+        """Return who took part so far and is not named in the configuration."""
+        core = self._core
+        named = {each.name for each in self._members()}
+        try:
+            return (frozenset(await core.log.cursors()) | core.claims.clusters) - named
+        except LogError as error:
+            raise _unavailable(error) from error
+
+    async def _no_strangers(self, joining: str) -> None:
+        """The first record must not leave out a cluster that this HAProc's file does not name."""
+        if self._core.enrolled.offset >= 0:
+            return
+        if strangers := sorted(await self._strangers() - {joining}):
+            _refuse(
+                f"{', '.join(strangers)} took part in this ring, but the configuration of "
+                f"{self._core.me} does not name them",
+                "name them in it, or remove them with haproc cluster remove",
+            )
+
+    async def _can_begin(self, name: str) -> None:
+        """Refuse a cluster that the log cannot bring up to date any more."""
+        core = self._core
+        try:
+            start = await core.log.start()
+            cursor = (await core.log.cursors()).get(name)
+        except LogError as error:
+            raise _unavailable(error) from error
+        begins = cursor.offset if cursor is not None else 0
+        if begins < start:
+            had = "it stopped at" if cursor is not None else "it is new and begins at"
+            _refuse(
+                f"the log cannot bring cluster {name} up to date: {had} offset {begins}, and what "
+                f"lies below {start} was trimmed",
+                "its tables would have to be copied from another cluster",
+            )
+
+    async def _say(self, roster: Roster) -> None:
+        """Append a record and wait until it was read; whether it counts is to be seen."""
+        core = self._core
+        try:
+            async with asyncio.timeout(core.timeouts.append_s):
+                (offset,) = await core.log.append([to_record(roster)])
+        except (LogError, TimeoutError) as error:
+            raise _unavailable(error) from error
+        if not await self.heard_up_to(offset + 1, core.timeouts.append_s):
+            raise _unavailable(TimeoutError())
+
+
+def _refuse(message: str, hint: str = "") -> NoReturn:
+    raise _refused(message, hint)
+
+
+def _refused(message: str, hint: str = "") -> RequestError:
+    return RequestError(FailureKind.REFUSED, message, error_class=ErrorClass.NOT_NOW, hint=hint)
+
+
+def _unavailable(error: Exception) -> RequestError:
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"the log did not take or give the record in time: {message_of(error)}",
+        error_class=ErrorClass.LOG_UNAVAILABLE,
+        outcome=WriteOutcome.UNKNOWN,
+        hint="try again: what was done already stays done",
+    )

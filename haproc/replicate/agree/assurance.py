@@ -1,0 +1,268 @@
+"""Waits until the clusters that a write concern asks for have applied a write.
+
+Peers are asked for their progress by long polls, one under way per peer however many writes wait,
+and only while some do: `progress` answers as soon as anything was finished there. What their
+reports say counts, too, so that nothing hangs on a poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from dmq import Json, LogUnavailableError
+from haproc.classify.model import WriteConcern
+from haproc.config.model import Membership, Writes
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.membership.insync import Place
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import HOPELESS
+from haproc.replicate.agree.concern import Judgement, Requirement
+from haproc.replicate.core import Core
+
+_UNFINISHED_MAX: Final = 1000
+"""Operations named in one answer; what stands behind them counts as not applied yet."""
+_PLACES_S: Final = 0.01
+"""How old the view may be that a write is judged by: many may be judged at one moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a peer has applied: everything below ``known_to`` but what is ``unfinished``.
+
+    ``sound``: its tables were no others'.
+    """
+
+    seen: str
+    known_to: int
+    unfinished: frozenset[int]
+    sound: bool
+
+    def applied(self, offset: int) -> bool:
+        """Return whether it has applied this operation."""
+        return offset < self.known_to and offset not in self.unfinished
+
+
+async def progress(core: Core, seen: str, timeout_s: float) -> dict[str, Json]:
+    """Tell what this cluster has applied, once that is no longer what ``seen`` stands for.
+
+    Says the same again after ``timeout_s``. ``seen`` is that of an earlier answer, or empty.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while _seen(core) == seen:
+                core.moved.clear()
+                await core.moved.wait()
+    schedule = core.schedule
+    found = (each.offset for each in schedule.unfinished() if schedule.expects(each.offset))
+    unfinished: list[Json] = list(islice(found, _UNFINISHED_MAX))
+    known_to = next(found, schedule.read_to)
+    state = core.state.value
+    return {"seen": _seen(core), "state": state, "known_to": known_to, "unfinished": unfinished}
+
+
+def _seen(core: Core) -> str:
+    schedule = core.schedule
+    return f"{core.identity.incarnation}.{schedule.low}.{schedule.finished}.{core.state}"
+
+
+def _told(answer: Mapping[str, Any]) -> Told:
+    return Told(
+        str(answer["seen"]),
+        int(answer["known_to"]),
+        frozenset(answer["unfinished"]),
+        answer["state"] not in HOPELESS,
+    )
+
+
+@dataclass(eq=False, slots=True)
+class _Wait:
+    """A write that is waited for."""
+
+    offset: int
+    waiting_for: frozenset[str] = field(default_factory=frozenset)
+
+
+class Assurance:
+    """See the module. ``places`` tells every cluster's place in the ring.
+
+    ``on_waited`` hears of each wait: the concern, whether it was fulfilled, and the seconds.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        writes: Writes,
+        membership: Membership,
+        places: Callable[[], Mapping[str, Place]],
+        on_waited: Callable[[WriteConcern, bool, float], None] = lambda concern, met, seconds: None,
+    ) -> None:
+        self._core = core
+        self.default = writes.concern
+        self._min_insync = writes.min_insync_clusters
+        self._interval_s = membership.check_interval_s
+        self._patience_s = membership.window_s
+        self._ask_places = places
+        self._on_waited = on_waited
+        self._clock = asyncio.get_running_loop().time
+        self._places: Mapping[str, Place] = {}
+        self._places_at = float("-inf")
+        self._told: dict[str, Told] = {}
+        self._waits: set[_Wait] = set()
+        self._asking: set[str] = set()
+        self._news = asyncio.Event()
+
+    def check(self, concern: WriteConcern, key: tuple[str, str]) -> None:
+        """Raise RequestError if a new write of this concern must not be appended now."""
+        requirement = self._requirement(concern)
+        in_sync = self._in_sync()
+        if requirement.permits(in_sync) or self._core.outcomes.find(key) is not None:
+            return
+        self._on_waited(concern, False, 0.0)
+        raise RequestError(
+            FailureKind.AVAILABILITY,
+            f"write concern {concern} needs {_clusters(requirement.needed)} in sync, and there "
+            + (f"is {_names(in_sync)}" if in_sync else "is none"),
+            error_class=ErrorClass.TOO_FEW_IN_SYNC,
+            outcome=WriteOutcome.NOT_SENT,
+            hint="ask again once more clusters are in sync (/clusterStatus), or ask for less",
+        )
+
+    async def fulfil(
+        self, offset: int, concern: WriteConcern, deadline_s: float
+    ) -> Mapping[str, str]:
+        """Wait until a write that is applied here may be answered; return who has applied it.
+
+        ``deadline_s`` is a time of the loop's clock. Raises RequestError when it has passed, when
+        too few clusters have been in sync for a while, and when this cluster leaves service.
+        """
+        if concern is WriteConcern.ONE:
+            return {}
+        began = self._clock()
+        met = False
+        wait = _Wait(offset)
+        self._waits.add(wait)
+        try:
+            applied = await self._fulfil(wait, self._requirement(concern), deadline_s)
+            met = True
+        finally:
+            self._waits.discard(wait)
+            self._on_waited(concern, met, self._clock() - began)
+        return dict.fromkeys(applied, "applied")
+
+    async def _fulfil(
+        self, wait: _Wait, requirement: Requirement, deadline_s: float
+    ) -> frozenset[str]:
+        patient_until = float("inf")
+        while True:
+            applied = self._applied(wait.offset)
+            judged = requirement.judge(self._in_sync(), applied)
+            if judged.fulfilled and await self._believable(requirement, applied, deadline_s):
+                return applied
+            wait.waiting_for = judged.waiting_for
+            now = self._clock()
+            hopeful = now + self._patience_s
+            patient_until = float("inf") if judged.possible else min(patient_until, hopeful)
+            if now >= min(deadline_s, patient_until) or self._core.out_of_service.is_set():
+                raise self._not_met(wait, requirement, judged)
+            for peer in judged.waiting_for - self._asking:
+                self._asking.add(peer)
+                self._core.spawn(self._ask(peer))
+            await self._next(min(now + self._interval_s, deadline_s))
+
+    async def _believable(
+        self, requirement: Requirement, applied: frozenset[str], deadline_s: float
+    ) -> bool:
+        """Whether those who have not applied it may be taken for gone: is it not we who are?
+
+        Who is cut off hears nobody, but does not reach the log either; it answers now, or nobody
+        is done without.
+        """
+        if requirement.concern is not WriteConcern.ALL or len(applied) == requirement.clusters:
+            return True
+        with suppress(LogUnavailableError, TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                await self._core.once(self._core.log.end)
+                return True
+        return False
+
+    async def _next(self, until_s: float) -> None:
+        """Wait for news, but not for ever: peers come and go without any."""
+        self._news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until_s):
+                await self._news.wait()
+
+    async def _ask(self, peer: str) -> None:
+        """Ask a peer for its progress for as long as a write waits for it."""
+        core = self._core
+        try:
+            while any(peer in wait.waiting_for for wait in self._waits):
+                known = self._told.get(peer)
+                seen = known.seen if known is not None else ""
+                try:
+                    answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
+                    self._told[peer] = _told(answer)
+                except (PeerUnavailableError, KeyError, TypeError, ValueError):
+                    await asyncio.sleep(self._interval_s)
+                    continue
+                self._news.set()
+                await asyncio.sleep(0)  # the writes look first whether they still wait
+        finally:
+            self._asking.discard(peer)
+
+    def _requirement(self, concern: WriteConcern) -> Requirement:
+        return Requirement(concern, len(self._core.identity.ring_order), self._min_insync)
+
+    def _look(self) -> Mapping[str, Place]:
+        now = self._clock()
+        if now - self._places_at > _PLACES_S:
+            self._places, self._places_at = self._ask_places(), now
+        return self._places
+
+    def _in_sync(self) -> frozenset[str]:
+        return frozenset(name for name, place in self._look().items() if place.in_sync)
+
+    def _applied(self, offset: int) -> frozenset[str]:
+        """Return who is known to have applied it; whoever asks has seen that this cluster has."""
+        applied = {self._core.me}
+        for name, place in self._look().items():
+            told = self._told.get(name)
+            below = place.cursor is not None and offset < place.cursor
+            sound = place.sound and (told is None or told.sound)
+            if sound and (below or (told is not None and told.applied(offset))):
+                applied.add(name)
+        return frozenset(applied)
+
+    def _not_met(self, wait: _Wait, requirement: Requirement, judged: Judgement) -> RequestError:
+        core, applied = self._core, self._applied(wait.offset)
+        if core.out_of_service.is_set():
+            why = f"this cluster is {core.state.value} meanwhile"
+        elif judged.fulfilled:
+            why = "the log does not answer, so the others may be there and only not be heard here"
+        elif judged.possible:
+            why = f"{_names(wait.waiting_for)} did not apply it in time"
+        else:
+            in_sync = _names(self._in_sync()) or "none"
+            why = f"it needs {_clusters(requirement.needed)}, and in sync is {in_sync}"
+        return RequestError(
+            FailureKind.AVAILABILITY,
+            f"the write stands at offset {wait.offset} and {_names(applied)} applied it, but write "
+            f"concern {requirement.concern} is not met: {why}",
+            error_class=ErrorClass.WRITE_CONCERN,
+            outcome=WriteOutcome.UNKNOWN,
+            hint="all clusters will apply it; ask again with the same request_id to wait on",
+            offset=wait.offset,
+        )
+
+
+def _names(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _clusters(count: int) -> str:
+    return f"{count} cluster" + ("s" if count != 1 else "")

@@ -1,0 +1,174 @@
+"""Whether what an operation rests on still stood as it was at its place in the order.
+
+Before an operation enters the log, the HAProc that received it looks up what its tables, views and
+functions are, and what is written down rests on that: which query text means the same everywhere,
+which one has to become rows. The operation says what it *rests on*, and that all records below
+``analyzed_to`` were applied where that was looked up. If a record between there and the operation's
+own place may have defined any of it anew, the operation is *stale*: every cluster passes over it,
+as if it were not in the log, and its HAProc looks again and appends it anew.
+
+Whether it is stale depends on the log alone: not on what became of the records in between, nor on
+whether they are stale or repetitions themselves. One that never ran costs one more look. What is
+asked is always "between there and here", so the newest definition of each name is enough to know.
+
+How far back that may lie is a part of the record's own window of request ids (`reach`). So whoever
+reads the log from ``records_needed`` below its cursor knows for each record of the window whether
+it is stale, and for each new one whether it repeats one that is not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final
+
+from haproc.classify.model import Kind
+from haproc.classify.tokens import LexicalError, TokenKind, tokenize
+from haproc.engine.interface import RowsWrite, Settings
+from haproc.replicate.records.operation import Operation
+
+_SHARE: Final = 4
+"""Chosen: a quarter of the default window is seconds at any rate that a ring reaches, and reading a
+quarter more at a start is little."""
+
+NOTHING: Final = frozenset[str]()
+ANYTHING: Final = "*"
+"""Among the names that an operation rests on: those are not all that it rests on."""
+_NEVER: Final = frozenset(
+    {
+        Kind.DELETE,
+        Kind.UPDATE,
+        Kind.TRUNCATE,
+        Kind.OPTIMIZE,
+        Kind.VACUUM,
+        Kind.ANALYZE,
+        Kind.ROWS,
+    }
+)
+"""Kinds that change what a table holds, and never what it is."""
+_MAY: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.MERGE})
+"""Kinds that change what a table is where that is asked for."""
+_MERGING: Final = ("automerge", "overwriteschema")
+"""What is in the names of the settings that ask for it for every statement."""
+
+
+def reach(window_records: int) -> int:
+    """Return how many records may stand between the look and the operation."""
+    return window_records // _SHARE
+
+
+def records_needed(window_records: int) -> int:
+    """Return how far below its cursor a HAProc has to know the log to judge what follows."""
+    return window_records + reach(window_records)
+
+
+def redefined_by(op: Operation) -> frozenset[str] | None:
+    """Return what the operation may define anew, of what it is known to write; None: anything.
+
+    Decided once, where the operation is made, and written into the record.
+    """
+    if not op.tables_known:
+        return None
+    if op.kind in _NEVER:
+        return frozenset()
+    if op.kind in _MAY:
+        return op.writes if _evolves(op) else frozenset()
+    return op.writes
+
+
+def _evolves(op: Operation) -> bool:
+    """Whether an INSERT or a MERGE may change its table's columns.
+
+    It does by WITH SCHEMA EVOLUTION, by an option, or by a setting of the session. Plain rows
+    (`Operation.insert`) have no options.
+    """
+    if _merges_by_itself(op.settings):
+        return True
+    if isinstance(op.write, RowsWrite) or op.insert is not None:
+        return False
+    if "with" not in op.write.sql.lower():
+        return False
+    try:
+        tokens = [t for t in tokenize(op.write.sql) if t.kind is not TokenKind.HINT]
+    except LexicalError:
+        return True
+    return any(
+        token.upper == "WITH" and (following.upper == "SCHEMA" or following.is_symbol("("))
+        for token, following in pairwise(tokens)
+    )
+
+
+def _merges_by_itself(settings: Settings) -> bool:
+    return any(
+        any(word in key.lower() for word in _MERGING) and value.strip().lower() != "false"
+        for key, value in settings.confs
+    )
+
+
+def redefined(op: Operation) -> frozenset[str] | None:
+    """Return what an operation of the log may define anew; None: anything.
+
+    Those of versions 1 and 2 don't say it. For them this is part of how the log is read, and must
+    stay as it is.
+    """
+    if op.own_id:
+        return op.redefines
+    if not op.tables_known:
+        return None
+    plain = op.kind in _NEVER or (op.kind is Kind.INSERT and op.insert is not None)
+    return frozenset() if plain else op.writes
+
+
+class Definitions:
+    """What was defined anew in the last records; ``window_records`` as in `Window`."""
+
+    def __init__(self, window_records: int) -> None:
+        self._reach = reach(window_records)
+        self._anything = self._something = -1
+        self._newest: dict[str, int] = {}
+        self._order: deque[tuple[int, str]] = deque()
+        self._read_to = 0
+        self.known_from = 0
+        """All records from here on were seen, as far as is remembered."""
+
+    def note(self, offset: int, op: Operation) -> None:
+        """Take in an operation, whatever becomes of it; offsets must rise from call to call."""
+        self._read_to = offset + 1
+        names = redefined(op)
+        if names != NOTHING:
+            self._something = offset
+        if names is None:
+            self._anything = offset
+            return
+        for name in names:
+            self._newest[name] = offset
+            self._order.append((offset, name))
+        while self._order and self._order[0][0] < offset - self._reach:
+            old, name = self._order.popleft()
+            if self._newest.get(name) == old:
+                del self._newest[name]
+
+    def stale(self, offset: int, op: Operation) -> bool | None:
+        """Whether what the operation rests on may have changed before its place, ``offset``.
+
+        None if that cannot be known here, because the log was not read from far enough back.
+        """
+        if op.analyzed_to is None:
+            return False
+        if offset - op.analyzed_to > reach(op.window):
+            return True
+        if self._defined_since(op.rests_on, op.analyzed_to):
+            return True
+        return None if op.analyzed_to < self.known_from else False
+
+    def unchanged(self, names: Iterable[str], since: int) -> bool:
+        """Whether no record from ``since`` up to what is read so far may have redefined a name."""
+        remembered = max(self.known_from, self._read_to - self._reach)
+        return since >= remembered and not self._defined_since(names, since)
+
+    def _defined_since(self, names: Iterable[str], since: int) -> bool:
+        return self._anything >= since or any(
+            (self._something if name == ANYTHING else self._newest.get(name, -1)) >= since
+            for name in names
+        )

@@ -1,0 +1,139 @@
+"""Compares this cluster's outcomes with the others', and takes it out of service if it is odd.
+
+A difference shows itself in two ways: another cluster reports an application error on an
+operation that succeeded here, or an operation failed here. In both cases the peers are asked for
+their outcomes, and `haproc.replicate.agree.majority` decides which cluster is the odd one. Each
+cluster judges only itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import Cause, Divergence
+from haproc.replicate.agree.majority import is_odd, right_words
+from haproc.replicate.apply.outcomes import Outcome, Status
+from haproc.replicate.core import Core
+from haproc.replicate.records.operation import Failure, FailureReport, Operation
+
+logger = logging.getLogger(__name__)
+
+REPORTS_KEPT_MAX = 1000
+"""Reports on operations that this cluster has not reached yet."""
+ROUNDS_MAX = 60
+"""How often peers are asked before those that answered decide."""
+
+
+def _word(error_class: object, sqlstate: object) -> str:
+    return f"failed {error_class} {sqlstate}"
+
+
+def _mine(outcome: Outcome) -> str:
+    if outcome.failure is not None and outcome.status is Status.FAILED:
+        return _word(outcome.failure.error_class, outcome.failure.sqlstate)
+    return outcome.status.value
+
+
+class Comparison:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._reports: OrderedDict[int, Failure] = OrderedDict()
+        self._told: dict[int, dict[str, str]] = {}
+        """What the log said again, after a restart, of operations that are not judged yet."""
+
+    def resume(self) -> None:
+        """Judge what an earlier process did not live to judge."""
+        core = self._core
+        for offset in core.schedule.judging:
+            known = core.outcomes.at(offset)
+            if known is not None and known.outcome is not None:
+                core.spawn(self._judge(offset, known.operation, known.outcome))
+            else:
+                core.schedule.judged(offset)
+
+    def reported(self, report: FailureReport) -> None:
+        """Another cluster failed an operation."""
+        if not self._core.condition.started and report.offset in self._core.schedule.judging:
+            word = _word(report.failure.error_class, report.failure.sqlstate)
+            self._told.setdefault(report.offset, {})[report.cluster] = word
+        known = self._core.outcomes.at(report.offset)
+        if known is None or known.outcome is None:
+            self._reports[report.offset] = report.failure
+            if len(self._reports) > REPORTS_KEPT_MAX:
+                self._reports.popitem(last=False)
+            return
+        self._compare(report.offset, known.operation, known.outcome, report.failure)
+
+    def ran(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+        """This cluster ran an operation."""
+        theirs = self._reports.pop(offset, None)
+        if theirs is not None:
+            self._compare(offset, operation, outcome, theirs)
+        elif outcome.status is Status.FAILED:
+            self._judge_soon(offset, operation, outcome)
+
+    def _compare(self, offset: int, op: Operation, outcome: Outcome, theirs: Failure) -> None:
+        same = outcome.failure is not None and outcome.failure.same_as(theirs)
+        comparable = outcome.status not in (Status.REJECTED, Status.SKIPPED)
+        if not same and comparable and not outcome.assumed:
+            self._judge_soon(offset, op, outcome)
+
+    def _judge_soon(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+        if offset not in self._core.schedule.judging:
+            self._core.schedule.judge(offset)
+            self._core.store.soon()
+            self._core.spawn(self._judge(offset, operation, outcome))
+
+    async def _judge(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+        core = self._core
+        words = {**self._told.pop(offset, {}), core.me: _mine(outcome)}
+        missing = set(core.identity.peers) - words.keys()
+        for _ in range(ROUNDS_MAX):
+            for peer in sorted(missing):
+                word = await self._outcome_of(peer, offset, operation)
+                if word is not None:
+                    missing.discard(peer)
+                if word:
+                    words[peer] = word
+            if not missing:
+                break
+            await asyncio.sleep(core.timeouts.probe_interval_s)
+        await self._conclude(offset, words, operation.origin)
+
+    async def _conclude(self, offset: int, words: dict[str, str], origin: str) -> None:
+        core = self._core
+        core.schedule.judged(offset)
+        if offset < core.verified_below:
+            pass  # the tables were found equal since
+        elif is_odd(core.me, words, origin):
+            logger.error(
+                "offset %d: outcomes differ: %s; this cluster is the odd one", offset, words
+            )
+            core.diverge(Divergence(offset, Cause.OUTCOME))
+        elif len(right_words(words, origin)) > 1:
+            logger.error("offset %d: outcomes differ: %s; run haproc verify", offset, words)
+            core.update(undecided_at=offset)
+        await core.store()
+
+    async def _outcome_of(self, peer: str, offset: int, operation: Operation) -> str | None:
+        """Return a peer's outcome; None if it is not known yet, empty if it never will be."""
+        try:
+            answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
+        except PeerUnavailableError:
+            return None
+        if answer.get("assumed") and operation.exclusive:
+            return None  # DDL in doubt that "already exists" may have failed before, too
+        match answer.get("status"):
+            case Status.APPLIED.value:
+                return Status.APPLIED.value
+            case Status.FAILED.value:
+                return _word(answer.get("error_class"), answer.get("sqlstate"))
+            case Status.SKIPPED.value:
+                return ""
+            case _:
+                return None

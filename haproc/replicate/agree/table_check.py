@@ -1,0 +1,248 @@
+"""Compares the clusters' tables at one place in the order.
+
+A *verify* record is a marker in the log. Every cluster reaches it with everything before it applied
+and nothing after it; there it notes its tables' versions, which is short, and reads them while it
+goes on applying. Only DDL waits meanwhile, since it could take the tables away. What each cluster
+found goes into the log (*checksums*), and each judges itself by `haproc.replicate.agree.findings`:
+one that differs goes out of service, one that was known to differ and does not any more returns.
+
+Only the newest marker counts. A cluster that comes late, or had begun and was killed, says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dmq import Json
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import TableState
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import Cause, Divergence
+from haproc.replicate.agree.findings import Finding, Findings, compare
+from haproc.replicate.core import Core
+from haproc.replicate.records.contents import Checksums, Verify
+
+logger = logging.getLogger(__name__)
+
+MARKERS_KEPT_MAX: Final = 16
+ATTEMPTS_MAX: Final = 5
+"""How often a survey, or a table, is tried before the record says that it failed."""
+JUDGE_WAIT_S: Final = 3600.0
+"""How long clusters that are about to say what they hold are waited for."""
+NAMES_CHARACTERS_MAX: Final = 200
+"""What the note beside the cursor has room for."""
+REPLACED: Final = "the HAProc was started again before it had read its tables; verify again"
+_PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
+
+
+@dataclass(slots=True)
+class _Marker:
+    by: str
+    records: dict[str, Checksums] = field(default_factory=dict)
+
+
+class Verifier:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._markers: OrderedDict[int, _Marker] = OrderedDict()
+        self._judging: set[int] = set()
+
+    # -- what the log says -----------------------------------------------------------------
+
+    def read(self, offset: int, message: Verify | Checksums) -> None:
+        """Take in a record; hearing of it again changes nothing."""
+        if isinstance(message, Verify):
+            self._markers.setdefault(offset, _Marker(message.by))
+            if len(self._markers) > MARKERS_KEPT_MAX:
+                del self._markers[min(self._markers)]
+            return
+        core, marker = self._core, self._markers.get(message.marker)
+        if marker is None or core.claims.void(offset, message.cluster, message.epoch):
+            return
+        marker.records.setdefault(message.cluster, message)
+        old = message.marker < core.schedule.born or message.marker in self._judging
+        if core.me in marker.records and not old:
+            self._judging.add(message.marker)
+            core.spawn(self._judge(message.marker))
+
+    @property
+    def newest(self) -> int | None:
+        """The newest marker read so far."""
+        return max(self._markers, default=None)
+
+    async def resume(self) -> None:
+        """Say so if an earlier process passed the newest marker and did not live to tell."""
+        core, offset = self._core, self.newest
+        if offset is None or not core.schedule.born <= offset < core.schedule.low:
+            return
+        if core.me not in self._markers[offset].records:
+            await core.append(Checksums(offset, core.me, core.epoch, {}, error=REPLACED))
+
+    # -- what this cluster holds -----------------------------------------------------------
+
+    async def at(self, offset: int) -> None:
+        """The order has come to a marker: note what there is; reading it comes afterwards."""
+        core = self._core
+        if offset != self.newest or offset < core.schedule.born:
+            return
+        marked = core.condition.diverged is not None
+        try:
+            states = await self._survey()
+        except EngineError as error:
+            told = f"the tables cannot be listed: {error.message}"
+            core.spawn(self._tell(Checksums(offset, core.me, core.epoch, {}, marked, told)))
+            return
+        core.schedule.held = True
+        core.spawn(self._sum(offset, states, marked))
+
+    async def _survey(self) -> Sequence[TableState]:
+        core, delay = self._core, self._core.timeouts.retry_first_s
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            await core.allowed.wait()
+            try:
+                return await core.engine.table_states()
+            except EngineError as error:
+                logger.warning("verification: %s: %s", error.kind, error.message)
+                if error.kind is ErrorKind.AVAILABILITY:
+                    core.health.suspect(error.message)
+                if attempt == ATTEMPTS_MAX:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, core.timeouts.retry_max_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _sum(self, offset: int, states: Sequence[TableState], marked: bool) -> None:
+        core, tables = self._core, dict[str, str]()
+        try:
+            for state in states:
+                tables[_PLAIN.sub(r"\1", state.name)] = await self._checksum(state)
+        finally:
+            core.schedule.held = False
+            core.wake.set()
+        await self._tell(Checksums(offset, core.me, core.epoch, tables, marked))
+
+    async def _checksum(self, state: TableState) -> str:
+        """Return a table's checksum; empty where it cannot be read."""
+        core = self._core
+        for _ in range(ATTEMPTS_MAX):
+            await core.allowed.wait()
+            try:
+                return await core.engine.checksum(state, timeout_s=core.timeouts.apply_s)
+            except EngineError as error:
+                logger.warning("verification of %s: %s", state.name, error.message)
+                if error.kind is not ErrorKind.AVAILABILITY:
+                    break
+                core.health.suspect(error.message)
+            await asyncio.sleep(core.timeouts.retry_first_s)
+        return ""
+
+    async def _tell(self, checksums: Checksums) -> None:
+        await self._core.append(checksums)
+
+    # -- what follows from it --------------------------------------------------------------
+
+    async def _judge(self, offset: int) -> None:
+        """Judge this cluster once all others that can have told what they hold."""
+        core, clock = self._core, asyncio.get_running_loop().time
+        end = clock() + JUDGE_WAIT_S
+        try:
+            while not core.condition.started:
+                core.moved.clear()
+                await core.moved.wait()
+            while clock() < end:
+                if not await self._awaited(offset):
+                    break
+                await asyncio.sleep(core.timeouts.probe_interval_s)
+        finally:
+            self._judging.discard(offset)
+        mine = [at for at, marker in self._markers.items() if core.me in marker.records]
+        if offset == max(mine, default=None):
+            await self._conclude(offset)
+
+    async def _awaited(self, offset: int) -> list[str]:
+        """Return the clusters whose checksums are still to come."""
+        marker = self._markers.get(offset)
+        if marker is None:
+            return []
+        missing = [n for n in self._core.identity.ring_order if n not in marker.records]
+        return [name for name in missing if (await self._status(name)).get("applying")]
+
+    async def _status(self, name: str) -> Mapping[str, Json]:
+        core = self._core
+        if name == core.me:
+            return {"applying": core.applying, "state": core.state.value, "reason": core.reason}
+        try:
+            return await core.peers.status(name, core.timeouts.peer_s)
+        except PeerUnavailableError as error:
+            return {"state": "-", "reason": f"no answer: {error}"}
+
+    def _findings(self, offset: int) -> Findings:
+        marker = self._markers[offset]
+        return compare(marker.records, self._core.identity.ring_order, marker.by)
+
+    async def _conclude(self, offset: int) -> None:
+        core, findings = self._core, self._findings(offset)
+        mine, diverged = findings.clusters[core.me], core.condition.diverged
+        logger.info("verification at offset %d: this cluster is %s", offset, mine)
+        if findings.tied:
+            logger.error("offset %d: clusters differ, none is right: %s", offset, findings.tied)
+        if mine is Finding.DIFFERENT:
+            names = _shortened(findings.different(core.me))
+            core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=names))
+            await core.store()
+        elif mine is Finding.EQUAL:
+            core.verified(offset)
+            if diverged is not None and diverged.offset <= offset:
+                core.schedule.mark_verified(offset)
+                await core.store()
+                core.update(diverged=core.schedule.diverged, caught_up=False)
+        elif findings.tied:
+            core.update(undecided_at=offset)
+
+    # -- what operators ask ----------------------------------------------------------------
+
+    async def describe(self, offset: int) -> Mapping[str, Json] | None:
+        """Tell what the verification at a marker, or a newer one, came to so far."""
+        if offset not in self._markers or self.newest is None:
+            return None
+        offset = self.newest
+        marker, findings = self._markers[offset], self._findings(offset)
+        awaited = await self._awaited(offset)
+        clusters: dict[str, Json] = {}
+        for name, finding in findings.clusters.items():
+            record = marker.records.get(name)
+            reason = record.error if record is not None else ""
+            if record is None:
+                status = await self._status(name)
+                reason = f"{status.get('state')} {status.get('reason', '')}".strip()
+            clusters[name] = {"finding": finding.value, "reason": reason}
+        return {
+            "marker": offset,
+            "by": marker.by,
+            "complete": not awaited,
+            "clusters": clusters,
+            "tables": {
+                table: {name: found.value for name, found in by.items()}
+                for table, by in findings.tables.items()
+            },
+        }
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """Return the names, or as many of them as there is room for beside a cursor."""
+    text = ""
+    for count, name in enumerate(names):
+        longer = f"{text}, {name}" if text else name
+        rest = f" and {len(names) - count} more"
+        if len(longer.encode("unicode_escape")) > NAMES_CHARACTERS_MAX - len(rest):
+            return text + rest if text else f"{len(names)} tables"
+        text = longer
+    return text

@@ -1,0 +1,1 @@
+"""Applying the log to this cluster, exactly once."""

@@ -1,0 +1,321 @@
+"""Applies what the schedule gives out, on the lanes of this cluster.
+
+For each unit: write down its intent if it has one, run it (again and again while the environment
+fails it), tell who waits, store the progress, release what waits for it. A unit whose combined
+statement meets an application error is taken apart: its operations run one by one, so that each
+has its own outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Applied, Lane, Mark
+from haproc.membership.state import Cause, Divergence
+from haproc.replicate.agree.definitions import NOTHING, redefined
+from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.apply.computing import Computing
+from haproc.replicate.apply.doubts import Doubts
+from haproc.replicate.apply.outcomes import Outcome, Status
+from haproc.replicate.apply.schedule import MARKER, Intent, Unit
+from haproc.replicate.apply.synchronous import FollowUp, Synchronous
+from haproc.replicate.apply.trouble import Trouble
+from haproc.replicate.core import Core
+from haproc.replicate.records.operation import Failure, Operation
+from haproc.replicate.steps import Step
+
+logger = logging.getLogger(__name__)
+
+
+class Applier:
+    """See the module. ``on_outcome`` hears of every operation that was run here.
+
+    ``on_marker`` is awaited where the order has a verification, with nothing running beside it.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        lanes: Sequence[Lane],
+        synchronous: Synchronous,
+        computing: Computing,
+        giving_up: GivingUp,
+        on_outcome: Callable[[int, Operation, Outcome], None],
+        on_marker: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._core = core
+        self._all_lanes = tuple(lanes)
+        self._lanes = list(lanes)
+        self.stopping = False
+        self._synchronous = synchronous
+        self._computing = computing
+        self._giving_up = giving_up
+        self._doubts = Doubts(core)
+        self._on_outcome = on_outcome
+        self._on_marker = on_marker
+
+    @property
+    def idle(self) -> bool:
+        """Whether no statement is under way."""
+        return len(self._lanes) == len(self._all_lanes)
+
+    async def run(self) -> None:
+        """Start units whenever one may start, until cancelled."""
+        core = self._core
+        while True:
+            await core.wake.wait()
+            core.wake.clear()
+            if self.stopping or not core.may_apply:
+                continue
+            for unit in core.schedule.take(len(self._lanes)):
+                core.spawn(self._run(unit, self._lanes.pop()))
+            self._computing.look()
+
+    async def _run(self, unit: Unit, lane: Lane) -> None:
+        try:
+            await self._run_unit(unit, lane)
+        finally:
+            self._lanes.append(lane)
+            self._core.wake.set()
+            self._core.moved.set()
+
+    async def _run_unit(self, unit: Unit, lane: Lane) -> None:
+        core = self._core
+        if unit.operations[0] is MARKER:
+            await self._on_marker(unit.offsets[0])
+            await self._done(unit)
+            return
+        if unit.intent is Intent.ALONE:
+            await self._note(unit)
+        if unit.intent is not Intent.NONE:
+            await core.store()
+            await core.trace(Step.INTENT_AFTER)
+        outcome = await self._execute(unit, lane)
+        await core.trace(Step.APPLY_AFTER)
+        apart = outcome is None or (outcome.status is Status.FAILED and len(unit.operations) > 1)
+        skipped = outcome is not None and outcome.status is Status.SKIPPED
+        if skipped:
+            await self._skipped(unit)
+        self._trouble_over(unit, apart)
+        if outcome is None or apart:
+            logger.info("offsets %d..%d run one by one", unit.offsets[0], unit.offsets[-1])
+            core.schedule.split(unit)
+            await core.store()  # without the intent
+            core.schedule.split_stored(unit)
+            return
+        follow_up: FollowUp | None = None
+        if not skipped and self._decides(unit):
+            outcome, follow_up = await self._synchronous.concluded(
+                unit.offsets[0], unit.operations[0], outcome
+            )
+        elif outcome.status is Status.FAILED:
+            await self._report(unit, outcome)
+        outcome = self._computing.counted(unit, outcome)
+        core.on_applied(outcome.status.value, len(unit.operations))
+        if unit.intent is Intent.ALONE or any(redefined(op) != NOTHING for op in unit.operations):
+            core.definitions_applied += 1
+        if outcome.status is Status.APPLIED and self._passed_over(unit):
+            self._giving_up.applied(unit.offsets)
+        if unit.intent is Intent.ALONE:
+            core.exclusive_applied += 1
+            # What a lane's session has looked up is its own affair; what it answers must not be.
+            for each in self._all_lanes:
+                each.renew()
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            self._on_outcome(offset, op, outcome)
+        if unit.intent is Intent.ALONE:
+            # No look at tables might tell a later process that it was applied. So nobody is told
+            # before that is durable: what is in doubt after a crash was not acknowledged here.
+            await self._done(unit)
+            self._tell(unit, outcome, follow_up)
+        else:
+            self._tell(unit, outcome, follow_up)
+            await self._done(unit)
+
+    def _tell(self, unit: Unit, outcome: Outcome, follow_up: FollowUp | None) -> None:
+        """Answer who waits for the outcome, at once or when the peers were asked."""
+        if follow_up is not None:
+            self._core.spawn(_task(follow_up))
+            return
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            self._core.outcomes.resolve(offset, _share(outcome, unit, op))
+
+    async def _done(self, unit: Unit) -> None:
+        """Make it durable that the unit needs no more running; what waits for it may start."""
+        self._core.schedule.complete(unit)
+        self._core.moved.set()  # who waits for it to be visible here needs no stored progress
+        await self._core.store()
+        self._core.schedule.release(unit)
+        await self._core.trace(Step.CURSOR_AFTER)
+
+    async def _skipped(self, unit: Unit) -> None:
+        """An operator has the operation passed over: from here on this cluster differs."""
+        core, offset = self._core, unit.offsets[0]
+        logger.warning("offset %d is skipped here", offset)
+        core.diverge(Divergence(offset, Cause.SKIPPED, applies=True))
+        if self._decides(unit):
+            await self._synchronous.hand_over(offset, unit.operations[0])
+
+    def _decides(self, unit: Unit) -> bool:
+        op = unit.operations[0]
+        undecided = self._core.verdicts.get(unit.offsets[0]) is None
+        return op.synchronous and op.origin == self._core.me and undecided
+
+    async def _report(self, unit: Unit, outcome: Outcome) -> None:
+        """Make an application error durable before anything that depends on it may start."""
+        if outcome.failure is None:
+            return
+        offset = unit.offsets[0]
+        await self._core.report(offset, outcome.failure)
+
+    async def _execute(self, unit: Unit, lane: Lane) -> Outcome | None:
+        """Run the unit until it has a deterministic outcome; None: take it apart."""
+        core, op = self._core, unit.operations[0]
+        doubt = unit.in_doubt
+        # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
+        # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
+        # then it is run again after a crash without a look at the tables, on the guard's word.
+        insert = op.kind in (Kind.INSERT, Kind.ROWS)
+        plain = insert and unit.intent is Intent.NONE and not core.guard_always
+        delay = core.timeouts.retry_first_s
+        doubted = doubt and unit.intent is Intent.ALONE and not self._passed_over(unit)
+        if doubted and await self._committed_after_all(unit, lane):
+            return Outcome(Status.APPLIED, assumed=True)
+        while not self._passed_over(unit):
+            await core.allowed.wait()
+            if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
+                continue
+            write = await self._computing.write(unit)
+            await core.trace(Step.APPLY_BEFORE)
+            mark = Mark(core.application, unit.version, guarded=doubt or not plain)
+            try:
+                applied = await lane.apply(
+                    write, op.settings, mark, timeout_s=core.timeouts.apply_s
+                )
+            except EngineError as error:
+                if error.kind is ErrorKind.APPLICATION:
+                    refuted = await self._refuted(unit)
+                    if refuted is None:
+                        failure = Failure(error.error_class, error.sqlstate, error.message)
+                        return Outcome(Status.FAILED, failure=failure)
+                    error = refuted
+                doubt = True
+                if error.kind is ErrorKind.AVAILABILITY and self._decides(unit):
+                    await self._synchronous.hand_over(unit.offsets[0], op)
+                trouble = self._failed(unit, error)
+                await trouble.pause(delay)
+                delay = min(2 * delay, core.timeouts.retry_max_s)
+                if await self._committed_after_all(unit, lane):
+                    return Outcome(Status.APPLIED, assumed=True)
+                if self._giving_up.takes_apart(trouble):
+                    return None
+                await self._giving_up.consider(unit.version, op, trouble)
+            else:
+                return Outcome(Status.APPLIED, applied)
+        return await self._pass_over(unit, lane)
+
+    def _passed_over(self, unit: Unit) -> bool:
+        """Whether the unit, or a part of it, is not to be run any more."""
+        given_up = any(self._giving_up.given_up(offset) for offset in unit.offsets)
+        return given_up or self._core.troubles.skip_wanted(unit.offsets)
+
+    async def _pass_over(self, unit: Unit, lane: Lane) -> Outcome | None:
+        """Return the outcome of what is not to be run any more; None: take it apart."""
+        offset, op = unit.version, unit.operations[0]
+        if self._giving_up.given_up(offset) and self._giving_up.stands(offset):
+            return self._giving_up.rejected(offset)  # it looked before it said so
+        if await self._committed_after_all(unit, lane):
+            return Outcome(Status.APPLIED, assumed=True)
+        if len(unit.operations) > 1:
+            return None
+        if not self._giving_up.given_up(offset):
+            return Outcome(Status.SKIPPED)
+        # So that a later process knows that it passed over it.
+        await self._giving_up.say(offset, op, "it was given up before it was run here")
+        return self._giving_up.rejected(offset)
+
+    def _failed(self, unit: Unit, error: EngineError, *, counts: bool = True) -> Trouble:
+        """Note a failed attempt; after some that count, the cluster is stuck at it."""
+        core = self._core
+        logger.warning("offset %d: %s: %s", unit.version, error.kind, error.message)
+        if error.kind is ErrorKind.AVAILABILITY:
+            core.health.suspect(error.message)
+        trouble = core.troubles.failed(unit.offsets, error, counts=counts)
+        self._core.tell_stuck()
+        return trouble
+
+    def _trouble_over(self, unit: Unit, apart: bool) -> None:
+        if self._core.troubles.over(unit.offsets, apart=apart):
+            self._core.tell_stuck()
+
+    async def _refuted(self, unit: Unit) -> EngineError | None:
+        """Return why an application error may be none of the statement's, if it may be so.
+
+        Storage that is away looks like tables that do not exist, or that are empty. So such an
+        error counts only where the storage is there, and every table that the catalog knows can
+        be read. A combined statement's counts for nothing anyway.
+        """
+        op = unit.operations[0]
+        if len(unit.operations) > 1:
+            return None
+        try:
+            await self._core.engine.check_tables(sorted(op.reads | op.writes))
+        except EngineError as error:
+            return error
+        return None
+
+    async def _note(self, unit: Unit) -> None:
+        """Write down what stands under a unit's names, unless it is to be passed over.
+
+        Nothing has run as long as that cannot be told; so this, too, is given up if no cluster can.
+        """
+        core, op, delay = self._core, unit.operations[0], self._core.timeouts.retry_first_s
+        while not self._passed_over(unit):
+            await core.allowed.wait()
+            if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
+                continue
+            try:
+                await self._doubts.note(unit)
+            except EngineError as error:
+                away = error.kind is ErrorKind.AVAILABILITY
+                if away and self._decides(unit):
+                    await self._synchronous.hand_over(unit.offsets[0], op)
+                trouble = self._failed(unit, error, counts=not away)
+            else:
+                return
+            await trouble.pause(delay)
+            delay = min(2 * delay, core.timeouts.retry_max_s)
+            await self._giving_up.consider(unit.version, op, trouble)
+
+    async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
+        """Make sure that earlier attempts are over, and find out whether one of them committed."""
+        core, delay = self._core, self._core.timeouts.retry_first_s
+        while True:
+            await core.allowed.wait()
+            lane_is_clear = False
+            try:
+                await lane.fence()
+                lane_is_clear = True
+                return await self._doubts.settled(unit, lane)
+            except EngineError as error:
+                away = error.kind is ErrorKind.AVAILABILITY
+                trouble = self._failed(unit, error, counts=not away)
+                # It will not run here again, so what the tables would say can wait.
+                if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
+                    return False
+            await trouble.pause(delay)
+            delay = min(2 * delay, core.timeouts.retry_max_s)
+
+
+def _share(outcome: Outcome, unit: Unit, op: Operation) -> Outcome:
+    """Return one operation's part of a combined statement's outcome."""
+    if len(unit.operations) == 1:
+        return outcome
+    return Outcome(outcome.status, Applied(affected_rows=op.insert.rows if op.insert else None))
+
+
+async def _task(work: Callable[[], Awaitable[None]]) -> None:
+    await work()

@@ -1,0 +1,106 @@
+"""Combining consecutive INSERTs into one table into one statement.
+
+Only where each would mean the same alone: equal text up to the rows, equal literal types (see
+`InsertShape`), equal settings; rows that came as Arrow only with an equal schema. What the
+combination means if it fails is the applier's business: its parts then run one by one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from haproc.classify.insert import combined_signature
+from haproc.classify.model import Kind, OperationClass
+from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.replicate.apply.computed import QueryWrite
+from haproc.replicate.records.operation import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Bounds of one combined statement."""
+
+    operations_max: int = 10_000
+    rows_max: int = 20_000
+    bytes_max: int = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """What operations that may run as one statement have in common.
+
+    ``head``: the text before the rows, or the rows' Arrow schema. ``signature``: the types of the
+    literals, in which NULL goes with any.
+    """
+
+    table: str
+    settings: Settings
+    head: object
+    signature: str = ""
+
+    def joined(self, other: BatchKey | None) -> BatchKey | None:
+        """Return the key of both together; None if they have to stay apart."""
+        if other is None or other.head != self.head or other.settings != self.settings:
+            return None
+        signature = combined_signature(self.signature, other.signature)
+        return None if signature is None else replace(self, signature=signature)
+
+
+def batch_key(op: Operation) -> BatchKey | None:
+    """Return what an operation must share with its neighbours; None if it runs alone."""
+    if op.operation_class is not OperationClass.ASYNCHRONOUS or op.exclusive:
+        return None
+    if op.reads or len(op.writes) != 1:
+        return None
+    (table,) = op.writes
+    if isinstance(op.write, RowsWrite):
+        return BatchKey(table, op.settings, _schema_of(op.write.rows))
+    if op.insert is None or op.kind is not Kind.INSERT:
+        return None
+    head = op.write.sql[: op.insert.values_at]
+    return BatchKey(table, op.settings, head, op.insert.signature)
+
+
+def row_count(op: Operation) -> int:
+    """Return how many rows an operation adds to a batch, as far as its record tells."""
+    return op.insert.rows if op.insert is not None else 1
+
+
+def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite | QueryWrite:
+    """Return the one write that does what these do one after another; their keys are equal."""
+    first = operations[0]
+    if len(operations) == 1:
+        return first.write
+    if isinstance(first.write, RowsWrite):
+        streams = [op.write.rows for op in operations if isinstance(op.write, RowsWrite)]
+        return RowsWrite(first.write.table, _concatenate(streams))
+    assert isinstance(first.write, SqlWrite)
+    parts = [first.write.sql]
+    for op in operations[1:]:
+        assert op.insert is not None and isinstance(op.write, SqlWrite)
+        parts.append(op.write.sql[op.insert.values_at :])
+    # A line break, because a statement may end in a comment.
+    return SqlWrite("\n, ".join(parts))
+
+
+def _schema_of(stream: bytes) -> Any:
+    return pa.ipc.read_schema(pa.py_buffer(stream)).remove_metadata()
+
+
+def _concatenate(streams: Sequence[bytes]) -> bytes:
+    sink = io.BytesIO()
+    writer = None
+    for stream in streams:
+        with pa.ipc.open_stream(stream) as reader:
+            if writer is None:
+                writer = pa.ipc.new_stream(sink, reader.schema)
+            for batch in reader:
+                writer.write_batch(batch)
+    assert writer is not None
+    writer.close()
+    return sink.getvalue()

@@ -1,0 +1,186 @@
+"""Writes whose rows are computed at their place in the order. Values in, values out.
+
+A write that feeds a query's rows into a table, and would not feed the same ones everywhere, is in
+the log as it stands. Its rows come when its turn has come: one cluster runs the query, everything
+before it applied and nothing after it, and puts what it gave into the log:
+
+- ``rows``: the statement with its rows in place of the query, or the error that it came to. The
+  first one in the log counts for all, for the cluster that computed it, too.
+- ``passed``: a cluster could not run the query, for reasons of its own: another one is to.
+
+``epoch`` is the offset of the writer's claim, see `haproc.replicate.agree.claims`. What a replaced
+process says is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from dmq import Json, Record
+from haproc.replicate.records.failures import Failure, failure_json, failure_of
+
+KINDS: Final = frozenset({"rows", "passed"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWrite:
+    """A statement whose rows are yet to be computed; its query begins at ``query_at``.
+
+    ``of_session``: the query rests on the session of the client that sent it (temporary views,
+    variables), so it can be run there only.
+    """
+
+    sql: str
+    query_at: int
+    of_session: bool = False
+
+    @property
+    def head(self) -> str:
+        """The text before the query."""
+        return self.sql[: self.query_at]
+
+    @property
+    def query(self) -> str:
+        """The query."""
+        return self.sql[self.query_at :]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the query of the operation at ``offset`` came to, on the cluster ``by``.
+
+    ``sql`` is the statement to run everywhere, which adds ``count`` rows; with a ``failure`` the
+    operation is rejected.
+    """
+
+    offset: int
+    operation_id: str
+    by: str
+    epoch: int
+    sql: str = ""
+    count: int = 0
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The cluster ``by`` could not run the query of the operation at ``offset``."""
+
+    offset: int
+    operation_id: str
+    by: str
+    epoch: int
+    failure: Failure
+
+
+Computed: TypeAlias = Rows | Passed
+
+
+def computed_record(message: Computed) -> Record:
+    """Return the log record of a message."""
+    headers: dict[str, Json] = {
+        "offset": message.offset,
+        "by": message.by,
+        "epoch": message.epoch,
+        "failure": failure_json(message.failure),
+    }
+    if isinstance(message, Passed):
+        return Record("passed", message.operation_id, headers)
+    headers["count"] = message.count
+    return Record("rows", message.operation_id, headers, message.sql.encode())
+
+
+def computed_message(record: Record) -> Computed:
+    """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
+    h: Mapping[str, Any] = record.headers
+    if record.kind == "passed":
+        return Passed(h["offset"], record.key, h["by"], h["epoch"], Failure(*h["failure"]))
+    sql, failure = record.payload.decode(), failure_of(h["failure"])
+    return Rows(h["offset"], record.key, h["by"], h["epoch"], sql, h["count"], failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where in the log an operation's rows are, and how many; or that there will be none."""
+
+    place: int
+    count: int
+    failure: Failure | None
+
+
+@dataclass(slots=True)
+class Passes:
+    """Who passed, by the places in the log where they say so."""
+
+    by_place: dict[int, Passed] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each cluster passed."""
+        counts: dict[str, int] = {}
+        for passed in self.by_place.values():
+            counts[passed.by] = counts.get(passed.by, 0) + 1
+        return counts
+
+
+class Computations:
+    """What the log says of operations' rows, so far as it was read. Texts stay in the log."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Found] = {}
+        self._passes: dict[int, Passes] = {}
+
+    def see(self, place: int, rows: Rows) -> bool:
+        """Note a rows record at its place; False if it is not the first on its operation."""
+        if rows.offset in self._found:
+            return False
+        self._found[rows.offset] = Found(place, rows.count, rows.failure)
+        self._passes.pop(rows.offset, None)
+        return True
+
+    def see_passed(self, place: int, passed: Passed) -> None:
+        """Note that a cluster passed; hearing of it again changes nothing."""
+        if passed.offset not in self._found:
+            self._passes.setdefault(passed.offset, Passes()).by_place[place] = passed
+
+    def found(self, offset: int) -> Found | None:
+        """Return where the rows of the operation at this offset are, if they are there."""
+        return self._found.get(offset)
+
+    def passes(self, offset: int) -> Mapping[str, int]:
+        """Return how often each cluster passed on the operation at this offset."""
+        passes = self._passes.get(offset)
+        return passes.counts() if passes is not None else {}
+
+    def trouble(self, offset: int) -> tuple[int, str]:
+        """Return how often the query at this offset failed on any cluster, and how at last."""
+        passes = self._passes.get(offset)
+        if passes is None:
+            return 0, ""
+        last = passes.by_place[max(passes.by_place)]
+        error = f"{last.by}: {last.failure.error_class}: {last.failure.message}"
+        return len(passes.by_place), error
+
+    def forget(self, below: int) -> None:
+        """Forget what concerns operations that nobody asks about any more."""
+        self._found = {at: found for at, found in self._found.items() if at >= below}
+        self._passes = {at: passes for at, passes in self._passes.items() if at >= below}
+
+
+def responsible(ring_order: Sequence[str], origin: str, passes: Mapping[str, int]) -> str:
+    """Return the cluster that is to compute an operation's rows, as the log has it.
+
+    The origin; if it passed, the next one in ring order; those that passed least often first. One
+    that is silent is not skipped here: whoever waits for it takes over.
+    """
+    order = [origin, *ring_order]
+    if origin in ring_order:
+        at = ring_order.index(origin)
+        order = [*ring_order[at:], *ring_order[:at]]
+    return min(order, key=lambda name: passes.get(name, 0))
+
+
+def exhausted(trying: Collection[str], passes: Mapping[str, int], attempts_max: int) -> bool:
+    """Whether all that can try have tried so often that the query itself is at fault."""
+    return all(passes.get(name, 0) >= attempts_max for name in trying)

@@ -1,0 +1,146 @@
+"""What is known of a statement without a mark (DDL) that an earlier attempt may have run.
+
+It runs alone, and before its first attempt it is written down, durably, what stood under the names
+that it is about. Nothing else changes these until it has an outcome. So whoever finds the
+statement in doubt looks again. What stands there is another thing now: the statement did that. It
+is still the same: the statement did nothing that counts, and runs again as for the first time, with
+the answer that it would have had then ("already exists" is no success). Only what an interrupted
+CREATE TABLE leaves behind has to be taken away before that: files at the table's place, for which
+there is no table in the catalog, or a table that is not complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from haproc.classify.model import Kind
+from haproc.classify.names import Context
+from haproc.classify.targets import NAMESPACES, target
+from haproc.engine.confs import quoted_name
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import (
+    ABSENT,
+    UNREADABLE,
+    Lane,
+    Named,
+    RowsWrite,
+    Settings,
+    Sort,
+    SqlWrite,
+)
+from haproc.replicate.apply.schedule import Unit
+from haproc.replicate.core import Core
+from haproc.replicate.records.operation import Operation
+
+BEFORE_CHARACTERS_MAX: Final = 64
+"""What is longer is replaced by a hash, so that it fits beside the cursor."""
+_CREATES_TABLE: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
+_ABOUT_TABLES: Final = _CREATES_TABLE | {
+    Kind.ALTER_TABLE,
+    Kind.DROP_TABLE,
+    Kind.CREATE_VIEW,
+    Kind.ALTER_VIEW,
+    Kind.DROP_VIEW,
+    Kind.COMMENT,
+    Kind.RESTORE,
+    Kind.OTHER_DDL,
+}
+_ABOUT_OTHERS: Final = frozenset(
+    {
+        Kind.CREATE_NAMESPACE,
+        Kind.ALTER_NAMESPACE,
+        Kind.DROP_NAMESPACE,
+        Kind.CREATE_FUNCTION,
+        Kind.DROP_FUNCTION,
+    }
+)
+
+
+def about(op: Operation) -> tuple[Named, ...]:
+    """Return what a statement without a mark changes; empty for others, or if it is not told."""
+    if isinstance(op.write, RowsWrite) or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS:
+        return ()
+    if op.kind in _ABOUT_TABLES and op.writes:
+        return tuple(Named(Sort.TABLE, name) for name in sorted(op.writes))
+    found = target(op.write.sql, Context(op.settings.catalog, op.settings.schema))
+    if found is None:
+        return ()
+    what, name = found
+    if what in NAMESPACES:
+        return (Named(Sort.NAMESPACE, name),)
+    return (Named(Sort.FUNCTION if what == "FUNCTION" else Sort.TABLE, name),)
+
+
+class Doubts:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def note(self, unit: Unit) -> None:
+        """Write down what stands there before the first attempt; raises EngineError."""
+        named = about(unit.operations[0])
+        if named and not unit.in_doubt:
+            before = await self._core.engine.standing(named)
+            self._core.schedule.stood(unit.offsets[0], _short(before))
+
+    async def settled(self, unit: Unit, lane: Lane) -> bool:
+        """Whether the unit was applied; if not, it may run as if for the first time.
+
+        Asked once nothing of an earlier attempt runs any more. Raises EngineError.
+        """
+        core, op = self._core, unit.operations[0]
+        before, named = core.schedule.before(unit.offsets[0]), about(op)
+        if not before or not named:
+            found = await core.engine.offsets_applied(sorted(op.writes), core.application)
+            return any(offset >= unit.version for offset in found.values())
+        now = await core.engine.standing(named)
+        if op.kind in _CREATES_TABLE and before == ABSENT:
+            if _complete(op.kind, now):
+                return True
+            await self._take_away(named[0].name, now, unit, lane)
+            return False
+        changed = _short(now) != before
+        if changed and UNREADABLE in now.split("/"):
+            raise EngineError(
+                ErrorKind.ENVIRONMENT, f"what {op.kind.value} changed cannot be read: {now}"
+            )
+        return changed
+
+    async def _take_away(self, table: str, now: str, unit: Unit, lane: Lane) -> None:
+        """Bring back what was before an interrupted CREATE TABLE: nothing under this name.
+
+        A schema that is dropped takes all files at its place along: so Spark, which has no
+        statement that removes files, removes those at the table's place. The lane runs it, which
+        a process that was replaced meanwhile cannot.
+        """
+        core = self._core
+        sqls = [] if now == ABSENT else [f"DROP TABLE IF EXISTS {quoted_name(table)}"]
+        if place := await core.engine.default_place(table):
+            log = hashlib.blake2b(core.application.encode(), digest_size=4).hexdigest()
+            schema = f"spark_catalog.haproc_clear_{log}_{unit.version}"
+            text = place.replace("\\", "\\\\").replace("'", "\\'")
+            sqls += [
+                f"CREATE SCHEMA IF NOT EXISTS {schema} LOCATION '{text}'",
+                f"DROP SCHEMA {schema}",
+            ]
+        for sql in sqls:
+            await lane.apply(SqlWrite(sql), Settings(), None, timeout_s=core.timeouts.apply_s)
+
+
+def _short(text: str) -> str:
+    if len(text) <= BEFORE_CHARACTERS_MAX:
+        return text
+    return hashlib.blake2b(text.encode(), digest_size=BEFORE_CHARACTERS_MAX // 2).hexdigest()
+
+
+def _complete(kind: Kind, now: str) -> bool:
+    """Whether a table that was not there before is all that the statement makes.
+
+    A Delta table is put into the catalog last; so is any table without rows of its own. Others
+    may be there before all of their partitions are.
+    """
+    if now in (ABSENT, UNREADABLE):
+        return False
+    return "@" in now or kind is Kind.CREATE_TABLE

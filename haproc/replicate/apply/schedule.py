@@ -1,0 +1,516 @@
+"""What a cluster applies next.
+
+Operations enter in log order. One may start when it conflicts with nothing unfinished before it:
+no table that one of the two writes is read or written by the other. *Exclusive* operations (DDL,
+unknown tables) run with nothing beside them. A synchronous operation that another cluster
+originated waits, and everything behind it, until its fate is known. A *computed* one waits for its
+rows, and only what touches its tables waits with it.
+
+An operation goes through ``take`` (it runs), ``complete`` (it ran; `progress` says so) and
+``release`` (that progress is durable; what conflicts with it may start). The order of the last two
+is what exactly-once rests on, see `haproc.replicate.records.progress`.
+
+After a restart, a statement of an earlier incarnation may still be running on the cluster. So the
+first statement on each table is the very one that may be running: the batch whose intent was
+stored, or the first operation alone. Delta's marks make the two one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import takewhile
+from typing import Final
+
+from haproc.classify.model import Kind, OperationClass
+from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.membership.state import Divergence
+from haproc.replicate.apply.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
+from haproc.replicate.apply.computed import QueryWrite
+from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.records.progress import JUDGING_MAX, SPAN_MAX, Progress
+
+MARKER: Final = Operation(
+    "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlWrite(""), tables_known=False
+)
+"""Stands where the log has a verification: a place in the order with nothing beside it."""
+
+
+class Intent(Enum):
+    """What must be durable before a unit starts."""
+
+    NONE = auto()
+    BATCH = auto()
+    ALONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One statement for the cluster: one operation, or several INSERTs combined.
+
+    ``version`` is the mark's version: the last operation's offset. ``in_doubt`` says that an
+    earlier incarnation may have run it.
+    """
+
+    offsets: tuple[int, ...]
+    operations: tuple[Operation, ...]
+    intent: Intent
+    in_doubt: bool = False
+
+    @property
+    def version(self) -> int:
+        return self.offsets[-1]
+
+    def write(self) -> SqlWrite | RowsWrite | QueryWrite:
+        """Return the statement to run; what stands for a computed one is in the log."""
+        return combine(self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An operation of the queue.
+
+    ``undecided``: it waits for its origin's decision; ``uncomputed``: for its rows.
+    """
+
+    offset: int
+    op: Operation
+    running: bool
+    undecided: bool
+    uncomputed: bool = False
+
+
+class _State(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    SPLIT = auto()
+    """Taken out of a combined unit; it waits until the progress without that is durable."""
+    COMPLETE = auto()
+
+
+@dataclass(slots=True)
+class _Task:
+    offset: int
+    op: Operation
+    key: BatchKey | None
+    state: _State = _State.WAITING
+    single: bool = False
+    unit: Unit | None = None
+
+
+@dataclass(slots=True)
+class _Busy:
+    """Tables that unfinished operations read and write."""
+
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+    def conflicts(self, op: Operation) -> bool:
+        return not (
+            op.writes.isdisjoint(self.writes)
+            and op.writes.isdisjoint(self.reads)
+            and op.reads.isdisjoint(self.writes)
+        )
+
+    def add(self, op: Operation) -> None:
+        self.reads |= op.reads
+        self.writes |= op.writes
+
+
+class Schedule:
+    """See the module. ``me`` is the cluster's name; ``doubtful_below`` the log's end at start."""
+
+    def __init__(
+        self, me: str, progress: Progress, doubtful_below: int, limits: BatchLimits
+    ) -> None:
+        self._me = me
+        self._limits = limits
+        self._tasks: dict[int, _Task] = {}  # in log order
+        self._read_to = progress.low
+        self._done = set(progress.done)
+        self._restored = frozenset(progress.done)
+        self._old_batches = dict(progress.batches)
+        self._old_alone = progress.alone
+        self._stood = {} if progress.alone is None else {progress.alone: progress.before}
+        self.storage = progress.storage
+        """See Progress."""
+        self._diverged = progress.diverged
+        self._born = progress.born
+        self._judging = set(progress.judging)
+        self._doubtful_below = doubtful_below
+        self._settled: set[str] = set()
+        self._permitted: set[int] = set()
+        self._verdicts: dict[int, Verdict] = {}
+        self._provided: set[int] = set()
+        self._uncomputed = 0
+        self._singles: set[int] = set()
+        self._bytes = 0
+        known = [progress.low, *(offset + 1 for offset in progress.done)]
+        known += [last + 1 for _, last in progress.batches]
+        self._high = max(known) if progress.alone is None else max(*known, progress.alone + 1)
+        self.finished = 0
+        """Rises whenever it becomes known that operations need no more running."""
+        self.held = False
+        """Whether nothing exclusive may start: what tables there are must stay as it is."""
+
+    # -- what comes in ---------------------------------------------------------------------
+
+    def add(self, offset: int, op: Operation) -> bool:
+        """Enter an operation; False if it was done before the restart."""
+        assert offset >= self._read_to
+        self._read_to = offset + 1
+        if self._verdicts.get(offset) is Verdict.REJECT:
+            self._done.add(offset)
+        if offset in self._done:
+            self.finished += 1
+            return False
+        self._tasks[offset] = _Task(offset, op, batch_key(op), single=offset in self._singles)
+        self._bytes += op.size_bytes
+        self._uncomputed += op.computed
+        return True
+
+    def passed(self, offset: int) -> None:
+        """Note that the log holds nothing to apply at ``offset``."""
+        self._read_to = max(self._read_to, offset + 1)
+
+    def decide(self, offset: int, verdict: Verdict) -> bool:
+        """Note a synchronous operation's fate. True if it will never run here because of it.
+
+        The first decision counts; later ones change nothing.
+        """
+        if offset in self._verdicts:
+            return False
+        self._verdicts[offset] = verdict
+        task = self._tasks.get(offset)
+        if verdict is Verdict.REJECT and task is not None and task.state is _State.WAITING:
+            self._drop(task)
+            return True
+        return False
+
+    def provide(self, offset: int) -> None:
+        """Note that the rows of a computed operation are in the log: it may run."""
+        self._provided.add(offset)
+
+    def permit(self, offset: int) -> None:
+        """Let a synchronous operation run before its decision: its origin asked for it."""
+        self._permitted.add(offset)
+
+    def isolate(self, offset: int) -> None:
+        """See to it that an operation is not combined with others."""
+        self._singles.add(offset)
+        if task := self._tasks.get(offset):
+            task.single = True
+
+    def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
+        """Mark as done what the tables themselves say was applied; return those offsets.
+
+        ``offsets_applied`` holds the last offset found in each table. An operation that wrote
+        only that table, at or below that offset, had been applied.
+        """
+        found = []
+        for task in list(self._tasks.values()):
+            if task.state is not _State.WAITING or task.op.exclusive or len(task.op.writes) != 1:
+                continue
+            (table,) = task.op.writes
+            if task.offset <= offsets_applied.get(table, -1):
+                found.append(task.offset)
+                self._high = max(self._high, task.offset + 1)
+                self._drop(task)
+        return found
+
+    def _drop(self, task: _Task) -> None:
+        del self._tasks[task.offset]
+        self._bytes -= task.op.size_bytes
+        self._uncomputed -= task.op.computed
+        self._done.add(task.offset)
+        self.finished += 1
+        self._forget_intent(task.offset)
+
+    def _forget_intent(self, first: int) -> None:
+        self._stood.pop(first, None)
+        self._old_batches.pop(first, None)
+        if self._old_alone == first:
+            self._old_alone = None
+
+    # -- what is to be done ----------------------------------------------------------------
+
+    def take(self, lanes_free: int) -> list[Unit]:
+        """Return units to start now, at most ``lanes_free``; they count as running from here."""
+        units: list[Unit] = []
+        tasks = list(self._tasks.values())
+        for position, task in self._in_turn(tasks):
+            if len(units) == lanes_free:
+                break
+            if not self._may_run(task):
+                continue
+            if task.op.exclusive:
+                intent = Intent.NONE if task.op is MARKER else Intent.ALONE
+                units += [] if self.held else [self._start([task], intent)]
+                continue
+            unit = self._begin(task, tasks[position:], self._farthest(tasks))
+            if unit is not None:
+                units.append(unit)
+        return units
+
+    def uncomputed(self) -> list[tuple[int, Operation]]:
+        """Return the operations whose turn has come and whose rows are not there.
+
+        Everything that they might see is applied here, and nothing after it.
+        """
+        if not self._uncomputed:
+            return []
+        tasks = list(self._tasks.values())
+        return [(t.offset, t.op) for _, t in self._in_turn(tasks) if self._lacks_rows(t)]
+
+    def _in_turn(self, tasks: Sequence[_Task]) -> Iterator[tuple[int, _Task]]:
+        """Yield what waits and conflicts with nothing unfinished before it, and its position."""
+        busy, farthest = _Busy(), self._farthest(tasks)
+        for position, task in enumerate(tasks):
+            if task.offset >= farthest:
+                return
+            if task.op.exclusive:
+                if position == 0 and task.state is _State.WAITING:
+                    yield position, task
+                return
+            if task.state is _State.WAITING and not busy.conflicts(task.op):
+                yield position, task
+            busy.add(task.op)
+
+    def _farthest(self, tasks: Sequence[_Task]) -> int:
+        # From the first that is not released: the stored progress may not say more than that.
+        return (tasks[0].offset if tasks else self._read_to) + SPAN_MAX
+
+    def _may_run(self, task: _Task) -> bool:
+        return not self._lacks_rows(task) and not self._lacks_decision(task)
+
+    def _lacks_rows(self, task: _Task) -> bool:
+        return task.op.computed and task.offset not in self._provided
+
+    def _lacks_decision(self, task: _Task) -> bool:
+        return not (
+            not task.op.synchronous
+            or task.op.origin == self._me
+            or task.offset in self._permitted
+            or task.offset in self._verdicts
+        )
+
+    def _begin(self, head: _Task, rest: Sequence[_Task], farthest: int) -> Unit | None:
+        if head.offset in self._old_batches:
+            last = self._old_batches[head.offset]
+            if self._read_to <= last:
+                return None  # its end has not been read yet
+            members = [
+                t for t in rest if t.offset <= last and not t.op.writes.isdisjoint(head.op.writes)
+            ]
+            return self._start(members, Intent.BATCH)
+        doubtful = head.offset < self._doubtful_below and not (head.op.writes <= self._settled)
+        if head.key is None or head.single or doubtful:
+            return self._start([head], Intent.NONE)
+        members = list(self._joined(head, takewhile(lambda t: t.offset < farthest, rest)))
+        return self._start(members, Intent.BATCH if len(members) > 1 else Intent.NONE)
+
+    def _joined(self, head: _Task, rest: Iterable[_Task]) -> Iterable[_Task]:
+        """Yield the head and what may run with it in one statement.
+
+        It takes every operation on the table between its first and its last, so that the two
+        offsets alone say what it was.
+        """
+        rows = size = count = 0
+        key = head.key
+        for task in rest:
+            if task.op.exclusive:
+                return
+            if head.op.writes.isdisjoint(task.op.writes | task.op.reads):
+                continue
+            rows, size, count = rows + row_count(task.op), size + task.op.size_bytes, count + 1
+            over = (
+                rows > self._limits.rows_max
+                or size > self._limits.bytes_max
+                or count > self._limits.operations_max
+            )
+            if task is not head:
+                key = None if over or task.single or key is None else key.joined(task.key)
+                if key is None:
+                    return
+            yield task
+
+    def _start(self, tasks: Sequence[_Task], intent: Intent) -> Unit:
+        offsets = tuple(task.offset for task in tasks)
+        in_doubt = offsets[0] == self._old_alone or offsets[0] in self._old_batches
+        unit = Unit(offsets, tuple(task.op for task in tasks), intent, in_doubt)
+        self._high = max(self._high, offsets[-1] + 1)
+        for task in tasks:
+            task.state, task.unit = _State.RUNNING, unit
+        return unit
+
+    # -- what was done ---------------------------------------------------------------------
+
+    def complete(self, unit: Unit) -> None:
+        """Note that the unit ran; `progress` says so from now on."""
+        for offset in unit.offsets:
+            self._tasks[offset].state = _State.COMPLETE
+            self._done.add(offset)
+        self.finished += 1
+        self._forget_intent(unit.offsets[0])
+
+    def release(self, unit: Unit) -> None:
+        """Let what conflicts with the unit start: progress that holds it is durable."""
+        for offset, op in zip(unit.offsets, unit.operations, strict=True):
+            task = self._tasks.pop(offset)
+            assert task.state is _State.COMPLETE
+            self._bytes -= op.size_bytes
+            self._uncomputed -= op.computed
+            self._settled |= op.writes
+            self._permitted.discard(offset)
+
+    def split(self, unit: Unit) -> None:
+        """Take a combined unit back: `progress` does not name it any more."""
+        for offset in unit.offsets:
+            task = self._tasks[offset]
+            task.state, task.unit, task.single = _State.SPLIT, None, True
+        self._old_batches.pop(unit.offsets[0], None)
+
+    def split_stored(self, unit: Unit) -> None:
+        """Let a split unit's operations start one by one: that progress is durable."""
+        for offset in unit.offsets:
+            self._tasks[offset].state = _State.WAITING
+
+    def stood(self, offset: int, before: str) -> None:
+        """Remember, in the progress, what stood there before a statement without a mark ran."""
+        self._stood[offset] = before
+
+    def before(self, offset: int) -> str:
+        """Return that; empty if it is not known."""
+        return self._stood.get(offset, "")
+
+    def mark_diverged(self, divergence: Divergence) -> Divergence:
+        """Remember, in the progress, that this cluster differs from the others; return how."""
+        self._diverged = divergence.joined(self._diverged)
+        return self._diverged
+
+    def judge(self, offset: int) -> None:
+        """Remember, in the progress, that an operation's outcome is to be compared."""
+        self._judging.add(offset)
+
+    def judged(self, offset: int) -> None:
+        """Forget that: it was compared."""
+        self._judging.discard(offset)
+
+    def mark_verified(self, marker: int) -> None:
+        """Forget it if it was found at or before a verification that found the tables equal."""
+        if self._diverged is not None and self._diverged.offset <= marker:
+            self._diverged = None
+
+    # -- what is known ---------------------------------------------------------------------
+
+    @property
+    def low(self) -> int:
+        """The offset below which everything is done."""
+        for offset, task in self._tasks.items():
+            if task.state is not _State.COMPLETE:
+                return offset
+        return self._read_to
+
+    @property
+    def high(self) -> int:
+        """The offset at or above which nothing was ever started: no table shows any of it."""
+        return max(self._high, self.low)
+
+    @property
+    def read_to(self) -> int:
+        """The offset up to which the log has been read."""
+        return self._read_to
+
+    @property
+    def needs(self) -> int:
+        """The offset up to which it must be read: a stored batch is run again as a whole."""
+        return max((last + 1 for last in self._old_batches.values()), default=0)
+
+    @property
+    def diverged(self) -> Divergence | None:
+        """How this cluster differs from the others, as `progress` says it."""
+        return self._diverged
+
+    @property
+    def judging(self) -> tuple[int, ...]:
+        """The operations whose outcomes are to be compared with the other clusters'."""
+        return tuple(sorted(self._judging))
+
+    @property
+    def born(self) -> int:
+        """See Progress."""
+        return self._born
+
+    def expects(self, offset: int) -> bool:
+        """Whether an operation there is still to be run, or may come."""
+        task = self._tasks.get(offset)
+        return offset >= self._read_to or (task is not None and task.state is not _State.COMPLETE)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Yield what is not finished, in order."""
+        for offset, task in self._tasks.items():
+            running = task.state in (_State.RUNNING, _State.COMPLETE)
+            uncomputed = self._lacks_rows(task)
+            undecided = not uncomputed and self._lacks_decision(task)
+            yield Unfinished(offset, task.op, running, undecided, uncomputed)
+
+    @property
+    def pending(self) -> int:
+        """How many operations are not finished."""
+        return len(self._tasks)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What the unfinished operations weigh."""
+        return self._bytes
+
+    @property
+    def progress(self) -> Progress:
+        """The value to store with the cursor now."""
+        low = self.low
+        self._done = {offset for offset in self._done if offset >= low}
+        self._verdicts = {o: verdict for o, verdict in self._verdicts.items() if o >= low}
+        self._singles = {offset for offset in self._singles if offset >= low}
+        self._provided = {offset for offset in self._provided if offset >= low}
+        units = {
+            id(task.unit): task.unit
+            for task in self._tasks.values()
+            if task.unit is not None and task.state is _State.RUNNING
+        }.values()
+        batches = {u.offsets[0]: u.offsets[-1] for u in units if u.intent is Intent.BATCH}
+        batches |= self._old_batches
+        running = [u.offsets[0] for u in units if u.intent is Intent.ALONE]
+        alone = running[0] if running else self._old_alone
+        return Progress(
+            low=low,
+            done=frozenset(offset for offset in self._done if self._worth_storing(offset, low)),
+            batches=tuple(sorted(batches.items())),
+            alone=alone,
+            before="" if alone is None else self.before(alone),
+            diverged=self._diverged,
+            born=self._born,
+            judging=self.judging[-JUDGING_MAX:],
+            storage=self.storage,
+        )
+
+    def _worth_storing(self, offset: int, low: int) -> bool:
+        # A rejected operation may be any distance ahead, where nothing else is done; the log says
+        # again that it is rejected, and the note beside the cursor has no room for all of them.
+        return offset < low + SPAN_MAX or self._verdicts.get(offset) is not Verdict.REJECT
+
+    def undecided(self) -> tuple[int, Operation] | None:
+        """Return the synchronous operation that everything waits for, if there is one."""
+        for offset, task in self._tasks.items():
+            waits = task.state is _State.WAITING and not self._lacks_rows(task)
+            return (offset, task.op) if waits and self._lacks_decision(task) else None
+        return None
+
+    def doubtful_tables(self) -> frozenset[str]:
+        """Return the tables whose last applied offset is worth reading back after a restart."""
+        return frozenset(
+            table
+            for task in self._tasks.values()
+            if task.offset < self._doubtful_below and not task.op.exclusive
+            for table in task.op.writes
+        )

@@ -1,0 +1,156 @@
+"""Where an operation stands in a cluster's queue, and what an operator may do about it.
+
+Values in, values out; the same answers decide what is shown and what is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from haproc.replicate.apply.schedule import Unfinished
+
+SKIPPABLE_AFTER_ATTEMPTS: Final = 3
+"""The head of the queue may be skipped after so many failures, before the cluster is STUCK."""
+
+
+class Position(StrEnum):
+    """What becomes of an operation on a cluster at the moment."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    """It waits for an earlier one that touches the same tables."""
+    UNDECIDED = "waiting for decision"
+    """Its origin tries it first."""
+    UNCOMPUTED = "waiting for its rows"
+    """The cluster that runs its query has not put the rows into the log."""
+    FAILING = "failing"
+    """It failed and is tried again."""
+    STUCK = "stuck"
+    """It failed so often that the cluster counts as stuck at it."""
+    ODD = "another outcome"
+    """It ended differently here than on the others; nothing after it is applied."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """``together``: first and last offset of the statement it is combined into, if it is.
+
+    ``head``: nothing before it is unfinished.
+    """
+
+    position: Position
+    blocked_by: int | None = None
+    together: tuple[int, int] | None = None
+    attempts: int = 0
+    error: str = ""
+    head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Whether something may be done, and what it would do, or why it may not."""
+
+    allowed: bool
+    text: str
+
+
+_PATIENCE: Final = {
+    Position.QUEUED: "it has not been reached yet",
+    Position.RUNNING: "it runs",
+    Position.BLOCKED: "it waits for the operation that blocks it; look at that one",
+    Position.UNDECIDED: "it waits for its origin's decision; if the origin stays silent, another "
+    "cluster decides",
+    Position.UNCOMPUTED: "it waits for the rows that its query gives; if the cluster that runs it "
+    "stays silent or cannot, another one does, and if none can, it is rejected everywhere",
+    Position.DONE: "it is done here",
+}
+
+
+def retry_advice(standing: Standing) -> Advice:
+    """Say what a retry would do."""
+    if standing.position in _PATIENCE:
+        return Advice(False, f"nothing to retry: {_PATIENCE[standing.position]}")
+    if standing.position is Position.ODD:
+        return Advice(False, "nothing to retry: it has an outcome; a skip lets the cluster go on")
+    if standing.together is not None:
+        first, last = standing.together
+        return Advice(
+            True,
+            f"it is part of one statement with offsets {first} to {last}: they are taken apart and "
+            "tried one by one at once, so that the one that fails shows itself",
+        )
+    return Advice(True, "it is tried at once instead of after a pause; its failures count anew")
+
+
+def skip_advice(standing: Standing) -> Advice:
+    """Say what a skip would do."""
+    position = standing.position
+    if position in _PATIENCE:
+        return Advice(False, f"it cannot be skipped: {_PATIENCE[position]}")
+    if position is Position.ODD:
+        return Advice(
+            True,
+            "its outcome here stays, and the cluster goes on with its queue. It is DIVERGED and "
+            "serves nobody until a verification finds its tables equal to the others'",
+        )
+    if standing.together is not None:
+        return Advice(False, "it runs as one statement with others: retry takes them apart first")
+    tried = standing.head and standing.attempts >= SKIPPABLE_AFTER_ATTEMPTS
+    if position is not Position.STUCK and not tried:
+        return Advice(
+            False,
+            f"it cannot be skipped yet: it failed {standing.attempts} times and is tried again",
+        )
+    return Advice(
+        True,
+        "it is never applied here, unless a failed attempt turns out to have been committed; then "
+        "it is done. The cluster goes on with its queue, but is DIVERGED and serves nobody until "
+        "its tables are mended and a verification finds them equal to the others'",
+    )
+
+
+def reject_advice(standing: Standing) -> Advice:
+    """Say what a rejection by the whole ring would do."""
+    if standing.position is Position.UNCOMPUTED:
+        return Advice(
+            True, "it is rejected everywhere at once, unless its rows get into the log before that"
+        )
+    if standing.position in _PATIENCE:
+        return Advice(False, f"it cannot be given up: {_PATIENCE[standing.position]}")
+    if standing.position is Position.ODD:
+        return Advice(False, "it cannot be given up: it has an outcome here")
+    if standing.together is not None:
+        return Advice(False, "it runs as one statement with others: retry takes them apart first")
+    return Advice(
+        True,
+        "this cluster says in the log that it has not committed it, unless an attempt turns out to "
+        "have been. Once every member has, it is rejected everywhere and nobody is DIVERGED",
+    )
+
+
+def blockers(queue: Iterable[Unfinished]) -> Iterable[tuple[Unfinished, int | None]]:
+    """Yield each operation of a queue with the first one before it that it has to wait for."""
+    head: int | None = None
+    exclusive: int | None = None
+    writers: dict[str, int] = {}
+    readers: dict[str, int] = {}
+    for each in queue:
+        op, offset = each.op, each.offset
+        if op.exclusive:
+            yield each, head
+            exclusive = offset if exclusive is None else exclusive
+        else:
+            before = [writers[table] for table in op.reads | op.writes if table in writers]
+            before += [readers[table] for table in op.writes if table in readers]
+            before += [exclusive] if exclusive is not None else []
+            yield each, min(before, default=None)
+        for table in op.writes:
+            writers.setdefault(table, offset)
+        for table in op.reads:
+            readers.setdefault(table, offset)
+        head = offset if head is None else head

@@ -1,0 +1,145 @@
+"""Synchronous operations: tried on the origin, then taken to the others one after another.
+
+The origin runs the operation when its turn comes. An application error there is a *reject* in the
+log, and no other cluster runs it. Success takes it to each available peer in ring order, and a
+*commit* in the log releases it for the rest. A peer that waits for an origin gone silent appends
+the commit itself (`takeover`). The first decision in the log counts for all, the origin included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from dmq import Json
+from haproc.classify.model import OperationClass
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.state import State
+from haproc.replicate.agree.liveness import progressing
+from haproc.replicate.apply.outcomes import Outcome, Status
+from haproc.replicate.core import Core
+from haproc.replicate.records.operation import Operation, Verdict
+from haproc.replicate.steps import Step
+
+logger = logging.getLogger(__name__)
+
+QUEUED = "queued"
+FollowUp: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Synchronous:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def concluded(
+        self, offset: int, op: Operation, outcome: Outcome
+    ) -> tuple[Outcome, FollowUp | None]:
+        """The origin has run its operation: decide, or say what is left to do to decide.
+
+        Returns the outcome by the first decision in the log, and for a success the pass over the
+        peers, to be run once this cluster's own progress is durable.
+        """
+        core = self._core
+        if outcome.status is Status.APPLIED:
+            return outcome, lambda: self._fan_out(offset, op, outcome)
+        await core.decide(offset, op.id, Verdict.REJECT, outcome.failure)
+        await core.trace(Step.DECISION_AFTER)
+        if await core.verdicts.wait(offset) is Verdict.REJECT:
+            return replace(outcome, status=Status.REJECTED), None
+        # A peer took over first: the others run it, and meet the same error.
+        assert outcome.failure is not None
+        await core.report(offset, outcome.failure)
+        return outcome, None
+
+    async def hand_over(self, offset: int, op: Operation) -> None:
+        """This cluster failed under the operation: let the others run it."""
+        core = self._core
+        if core.verdicts.get(offset) is None:
+            await core.decide(offset, op.id, Verdict.COMMIT)
+
+    async def resume(self, unfinished: Mapping[int, Operation]) -> None:
+        """Commit what an earlier incarnation ran here and did not live to decide."""
+        core = self._core
+        for offset, op in unfinished.items():
+            if offset < core.schedule.low and core.verdicts.get(offset) is None:
+                logger.info("offset %d: deciding what an earlier process left open", offset)
+                await core.decide(offset, op.id, Verdict.COMMIT)
+
+    async def _fan_out(self, offset: int, op: Operation, outcome: Outcome) -> None:
+        core = self._core
+        clusters = {core.me: Status.APPLIED.value}
+        parallel = op.operation_class is OperationClass.SYNCHRONOUS_PARALLEL
+        for peer in core.identity.peers:
+            if parallel:
+                clusters[peer] = QUEUED
+                continue
+            await core.trace(Step.FANOUT_BEFORE)
+            clusters[peer] = await self._ask(peer, offset, op.id)
+            await core.trace(Step.FANOUT_AFTER)
+        await core.decide(offset, op.id, Verdict.COMMIT)
+        await core.trace(Step.DECISION_AFTER)
+        core.outcomes.resolve(offset, replace(outcome, clusters=clusters))
+
+    async def _ask(self, peer: str, offset: int, operation_id: str) -> str:
+        """Have a peer run the operation now; what it answered, or that it has it in its queue.
+
+        Watches the peer meanwhile: one that froze must not hold up the others.
+        """
+        core = self._core
+        if core.peers.given_up(peer):
+            return QUEUED
+        call = asyncio.ensure_future(
+            core.peers.apply_now(peer, offset, operation_id, core.timeouts.fanout_s)
+        )
+        try:
+            if not await progressing(core, peer):
+                return QUEUED
+            while not call.done():
+                await asyncio.wait([call], timeout=core.timeouts.peer_s)
+                if not call.done() and not await progressing(core, peer):
+                    return QUEUED
+            return _words(call.result())
+        except PeerUnavailableError:
+            return QUEUED
+        finally:
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+    async def apply_now(
+        self, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        """A peer asks to run its operation before the decision; returns this cluster's outcome."""
+        core = self._core
+        if core.state is not State.READY:
+            return {"status": QUEUED, "reason": core.state.value}
+        try:
+            async with asyncio.timeout(timeout_s):
+                known = await core.outcomes.arrival_at(offset)
+                if known.operation.id != operation_id:
+                    return {"status": QUEUED, "reason": f"offset {offset} holds another operation"}
+                core.schedule.permit(offset)
+                core.wake.set()
+                return describe(await core.outcomes.outcome(known))
+        except TimeoutError:
+            return {"status": QUEUED, "reason": "not reached yet"}
+
+
+def describe(outcome: Outcome) -> dict[str, Json]:
+    """Return an outcome as peers see it."""
+    words: dict[str, Json] = {"status": outcome.status.value, "assumed": outcome.assumed}
+    if outcome.failure is not None:
+        words["error_class"] = outcome.failure.error_class
+        words["sqlstate"] = outcome.failure.sqlstate
+        words["message"] = outcome.failure.message
+    return words
+
+
+def _words(answer: Mapping[str, Json]) -> str:
+    if answer.get("status") == Status.FAILED.value:
+        return f"failed: {answer.get('error_class')}: {answer.get('message')}"
+    return str(answer.get("status", QUEUED))

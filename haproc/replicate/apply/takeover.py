@@ -1,0 +1,74 @@
+"""Does what another cluster owes the others: a decision, or the rows of an operation.
+
+A decision is owed by the operation's origin, for as long as it goes on at all. Rows are owed by
+whoever is responsible for them; that it lags is reason enough to do it in its place, since a query
+changes nothing. Whoever waits, at that place in the order, may take over: that several do, or that
+the other one wakes up, does no harm, because of what they put into the log the first counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from haproc.membership.state import State
+from haproc.replicate.agree.liveness import NONE, computing, diverged, progressing
+from haproc.replicate.apply.computing import Computing
+from haproc.replicate.core import Core
+from haproc.replicate.records.operation import Verdict
+
+logger = logging.getLogger(__name__)
+
+
+class Takeover:
+    """See the module."""
+
+    def __init__(self, core: Core, computing: Computing) -> None:
+        self._core = core
+        self._computing = computing
+        self._silent_since: dict[tuple[str, int], float] = {}
+        """Since when who owes something on an operation does not do it, by its name and offset."""
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(self._core.timeouts.takeover_s / 4)
+            await self._look()
+
+    async def _look(self) -> None:
+        core = self._core
+        if core.state is State.STOPPED:
+            return
+        before, self._silent_since = self._silent_since, {}
+        if (undecided := core.schedule.undecided()) is not None:
+            offset, op = undecided
+            silent = not await progressing(core, op.origin)
+            if silent and self._too_long(before, op.origin, offset):
+                logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
+                await core.decide(offset, op.id, Verdict.COMMIT)
+        at_it: dict[str, frozenset[int]] = {core.me: NONE}
+        for offset, op in core.schedule.uncomputed():
+            name = self._computing.responsible(offset, op)
+            if name not in at_it:
+                at_it[name] = await computing(core, name)
+            differs = core.condition.diverged is not None
+            if offset in at_it[name] or (name == core.me and not differs):
+                continue
+            if not self._too_long(before, name, offset):
+                continue
+            if self._computing.begin(offset, op):
+                logger.warning("offset %d: %s does not compute its rows: taken over", offset, name)
+            elif differs and await self._all_differ():
+                await self._computing.refuse(offset, op)
+
+    async def _all_differ(self) -> bool:
+        """Whether no cluster is left whose rows might become everybody's."""
+        core = self._core
+        return all([await diverged(core, peer) for peer in core.identity.peers])
+
+    def _too_long(self, before: Mapping[tuple[str, int], float], name: str, offset: int) -> bool:
+        """Note that a cluster was found not to do what it owes; whether it was for long now."""
+        now = asyncio.get_running_loop().time()
+        since = self._silent_since[name, offset] = before.get((name, offset), now)
+        return now - since >= self._core.timeouts.takeover_s

@@ -1,0 +1,123 @@
+"""Records about what a cluster holds: a skipped operation, a verification, its checksums.
+
+- ``skip``: an operator has one cluster pass over an operation that it cannot apply.
+- ``verify``: a place in the order at which every cluster notes what its tables hold.
+- ``checksums``: what a cluster found there.
+
+``epoch`` is the offset of the writer's claim, see `haproc.replicate.agree.claims`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from dmq import Json, Record
+
+KINDS: Final = frozenset({"skip", "verify", "checksums"})
+REASON_CHARACTERS_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """``cluster`` is to pass over the operation at ``offset``, because of ``reason``."""
+
+    offset: int
+    operation_id: str
+    cluster: str
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Every cluster is to note what it holds here; ``by``: whose HAProc was asked to."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """What a cluster held at the verification at ``marker``.
+
+    ``tables``: a checksum for each table and view; empty text where one could not be read.
+    ``marked``: the cluster was known to differ. ``error``: why there are no checksums at all.
+    """
+
+    marker: int
+    cluster: str
+    epoch: int
+    tables: Mapping[str, str]
+    marked: bool = False
+    error: str = ""
+
+
+Check: TypeAlias = Skip | Verify | Checksums
+
+
+def check_record(message: Check) -> Record:
+    """Return the log record of a message."""
+    match message:
+        case Skip():
+            headers: dict[str, Json] = {
+                "offset": message.offset,
+                "cluster": message.cluster,
+                "epoch": message.epoch,
+                "reason": message.reason,
+            }
+            return Record("skip", message.operation_id, headers)
+        case Verify():
+            return Record("verify", "", {"by": message.by})
+        case Checksums():
+            headers = {
+                "marker": message.marker,
+                "cluster": message.cluster,
+                "epoch": message.epoch,
+                "marked": message.marked,
+                "error": message.error,
+            }
+            tables = json.dumps(
+                dict(sorted(message.tables.items())), ensure_ascii=False, separators=(",", ":")
+            )
+            return Record("checksums", "", headers, tables.encode())
+
+
+def check_message(record: Record) -> Check:
+    """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
+    h: Mapping[str, Any] = record.headers
+    match record.kind:
+        case "skip":
+            cluster, reason = _text(h["cluster"]), _text(h["reason"])
+            return Skip(_offset(h["offset"]), record.key, cluster, _offset(h["epoch"]), reason)
+        case "verify":
+            return Verify(_text(h["by"]))
+        case _:
+            tables = json.loads(record.payload.decode()).items()
+            return Checksums(
+                _offset(h["marker"]),
+                _text(h["cluster"]),
+                _offset(h["epoch"]),
+                {_text(table): _text(checksum) for table, checksum in tables},
+                _flag(h["marked"]),
+                _text(h["error"]),
+            )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no offset")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value

@@ -1,0 +1,363 @@
+"""The records that HAProcs put into the log: operations and what controls them.
+
+An *operation* is a write that stands alone: parameters bound, nothing in it that could mean
+something else on another cluster or at another time, and the session settings that change its
+meaning. *Control* records say what became of operations and who applies them:
+
+- ``decision``: the fate of a synchronous operation; the first one in the log counts.
+- ``outcome``: an application error that a cluster met when it applied an operation. Recorded
+  before anything that depends on the operation starts, so it survives the process.
+- ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
+- ``unable``, ``able``, ``abandon``: see `replicate.agree.abandon`.
+- ``skip``, ``verify``, ``checksums``: see `replicate.records.contents`.
+- ``rows``, ``passed``: see `replicate.apply.computed`.
+- ``join``, ``leave``, ``members``: see `replicate.records.members`.
+
+**Versions.** A reader passes over headers that it does not know: so a new header is for what may
+be ignored. What changes how a record must be treated is a new version of its kind, ``kind.2``:
+older readers do not know it, stop in front of it, and go on from there once they are upgraded. All
+versions ever written are read; the bytes of each are kept in tests/golden.
+
+- ``operation.2`` has ``since``, see `replicate.window`. Without it an operation is written
+  as version 1.
+- ``operation.3``: its id is its user's own, see `replicate.window`; it says what it rests on
+  and what it defines anew, see `replicate.agree.definitions`; and where its query begins if its
+  rows are yet to be computed, see `replicate.apply.computed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+from dmq import FILLER, Json, LogCorruptError, Record
+from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.replicate.agree import abandon
+from haproc.replicate.agree.abandon import Abandon, Able, Unable, Word
+from haproc.replicate.apply import computed
+from haproc.replicate.apply.computed import (
+    Computed,
+    Passed,
+    QueryWrite,
+    Rows,
+    computed_message,
+    computed_record,
+)
+from haproc.replicate.records import members as roster
+from haproc.replicate.records.contents import (
+    KINDS,
+    Check,
+    Checksums,
+    Skip,
+    Verify,
+    check_message,
+    check_record,
+)
+from haproc.replicate.records.failures import Failure as Failure
+from haproc.replicate.records.failures import failure_json, failure_of
+from haproc.replicate.records.members import Roster
+
+SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
+
+OPERATION_1: Final = "operation"
+OPERATION_2: Final = "operation.2"
+OPERATION_3: Final = "operation.3"
+
+_SIDE_BY_SIDE: Final = frozenset(
+    {
+        Kind.INSERT,
+        Kind.INSERT_OVERWRITE,
+        Kind.UPDATE,
+        Kind.DELETE,
+        Kind.MERGE,
+        Kind.TRUNCATE,
+        Kind.OPTIMIZE,
+        Kind.VACUUM,
+        Kind.ANALYZE,
+        Kind.ROWS,
+    }
+)
+"""Kinds that touch nothing but the tables they name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One write, the same for every cluster. ``created_ms`` is Unix time by its origin's clock."""
+
+    id: str
+    operation_class: OperationClass
+    kind: Kind
+    origin: str
+    fingerprint: str
+    write: SqlWrite | RowsWrite | QueryWrite
+    settings: Settings = field(default_factory=Settings)
+    user: str = "anonymous"
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    tables_known: bool = True
+    insert: InsertShape | None = None
+    created_ms: int = 0
+    since: int | None = None
+    """No copy of the request stands below this offset; None in records of version 1."""
+    window: int = 0
+    """With ``since``: how many offsets back a repetition is looked for."""
+    own_id: bool = False
+    """Whether its id is its user's own (version 3); before that, an id was everybody's."""
+    analyzed_to: int | None = None
+    """What it rests on was looked up on a cluster that had applied everything below; None: nothing
+    was looked up."""
+    rests_on: frozenset[str] = frozenset()
+    """The tables, views and functions that were looked up; ``*`` stands for any."""
+    redefines: frozenset[str] | None = frozenset()
+    """What it may define anew; None: anything."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What its request is known by: user and id."""
+        return self.user, self.id
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether every cluster stops in front of it until its fate is decided."""
+        return self.operation_class in SYNCHRONOUS
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it runs with nothing beside it: its tables don't say all that it touches."""
+        return self.synchronous or not self.tables_known or self.kind not in _SIDE_BY_SIDE
+
+    @property
+    def computed(self) -> bool:
+        """Whether it waits for its rows, which another record has."""
+        return isinstance(self.write, QueryWrite)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it weighs in a batch and in memory."""
+        if isinstance(self.write, RowsWrite):
+            return len(self.write.rows)
+        return len(self.write.sql)
+
+
+class Verdict(StrEnum):
+    """The fate of a synchronous operation."""
+
+    COMMIT = "commit"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected.
+
+    ``epoch`` is the offset of its writer's claim, see `replicate.agree.claims`.
+    """
+
+    offset: int
+    operation_id: str
+    verdict: Verdict
+    by: str
+    epoch: int
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """A cluster met an application error when it applied the operation at ``offset``.
+
+    ``epoch`` is the offset of its writer's claim.
+    """
+
+    offset: int
+    cluster: str
+    epoch: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """From here on only this incarnation applies operations to the cluster."""
+
+    cluster: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """A place in the log that means nothing, such as a part of a large record; never written."""
+
+
+Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check | Roster | Computed | Word
+
+
+def _operation_record(op: Operation) -> Record:
+    headers: dict[str, Json] = {
+        "class": op.operation_class.value,
+        "kind": op.kind.value,
+        "origin": op.origin,
+        "fingerprint": op.fingerprint,
+        "user": op.user,
+        "settings": [
+            op.settings.catalog,
+            op.settings.schema,
+            op.settings.time_zone,
+            op.settings.ansi,
+            [list(pair) for pair in op.settings.confs],
+        ],
+        "reads": [*sorted(op.reads)],
+        "writes": [*sorted(op.writes)],
+        "tables_known": op.tables_known,
+        "created_ms": op.created_ms,
+    }
+    if op.insert is not None:
+        headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
+    kind = OPERATION_1
+    if op.since is not None:
+        kind = OPERATION_2
+        headers["since"] = [op.since, op.window]
+    if op.own_id or op.computed:
+        kind = OPERATION_3
+        headers["rests_on"] = None
+        if op.analyzed_to is not None:
+            headers["rests_on"] = [op.analyzed_to, [*sorted(op.rests_on)]]
+        headers["redefines"] = None if op.redefines is None else [*sorted(op.redefines)]
+    if isinstance(op.write, RowsWrite):
+        headers["rows_table"] = op.write.table
+        return Record(kind, op.id, headers, op.write.rows)
+    if isinstance(op.write, QueryWrite):
+        headers["query"] = [op.write.query_at, op.write.of_session]
+    return Record(kind, op.id, headers, op.write.sql.encode())
+
+
+def _names(value: Any) -> frozenset[str]:
+    if not isinstance(value, list):
+        raise TypeError(f"no list of names: {value!r}")
+    return frozenset(value)
+
+
+def _rests_on(value: Any) -> tuple[int | None, frozenset[str]]:
+    if value is None:
+        return None, frozenset()
+    analyzed_to, names = value
+    if type(analyzed_to) is not int:
+        raise TypeError(f"no offset: {analyzed_to!r}")
+    return analyzed_to, _names(names)
+
+
+def _operation(record: Record) -> Operation:
+    h: Mapping[str, Any] = record.headers
+    catalog, schema, time_zone, ansi, confs = h["settings"]
+    insert = h.get("insert")
+    since, window = h["since"] if record.kind != OPERATION_1 else (None, 0)
+    own_id = record.kind == OPERATION_3
+    analyzed_to, rests_on = _rests_on(h["rests_on"] if own_id else None)
+    redefines = h["redefines"] if own_id else []
+    return Operation(
+        id=record.key,
+        operation_class=OperationClass(h["class"]),
+        kind=Kind(h["kind"]),
+        origin=h["origin"],
+        fingerprint=h["fingerprint"],
+        write=_write(record),
+        settings=Settings(catalog, schema, time_zone, ansi, tuple((k, v) for k, v in confs)),
+        user=h["user"],
+        reads=frozenset(h["reads"]),
+        writes=frozenset(h["writes"]),
+        tables_known=h["tables_known"],
+        insert=None if insert is None else InsertShape(*insert),
+        created_ms=h["created_ms"],
+        since=since,
+        window=window,
+        own_id=own_id,
+        analyzed_to=analyzed_to,
+        rests_on=rests_on,
+        redefines=None if redefines is None else _names(redefines),
+    )
+
+
+def _write(record: Record) -> SqlWrite | RowsWrite | QueryWrite:
+    h: Mapping[str, Any] = record.headers
+    if (table := h.get("rows_table")) is not None:
+        return RowsWrite(table, record.payload)
+    sql = record.payload.decode()
+    if record.kind == OPERATION_3 and (query := h.get("query")) is not None:
+        query_at, of_session = query
+        return QueryWrite(sql, query_at, of_session)
+    return SqlWrite(sql)
+
+
+def to_record(message: Message) -> Record:
+    """Return the log record of a message."""
+    match message:
+        case Operation():
+            return _operation_record(message)
+        case Decision():
+            return Record(
+                "decision",
+                message.operation_id,
+                {
+                    "offset": message.offset,
+                    "verdict": message.verdict.value,
+                    "by": message.by,
+                    "epoch": message.epoch,
+                    "failure": failure_json(message.failure),
+                },
+            )
+        case FailureReport():
+            return Record(
+                "outcome",
+                "",
+                {
+                    "offset": message.offset,
+                    "cluster": message.cluster,
+                    "epoch": message.epoch,
+                    "failure": failure_json(message.failure),
+                },
+            )
+        case Claim():
+            return Record(
+                "claim", "", {"cluster": message.cluster, "incarnation": message.incarnation}
+            )
+        case Skip() | Verify() | Checksums():
+            return check_record(message)
+        case Roster():
+            return roster.roster_record(message)
+        case Rows() | Passed():
+            return computed_record(message)
+        case Unable() | Able() | Abandon():
+            return abandon.word_record(message)
+
+
+def from_record(record: Record) -> Message | Filler:
+    """Return the message of a log record; LogCorruptError if it is none of ours."""
+    if record.kind == FILLER:
+        return Filler()
+    h: Mapping[str, Any] = record.headers
+    try:
+        match record.kind:
+            case "operation" | "operation.2" | "operation.3":
+                return _operation(record)
+            case "decision":
+                failure = failure_of(h["failure"])
+                verdict = Verdict(h["verdict"])
+                return Decision(h["offset"], record.key, verdict, h["by"], h["epoch"], failure)
+            case "outcome":
+                return FailureReport(h["offset"], h["cluster"], h["epoch"], Failure(*h["failure"]))
+            case "claim":
+                return Claim(h["cluster"], h["incarnation"])
+            case kind if kind in KINDS:
+                return check_message(record)
+            case kind if kind in roster.KINDS:
+                return roster.roster_message(record)
+            case kind if kind in computed.KINDS:
+                return computed_message(record)
+            case kind if kind in abandon.KINDS:
+                return abandon.word_message(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
+    raise LogCorruptError(
+        f"record kind {record.kind!r} is not known to this version of HAProc: upgrade it"
+    )

@@ -1,0 +1,132 @@
+"""How far a cluster has come, as one small value that is stored with its cursor.
+
+Everything below ``low`` is done. Above it, operations on other tables may be done already
+(``done``). Two kinds of *intent* are written down before the statement starts, so that after a
+crash exactly the same statement is run again:
+
+- ``batches``: (first, last) offsets of INSERTs that run as one statement under the last one's
+  version. A bigger batch formed anew would not be recognised by Delta as the one that may have
+  been committed, and would apply its first part twice.
+- ``alone``: a statement without a mark (DDL), with what stood under its names ``before`` it. After
+  a crash it is in doubt, see `haproc.replicate.apply.doubts`.
+
+An operation becomes done here, durably, before any operation that conflicts with it starts. So
+whatever is in doubt after a crash has nothing conflicting behind it, and running it again is safe.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dmq import Cursor, LogCorruptError
+from haproc.membership.state import Cause, Divergence
+
+SPAN_MAX: Final = 16_384
+"""Offsets between ``low`` and the farthest operation started. Keeps the worst note (every other
+offset done) at about 2.8 kB, under what the log stores beside a cursor."""
+
+
+JUDGING_MAX: Final = 8
+"""Operations whose comparison is resumed after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """See the module. Offsets are log offsets; ``done`` holds only offsets at or above ``low``."""
+
+    low: int = 0
+    done: frozenset[int] = frozenset()
+    batches: tuple[tuple[int, int], ...] = ()
+    alone: int | None = None
+    diverged: Divergence | None = None
+    """How this cluster was found to differ from the others."""
+    claims: tuple[tuple[str, int], ...] = ()
+    """Each cluster's newest claim below ``low``."""
+    born: int = 0
+    """The claim of the first process that began without a cursor. What the log says of this
+    cluster before it (skips) concerns tables that were rebuilt since."""
+    judging: tuple[int, ...] = ()
+    """Operations whose outcomes are to be compared with the other clusters', the newest ones."""
+    roster: int = -1
+    """The newest record read of who the ring's members are; it may stand far below ``low``."""
+    before: str = ""
+    """What stood there before the statement ``alone``; empty if it is not known."""
+    storage: str = ""
+    """The id of the marker in the storage to which all this belongs; empty before it has one."""
+
+
+def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
+    """Return the cursor that stores the progress, for the process of this epoch."""
+    note: dict[str, object] = {"v": 1}
+    if progress.done:
+        bits = 0
+        for offset in progress.done:
+            bits |= 1 << (offset - progress.low)
+        packed = zlib.compress(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), 9)
+        note["d"] = base64.b85encode(packed).decode()
+    if progress.batches:
+        note["b"] = [
+            [first - progress.low, last - progress.low] for first, last in progress.batches
+        ]
+    if progress.alone is not None:
+        note["a"] = progress.alone
+    if progress.before:
+        note["f"] = progress.before
+    if (diverged := progress.diverged) is not None:
+        note["x"] = diverged.offset
+        if diverged != Divergence(diverged.offset, Cause.OUTCOME):
+            note["y"] = [diverged.cause.value, diverged.applies, diverged.tables]
+    if progress.claims:
+        note["c"] = dict(progress.claims)
+    if progress.judging:
+        note["j"] = [*progress.judging]
+    if progress.born:
+        note["n"] = progress.born
+    if progress.roster >= 0:
+        note["r"] = progress.roster
+    if progress.storage:
+        note["s"] = progress.storage
+    return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
+
+
+def _divergence(note: dict[str, Any]) -> Divergence | None:
+    if "x" not in note:
+        return None
+    cause, applies, tables = note.get("y", [Cause.OUTCOME, False, ""])
+    return Divergence(note["x"], Cause(cause), applies, tables)
+
+
+def from_cursor(cursor: Cursor) -> Progress:
+    """Return the progress that a cursor stores; LogCorruptError for a note of another make."""
+    try:
+        note: dict[str, Any] = json.loads(cursor.note) if cursor.note else {"v": 1}
+        if note["v"] != 1:
+            raise LogCorruptError(
+                f"the cursor's note has version {note['v']}, this version of HAProc knows 1"
+            )
+        packed = zlib.decompress(base64.b85decode(note["d"])) if "d" in note else b""
+        bits = int.from_bytes(packed, "little")
+        done = {cursor.offset + i for i in range(bits.bit_length()) if bits >> i & 1}
+        batches = tuple(
+            (first + cursor.offset, last + cursor.offset) for first, last in note.get("b", [])
+        )
+        claims = tuple(sorted(note.get("c", {}).items()))
+        return Progress(
+            low=cursor.offset,
+            done=frozenset(done),
+            batches=batches,
+            alone=note.get("a"),
+            before=note.get("f", ""),
+            diverged=_divergence(note),
+            claims=claims,
+            born=note.get("n", 0),
+            judging=tuple(note.get("j", ())),
+            roster=note.get("r", -1),
+            storage=note.get("s", ""),
+        )
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise LogCorruptError(f"the cursor's note cannot be read: {error!r}") from error

@@ -1,0 +1,155 @@
+"""Trims the log, and knows what keeps it from being trimmed.
+
+Every HAProc looks at the cursors now and then, for its status; the one that trims is, of those that
+are READY, the one with the lowest name, by its own view. Two may believe that at once: that does no
+harm, see `haproc.replicate.trim.plan`.
+
+Before anything is decided, the log is read up to an end that was asked for first: so whoever had
+joined by then is known, and nobody is forgotten who was a member all the time. The record that
+says who the members are stays in the log: before it would be trimmed, it is said anew, and what
+stands before that goes at a later time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from dmq import Json, LogError, LogUnavailableError
+from haproc.config.model import Trim
+from haproc.membership.state import State
+from haproc.replicate.agree.admission import Admission
+from haproc.replicate.agree.definitions import records_needed
+from haproc.replicate.core import Core
+from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.operation import Operation, from_record, to_record
+from haproc.replicate.trim.plan import Plan, names_needed, needs, plan, trims
+
+logger = logging.getLogger(__name__)
+
+HEAR_S: Final = 10.0
+"""How long one look may wait for the log to be read to its end; then the next one tries."""
+_PAGES_MAX: Final = 16
+_PAGE_RECORDS: Final = 64
+
+
+class Trimmer:
+    """See the module. ``ready_peers``: which of the other HAProcs are alive and READY."""
+
+    def __init__(
+        self,
+        core: Core,
+        admission: Admission,
+        rules: Trim,
+        ready_peers: Callable[[], Collection[str]],
+    ) -> None:
+        self._core = core
+        self._admission = admission
+        self._rules = rules
+        self._ready_peers = ready_peers
+        self._old_below = 0
+        self._told = ""
+        self.plan: Plan | None = None
+        """What the last look came to."""
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except LogUnavailableError:
+                pass  # the state says so, and the next look is soon
+            except LogError as error:
+                logger.warning("%s did not trim the log: %s", self._core.me, error)
+            await asyncio.sleep(self._rules.interval_s)
+
+    async def look(self) -> None:
+        """Find out what may go; delete it, if that is this HAProc's to do."""
+        core, log = self._core, self._core.log
+        end = await log.end()
+        known = await self._admission.heard_up_to(end, HEAR_S)
+        enrolled = core.enrolled
+        cursors = {name: cursor.offset for name, cursor in (await log.cursors()).items()}
+        start = await log.start()
+        configured = [member.name for member in core.identity.founders]
+        named = names_needed(enrolled.names, configured, cursors.keys(), core.claims.clusters)
+        below = records_needed(core.limits.window_records)
+        needed = needs(named, cursors, below)
+        keep_from = await self._keep_from(start, end)
+        self.plan = plan(start, end, needed, below, keep_from)
+        self._tell(self.plan)
+        mine = core.state is State.READY and trims(core.me, self._ready_peers())
+        sure = known and (enrolled.offset < 0 or enrolled.members is not None)
+        if self._rules.enabled and mine and sure and self.plan.point > start:
+            await self._trim(start, self.plan.point)
+
+    def describe(self) -> Mapping[str, Json]:
+        """Tell where the log began and ended at the last look, and what holds trimming back."""
+        found = self.plan
+        return {
+            "enabled": self._rules.enabled,
+            "log_start": found.start if found else None,
+            "log_end": found.end if found else None,
+            "held_by": found.held_by if found else "",
+            "held_records": found.held_records if found else 0,
+        }
+
+    async def _trim(self, start: int, point: int) -> None:
+        core, enrolled = self._core, self._core.enrolled
+        if 0 <= enrolled.offset < point:
+            assert enrolled.members is not None
+            anew = Roster(Change.MEMBERS, "", enrolled.members, enrolled.offset, core.me)
+            await core.log.append([to_record(anew)])
+            point = enrolled.offset
+        if point > start:
+            logger.info("%s trims the log to offset %d", core.me, point)
+            await core.log.trim(point)
+
+    def _tell(self, found: Plan) -> None:
+        much = found.held_records > max(self._rules.keep_records, self._core.limits.window_records)
+        told, self._told = self._told, found.held_by if much else ""
+        if much and self._told != told:
+            logger.warning(
+                "the trimming of %d records is held back by %s: it has not applied them",
+                found.held_records,
+                found.held_by,
+            )
+
+    # -- what an operator wants kept -------------------------------------------------------
+
+    async def _keep_from(self, start: int, end: int) -> int:
+        """Return where the newest ``keep_records`` begin, or the younger ones, if that is lower."""
+        newest = max(0, end - self._rules.keep_records)
+        return await self._old_up_to(start, newest) if newest > start else newest
+
+    async def _old_up_to(self, start: int, limit: int) -> int:
+        """Return an offset below which, and below the limit, all records are old enough to go.
+
+        By the times in operations; what stands among records that have none counts as young.
+        """
+        old_ms = self._core.unix_ms() - 1000 * self._rules.keep_s
+        low, high = max(start, min(self._old_below, limit)), limit
+        while low < high:
+            middle = (low + high) // 2
+            made = await self._made(middle, high)
+            if made is not None and made[1] <= old_ms:
+                low = made[0] + 1
+            else:
+                high = middle
+        self._old_below = low
+        return low
+
+    async def _made(self, offset: int, end: int) -> tuple[int, int] | None:
+        """Return offset and time of the first operation at or after an offset; None if none is."""
+        for _ in range(_PAGES_MAX):
+            entries = await self._core.log.read(offset, records_max=_PAGE_RECORDS)
+            for entry in entries:
+                message = from_record(entry.record)
+                if entry.offset < end and isinstance(message, Operation) and message.created_ms:
+                    return entry.offset, message.created_ms
+            if not entries or entries[-1].offset + 1 >= end:
+                return None
+            offset = entries[-1].offset + 1
+        return None

@@ -1,0 +1,1 @@
+"""Statements, whatever door they came by: what runs, what is kept, what is fetched."""

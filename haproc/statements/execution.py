@@ -1,0 +1,117 @@
+"""One statement on its way through the door, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from dmq import Json
+from haproc.classify.model import OperationClass
+from haproc.route.model import FailureKind, HaReport, Request, RequestError, WriteOutcome
+from haproc.statements.gate import Held
+from haproc.statements.request import Delivery
+from haproc.statements.results import Kept
+
+
+class StatementState(StrEnum):
+    """As Databricks names them."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
+    """Return the ``ha`` block of an answer."""
+    outcomes: Mapping[str, Json] = dict(report.outcomes)
+    return {
+        "cluster": report.cluster,
+        "class": report.operation_class.value,
+        "log_offset": report.offset,
+        "outcomes": dict(outcomes),
+        "affected_rows": affected_rows,
+        "after_offset": report.after_offset,
+    }
+
+
+Key: TypeAlias = tuple[str, str]
+
+
+@dataclass(eq=False, slots=True)
+class Execution:
+    """A statement; ``delivery`` is None for one whose result is streamed and not kept."""
+
+    request: Request
+    delivery: Delivery | None
+    started_s: float
+    state: StatementState = StatementState.PENDING
+    task: asyncio.Task[Any] | None = None
+    report: HaReport | None = None
+    affected_rows: int | None = None
+    error: RequestError | None = None
+    kept: Kept = field(default_factory=Kept)
+    undelivered: set[int] = field(default_factory=set)
+    """Chunks that the client has not fetched yet."""
+    link_secret: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    asked_s: float = 0.0
+    """When its client asked for it, or a part of its result, last."""
+    expires_s: float = 0.0
+    expires_at: datetime | None = None
+    waiters: int = 0
+    promised: bool = False
+    """The client was told that the statement goes on: nobody's disconnect ends it."""
+    recalled: bool = False
+    """It was found in the log, and did not come through this door."""
+    held: Held | None = None
+    """What of its request is in memory while it runs."""
+    abandoned: bool = False
+    """Nobody wants the result any more."""
+    reader: asyncio.Task[Any] | None = None
+    """Who sends a streamed result."""
+
+    @property
+    def id(self) -> str:
+        """The request's id, which is the statement's."""
+        return self.request.id
+
+    @property
+    def key(self) -> Key:
+        """Whose statement it is, and its id: another user's of the same id is another one."""
+        return self.request.user, self.request.id
+
+    @property
+    def finished(self) -> bool:
+        """Whether the state will not change any more."""
+        return self.state not in (StatementState.PENDING, StatementState.RUNNING)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether asking again with the same id runs the statement anew."""
+        if self.state is StatementState.CANCELED or self.recalled:
+            return True
+        return self.error is not None and self.error.kind is not FailureKind.APPLICATION
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether it ended here without anybody knowing what became of it."""
+        return self.error is not None and self.error.outcome is WriteOutcome.UNKNOWN
+
+    @property
+    def class_label(self) -> str:
+        """The class for metrics; known once there is an answer."""
+        return self.report.operation_class.value if self.report else "unknown"
+
+    def is_query(self) -> bool | None:
+        """Whether it only reads; None while only classification could tell."""
+        if self.report is not None:
+            return self.report.operation_class is OperationClass.QUERY
+        if self.request.operation_class is not None:
+            return self.request.operation_class is OperationClass.QUERY
+        return None

@@ -1,0 +1,416 @@
+"""All statements of a HAProc's client door: those that run and those whose results are kept.
+
+A statement runs in a task of its own, so that it outlives the request that brought it. Asking
+again with the same request id attaches to it. A query ends when its last waiting client goes away;
+a write, once accepted, goes on.
+
+Kept results leave when they expire, or earlier to make room: first those that their client has
+fetched wholly; one not yet fetched keeps its place until it expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from haproc.classify.model import OperationClass
+from haproc.config.model import Config
+from haproc.config.shares import Denied, Shares
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.failure import ErrorClass, refused
+from haproc.metrics import Metrics
+from haproc.route.interface import Service
+from haproc.route.model import Answer, Freshness, Request, RequestError, WriteOutcome
+from haproc.statements.collect import Collector
+from haproc.statements.errors import told
+from haproc.statements.execution import Execution, Key, StatementState
+from haproc.statements.gate import Gate, Held
+from haproc.statements.request import Delivery, StatementRequest
+from haproc.statements.results import OVERHEAD_BYTES, ResultStore
+
+STATEMENTS_KEPT_MAX: Final = 10_000
+"""Finished statements remembered, whatever their size; chosen, not measured."""
+FETCH_PAUSE_MAX_S: Final = 30.0
+"""Who has asked for nothing of a result for so long does not keep a drain; chosen, not measured."""
+_CANCEL_WAIT_S: Final = 5.0
+
+
+class Registry:
+    """Runs, finds, cancels and forgets statements."""
+
+    def __init__(
+        self, service: Service, store: ResultStore, config: Config, gate: Gate, metrics: Metrics
+    ) -> None:
+        self._service = service
+        self._limits = config.limits
+        self._kept = Shares.of(STATEMENTS_KEPT_MAX, config)
+        self._metrics = metrics
+        self._running: dict[Key, Execution] = {}
+        self._finished: OrderedDict[Key, Execution] = OrderedDict()
+        self._streams: dict[Key, Execution] = {}
+        self._delivered: OrderedDict[Key, Execution] = OrderedDict()
+        self._links: dict[str, Execution] = {}
+        self.store = store
+        self.gate = gate
+
+    async def submit(self, asked: StatementRequest, held: Held | None = None) -> Execution:
+        """Return the execution of this request: a new one, or the one that has its id.
+
+        ``held`` is what of the request is in memory; a new one goes on holding it.
+        """
+        request = asked.request
+        await self._wait_for_stream(request)
+        await self._wait_for_another_concern(request)
+        known = self._running.get(key_of(request)) or self._finished.get(key_of(request))
+        if known is not None and not known.recalled:
+            self._check_same(known, request)
+            if not (known.finished and (known.repeatable or _asks_for_other(request, known))):
+                if known.delivery != asked.delivery or not _as_fresh(known.request, request):
+                    raise refused(
+                        ErrorClass.REQUEST_ID_REUSED,
+                        f"request_id {request.id} was used with another format, disposition, "
+                        "limit or consistency",
+                        "fetch its result as it is, or use another request_id",
+                    )
+                return known
+        if known is not None:
+            self._forget(known)
+        self.gate.enter(request.user)
+        execution = Execution(request, asked.delivery, time.monotonic(), held=held)
+        self._start(execution, self._service.execute(request))
+        return execution
+
+    async def open_stream(self, request: Request) -> tuple[Execution, Answer]:
+        """Run a statement whose answer is streamed; the caller closes the answer.
+
+        Leaves the gate to the caller. Two of one id are started one after the other, so that the
+        second one meets what the first one wrote down.
+        """
+        await self._wait_for_running(request)
+        execution = Execution(request, None, time.monotonic(), StatementState.RUNNING)
+        self._running[key_of(request)] = execution
+        task = asyncio.create_task(self._execute(execution))
+        task.add_done_callback(_look_at)
+        execution.task = task
+        try:
+            await self.wait(execution, None)
+        except (asyncio.CancelledError, RequestError):
+            if not task.done():
+                self.gate.follow(task, request.user)
+            elif not task.cancelled() and task.exception() is None:
+                await task.result().result.aclose()
+            raise
+        if task.cancelled():
+            raise refused(ErrorClass.CANCELED, "the statement was canceled")
+        return execution, task.result()
+
+    @contextlib.contextmanager
+    def streaming(self, execution: Execution) -> Iterator[None]:
+        """Let ``cancel`` find a statement whose result is being sent by the current task."""
+        execution.reader = asyncio.current_task()
+        self._streams[execution.key] = execution
+        try:
+            yield
+        finally:
+            if self._streams.get(execution.key) is execution:
+                del self._streams[execution.key]
+
+    async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
+        """Wait for the execution's end; a query that nobody waits for any more is cancelled."""
+        assert execution.task is not None
+        if execution.task.done():
+            return True
+        execution.waiters += 1
+        try:
+            return await self.gate.wait_for(execution.task, timeout_s)
+        except asyncio.CancelledError:
+            if execution.waiters == 1 and not execution.promised and self._may_cancel(execution):
+                execution.abandoned = True
+                execution.task.cancel()
+            raise
+        except RequestError as ending:
+            if self._may_cancel(execution):
+                ending.outcome = WriteOutcome.NOT_SENT  # a query changes nothing
+            raise
+        finally:
+            execution.waiters -= 1
+
+    async def cancel(self, execution: Execution) -> None:
+        """Cancel a query; a write may be in the log already and goes on."""
+        task = execution.task
+        if execution.reader is not None:
+            if execution.is_query():
+                execution.abandoned = True
+                execution.reader.cancel()
+            return
+        if task is None or task.done() or not self._may_cancel(execution):
+            return
+        task.cancel()
+        await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+
+    def find(self, statement_id: str, user: str) -> Execution:
+        """Return a statement of this user; raises RequestError."""
+        self.purge()
+        key = (user, statement_id)
+        execution = self._running.get(key) or self._streams.get(key) or self._finished.get(key)
+        if execution is None or (execution.finished and execution.unsettled):
+            execution = self._recall(statement_id, user) or execution
+        if execution is None:
+            raise refused(
+                ErrorClass.STATEMENT_UNKNOWN,
+                f"this HAProc has no statement {statement_id[:128]!r}",
+                "results are kept by the HAProc that ran the statement, for a limited time; what "
+                "became of a write is known wherever the log's window holds its id",
+            )
+        execution.asked_s = time.monotonic()
+        return execution
+
+    def _recall(self, statement_id: str, user: str) -> Execution | None:
+        """Return the execution of a write that is in the log, whoever brought it there."""
+        self.gate.enter(user)
+        answer = self._service.find_write(statement_id, user)
+        if answer is None:
+            self.gate.leave(user)
+            return None
+        request = Request(statement_id, "", "", user, operation_class=OperationClass.ASYNCHRONOUS)
+        execution = Execution(request, Delivery(), time.monotonic(), recalled=True)
+        if known := self._finished.get(execution.key):
+            self._forget(known)
+        self._start(execution, answer)
+        return execution
+
+    def _start(self, execution: Execution, answer: Awaitable[Answer]) -> None:
+        self._running[execution.key] = execution
+        execution.task = asyncio.create_task(self._run(execution, answer))
+
+    def find_link(self, secret: str, user: str) -> Execution:
+        """Return the statement whose result link holds this secret; raises RequestError."""
+        self.purge()
+        execution = self._links.get(secret)
+        if execution is None or execution.request.user != user:
+            raise refused(
+                ErrorClass.STATEMENT_UNKNOWN,
+                "this link is not valid, or no longer",
+                "ask for the statement's chunk again to get a new link",
+            )
+        execution.asked_s = time.monotonic()
+        return execution
+
+    def delivered(self, execution: Execution, index: int) -> None:
+        """Note that a chunk was handed to the client."""
+        execution.undelivered.discard(index)
+        if execution.finished and not execution.undelivered and execution.key in self._finished:
+            self._delivered[execution.key] = execution
+
+    def unfetched(self) -> int:
+        """Return how many kept results clients are still fetching, or may be about to."""
+        self.purge()
+        since_s = time.monotonic() - FETCH_PAUSE_MAX_S
+        kept = self._finished.values()
+        return sum(1 for execution in kept if execution.undelivered and execution.asked_s > since_s)
+
+    def purge(self) -> None:
+        """Forget what has expired."""
+        now = time.monotonic()
+        while self._finished:
+            oldest = next(iter(self._finished.values()))
+            if oldest.expires_s > now:
+                break
+            self._forget(oldest)
+
+    async def aclose(self) -> None:
+        """Cancel what still runs and delete kept results."""
+        tasks = [e.task for e in self._running.values() if e.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_WAIT_S)
+        for execution in list(self._finished.values()):
+            self._forget(execution)
+        self.store.clean()
+
+    async def _wait_for_stream(self, request: Request) -> None:
+        while (known := self._running.get(key_of(request))) is not None and known.delivery is None:
+            self._check_same(known, request)
+            assert known.task is not None
+            await asyncio.wait({known.task})
+
+    async def _wait_for_another_concern(self, request: Request) -> None:
+        """Let the same write of another write concern end: its answer is not this one's."""
+        while (known := self._running.get(key_of(request))) and _asks_for_other(request, known):
+            self._check_same(known, request)
+            assert known.task is not None
+            await asyncio.wait({known.task})
+
+    async def _wait_for_running(self, request: Request) -> None:
+        while (known := self._running.get(key_of(request))) is not None:
+            self._check_same(known, request)
+            assert known.task is not None
+            await asyncio.wait({known.task})
+        kept = self._finished.get(key_of(request))
+        if kept is not None:
+            self._check_same(kept, request)
+
+    def _check_same(self, known: Execution, request: Request) -> None:
+        if known.request.fingerprint != request.fingerprint and not known.recalled:
+            raise refused(
+                ErrorClass.REQUEST_ID_REUSED,
+                f"request_id {request.id} was used for another request",
+                "use a new request_id for each statement; repeat it only for the same one",
+            )
+
+    def _may_cancel(self, execution: Execution) -> bool:
+        query = execution.is_query()
+        if query is not None:
+            return query
+        return self._service.only_reads(execution.request) is not False
+
+    async def _execute(self, execution: Execution) -> Answer:
+        """Run a streamed statement up to its answer."""
+        try:
+            answer = await self._service.execute(execution.request)
+            execution.report = answer.report
+            execution.affected_rows = answer.affected_rows
+            if execution.waiters == 0:  # a write whose client went away
+                await answer.result.aclose()
+            return answer
+        except RequestError:
+            raise
+        except Exception as error:
+            raise self.told(execution, error) from error
+        finally:
+            if self._running.get(execution.key) is execution:
+                del self._running[execution.key]
+
+    async def _run(self, execution: Execution, answering: Awaitable[Answer]) -> None:
+        try:
+            execution.state = StatementState.RUNNING
+            answer = await answering
+            execution.report = answer.report
+            execution.affected_rows = answer.affected_rows
+            await self._collect(execution, answer)
+            execution.state = StatementState.SUCCEEDED
+        except asyncio.CancelledError:
+            execution.state = StatementState.CANCELED
+            raise
+        except Exception as error:
+            execution.error = self.told(execution, error)
+            execution.state = StatementState.FAILED
+        finally:
+            self._finish(execution)
+
+    async def _collect(self, execution: Execution, answer: Answer) -> None:
+        assert execution.delivery is not None
+        query = answer.report.operation_class is OperationClass.QUERY
+        collector = Collector(
+            self.store,
+            execution.delivery,
+            self._limits.inline_bytes_max,
+            # A write's result is a few numbers, and its success must not hang on them.
+            execution.request.user,
+            self._make_room if query else lambda user, size: True,
+        )
+        execution.kept = collector.kept
+        await collector.collect(answer)
+
+    def told(self, execution: Execution, error: Exception) -> RequestError:
+        """Return what the client of this execution is told of an error."""
+        failed = told(error, f"statement {execution.id}")
+        lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION
+        if lost and execution.is_query() is False:
+            failed.outcome = WriteOutcome.UNKNOWN
+        return failed
+
+    def _finish(self, execution: Execution) -> None:
+        self.gate.leave(execution.request.user)
+        if execution.held is not None:
+            execution.held.release()
+        now = time.monotonic()
+        if self._running.get(execution.key) is execution:
+            del self._running[execution.key]
+        self._metrics.request(
+            execution.class_label, outcome_label(execution), now - execution.started_s
+        )
+        if execution.state is not StatementState.SUCCEEDED:
+            self.store.drop(execution.kept)
+        if execution.abandoned:
+            return
+        self._keep(execution, now)
+
+    def _keep(self, execution: Execution, now_s: float) -> None:
+        kept_s = self._limits.results_kept_s
+        # The text may be 64 MiB long; from here on the fingerprint stands for it.
+        execution.request = dataclasses.replace(execution.request, statement="")
+        execution.asked_s, execution.expires_s = now_s, now_s + kept_s
+        execution.expires_at = datetime.now(UTC) + timedelta(seconds=kept_s)
+        execution.undelivered = set(range(len(execution.kept.chunks)))
+        self.store.charge(execution.kept, OVERHEAD_BYTES)
+        self._finished[execution.key] = execution
+        self._kept.count(execution.request.user, 1)
+        self._links[execution.link_secret] = execution
+        if not execution.undelivered:
+            self._delivered[execution.key] = execution
+        user = execution.request.user
+        while self._kept.of_user(user) > self._kept.user_max:
+            self._forget(self._oldest(user))
+        while self._kept.taken > self._kept.total_max:
+            self._forget(next(iter((self._delivered or self._finished).values())))
+        self._make_room(user, 0)
+        self._metrics.results(len(self._finished), self.store.bytes_used)
+
+    def _make_room(self, user: str, size: int) -> bool:
+        """Forget what was fetched wholly until so much fits: the user's own for his own share."""
+        self.purge()
+        while why := self.store.shares.denied(user, size):
+            own = why is Denied.SHARE_TAKEN
+            fetched = self._delivered.values()
+            oldest = next((e for e in fetched if not own or e.request.user == user), None)
+            if oldest is None:
+                return False
+            self._forget(oldest)
+        return True
+
+    def _oldest(self, user: str) -> Execution:
+        every = itertools.chain(self._delivered.values(), self._finished.values())
+        return next(execution for execution in every if execution.request.user == user)
+
+    def _forget(self, execution: Execution) -> None:
+        if self._finished.pop(execution.key, None) is not None:
+            self._kept.give_back(execution.request.user)
+        self._delivered.pop(execution.key, None)
+        self._links.pop(execution.link_secret, None)
+        self.store.drop(execution.kept)
+
+
+def key_of(request: Request) -> Key:
+    """Return whose request it is, and its id."""
+    return request.user, request.id
+
+
+def _as_fresh(known: Request, request: Request) -> bool:
+    """Whether an answer to the first request is fresh enough for the second one."""
+    return request.freshness in (known.freshness, Freshness())
+
+
+def _asks_for_other(request: Request, known: Execution) -> bool:
+    return known.request.write_concern is not request.write_concern
+
+
+def _look_at(task: asyncio.Task[Answer]) -> None:
+    """Take note of a failure that nobody waits for any more; asyncio would complain of it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def outcome_label(execution: Execution) -> str:
+    """Return the outcome for metrics."""
+    if execution.error is not None:
+        return execution.error.kind.value
+    return "canceled" if execution.state is StatementState.CANCELED else "ok"
