@@ -29,7 +29,7 @@ def examine_definition(examination: Examination) -> list[Finding]:
     return list(dict.fromkeys(found))
 
 
-def examine_function(examination: Examination, *, foreign_functions: bool) -> list[Finding]:
+def examine_function(examination: Examination) -> list[Finding]:
     """Return why a CREATE FUNCTION may not be replicated."""
     scan = examination.scan
     body = next((at for at in range(len(scan.tokens)) if scan.word(at) == "RETURN"), -1)
@@ -37,8 +37,7 @@ def examine_function(examination: Examination, *, foreign_functions: bool) -> li
         (scan.word(at + 1) for at in range(len(scan.tokens)) if scan.word(at) == "LANGUAGE"), "SQL"
     )
     if body < 0 or language != "SQL":
-        reason = "the function runs code that HAProc cannot look into"
-        return [] if foreign_functions else [Finding(reason)]
+        return [Finding("the function runs code that HAProc cannot look into")]
     found = _differing(examination, body + 1, len(scan.tokens))
     for start, end in expressions(scan, body):
         found += _differing(examination, start, end)
@@ -47,7 +46,7 @@ def examine_function(examination: Examination, *, foreign_functions: bool) -> li
 
 def _differing(examination: Examination, start: int, end: int) -> list[Finding]:
     """Return what differs in a stretch, what would otherwise become a literal included."""
-    part = Examination(examination.scan, examination.moment, examination.known)
+    part = Examination(examination.scan, examination.moment)
     part.stretch(start, end)
     examination.unknown |= part.unknown
     found = list(part.findings)

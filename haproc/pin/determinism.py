@@ -5,21 +5,20 @@ cluster to cluster. What is one value for the whole statement (the clock, the se
 one value per written row (``rand()`` in VALUES) becomes a literal in the text. What is not, but
 only feeds rows into a table (INSERT … SELECT, CREATE TABLE AS), is materialised: the query runs
 once and its rows are replicated. Everything else is refused. It fails closed: an unknown function,
-a table that may be a view, a statement whose parts are not clear count as different.
+a sum of what may be floating point, a statement whose parts are not clear count as different,
+unless Spark's analysis, which knows the types, dispels the doubt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from haproc.classify.model import Kind, OperationClass, Statement
 from haproc.classify.tokens import LexicalError
 from haproc.pin.definitions import examine_definition, examine_function
-from haproc.pin.examine import Doubt, Examination, Finding, Known
-from haproc.pin.functions import Nature
+from haproc.pin.examine import Doubt, Examination, Finding
 from haproc.pin.model import Moment, Pinned, Replacement, Source, Treatment
-from haproc.pin.order import limits_are_total, parsed, sums_are_exact
 from haproc.pin.scan import Scan
 from haproc.pin.split import Split, split_create, split_insert
 
@@ -48,15 +47,10 @@ _HINT_DDL = "give the value in the INSERT instead, where it becomes a literal"
 def pin(
     statement: Statement,
     moment: Moment,
-    *,
-    opaque_reads: Collection[str] = frozenset(),
-    known: Known | None = None,
-    foreign_functions: bool = False,
 ) -> Pinned:
     """Return the statement ready for the log, or what else has to be done with it.
 
-    ``opaque_reads``: those of ``statement.reads`` that are views, temporary views or otherwise not
-    tables of the ring. ``foreign_functions``: Java, Scala and Python functions may be created.
+    What it doubts and calls dispellable is for Spark's analysis to settle (`haproc.witness`).
     """
     sql = statement.sql
     if statement.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
@@ -69,14 +63,14 @@ def pin(
         scan = Scan(sql)
     except LexicalError as error:
         return _refused(sql, [str(error)], "close it")
-    examination = Examination(scan, moment, known or Known())
+    examination = Examination(scan, moment)
     if statement.kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
-        return _pin_insert(statement, examination, opaque_reads)
+        return _pin_insert(statement, examination)
     if statement.kind is Kind.CREATE_TABLE_AS:
-        return _pin_create_as(statement, examination, opaque_reads)
+        return _pin_create_as(statement, examination)
     if statement.kind in _CHANGING:
-        return _pin_change(statement, examination, opaque_reads)
-    return _pin_rest(statement, examination, foreign_functions)
+        return _pin_change(statement, examination)
+    return _pin_rest(statement, examination)
 
 
 def _refuse_variable(sql: str) -> Pinned:
@@ -111,18 +105,16 @@ def _replicated(examination: Examination) -> Pinned:
     return Pinned(Treatment.REPLICATE, _spliced(sql, replacements), replacements, unknown=unknown)
 
 
-def _pin_insert(
-    statement: Statement, examination: Examination, opaque_reads: Collection[str]
-) -> Pinned:
+def _pin_insert(statement: Statement, examination: Examination) -> Pinned:
     scan = examination.scan
     split = split_insert(scan)
     if split is None:
-        return _pin_unsplit(statement, examination, opaque_reads)
+        return _pin_unsplit(statement, examination)
     _examine_head(examination, split)
     in_head = list(examination.findings)
     if in_head:
         return _refused(scan.sql, [f.reason for f in in_head], "write a literal there")
-    return _pin_query(statement, examination, split, opaque_reads)
+    return _pin_query(statement, examination, split)
 
 
 def _examine_head(examination: Examination, split: Split) -> None:
@@ -140,43 +132,38 @@ def _examine_head(examination: Examination, split: Split) -> None:
     examination.stretch(start, split.query)
 
 
-def _pin_unsplit(
-    statement: Statement, examination: Examination, opaque_reads: Collection[str]
-) -> Pinned:
+def _pin_unsplit(statement: Statement, examination: Examination) -> Pinned:
     """Several inserts from one source (``FROM s INSERT … INSERT …``), or a form not known."""
     scan = examination.scan
     examination.stretch(0, len(scan.tokens))
-    findings = _remaining(examination, 0) + _opaque(statement, opaque_reads)
+    findings = list(examination.findings) + _opaque(statement)
     if findings:
         hint = "write one INSERT … SELECT for each table, which can be replicated as rows"
         return _doubted(examination, findings, hint)
     return _replicated(examination)
 
 
-def _pin_create_as(
-    statement: Statement, examination: Examination, opaque_reads: Collection[str]
-) -> Pinned:
+def _pin_create_as(statement: Statement, examination: Examination) -> Pinned:
     split = split_create(examination.scan)
     if split is None:
         reason = "the query of CREATE TABLE AS cannot be told apart"
         return _refused(statement.sql, [reason], "create the table, then INSERT … SELECT")
-    return _pin_query(statement, examination, split, opaque_reads)
+    return _pin_query(statement, examination, split)
 
 
 def _pin_query(
     statement: Statement,
     examination: Examination,
     split: Split,
-    opaque_reads: Collection[str],
 ) -> Pinned:
     scan = examination.scan
     end = len(scan.tokens)
     rows = _is_rows(scan, split)
     examination.stretch(0, split.head)
     examination.stretch(split.query, end, rows=rows)
-    findings = _remaining(examination, split.query)
+    findings = list(examination.findings)
     if not rows:
-        findings += _opaque(statement, opaque_reads)
+        findings += _opaque(statement)
     pinned = _replicated(examination)
     if not findings:
         return pinned if rows else replace(pinned, source=_source(examination, split))
@@ -211,36 +198,10 @@ def _source(examination: Examination, split: Split) -> Source:
     return Source(head, text)
 
 
-def _remaining(examination: Examination, start: int) -> list[Finding]:
-    """Return the findings that a closer look does not dispel."""
-    findings = examination.findings
-    if not any(finding.doubt is not Doubt.CERTAIN for finding in findings):
-        return list(findings)
-    scan = examination.scan
-    tree = parsed(_spliced(scan.sql, examination.replacements))
-    if tree is None:
-        return list(findings)
-    sums = sum(call.nature is Nature.EXACT_OR_FLOAT for call in scan.calls(start, len(scan.tokens)))
-    limits = sum(token.upper in ("LIMIT", "OFFSET") for token in scan.tokens)
-    dispelled = set()
-    if sums and sums_are_exact(tree, sums):
-        dispelled.add(Doubt.SUM)
-    if limits and limits_are_total(tree, limits):
-        dispelled.add(Doubt.LIMIT)
-    return [finding for finding in findings if finding.doubt not in dispelled]
-
-
-def _opaque(statement: Statement, opaque_reads: Collection[str]) -> list[Finding]:
-    """Return what cannot be seen from the statement: views, and tables that are not known."""
-    opaque = sorted(statement.reads & frozenset(opaque_reads))
-    found = [
-        Finding(f"{name} is a view or not a table of the ring, so what it holds may differ")
-        for name in opaque
-    ]
-    if not statement.tables_known:
-        reason = "which tables the statement reads cannot be told"
-        found.append(Finding(reason, Doubt.ANALYSIS))
-    return found
+def _opaque(statement: Statement) -> list[Finding]:
+    """Return what cannot be seen from the statement: which tables it reads."""
+    reason = "which tables the statement reads cannot be told"
+    return [] if statement.tables_known else [Finding(reason, Doubt.ANALYSIS)]
 
 
 def _hint(findings: Sequence[Finding], otherwise: str) -> str:
@@ -250,16 +211,14 @@ def _hint(findings: Sequence[Finding], otherwise: str) -> str:
     return _HINT_LIMIT if doubts == {Doubt.LIMIT} else otherwise
 
 
-def _pin_change(
-    statement: Statement, examination: Examination, opaque_reads: Collection[str]
-) -> Pinned:
+def _pin_change(statement: Statement, examination: Examination) -> Pinned:
     """UPDATE, DELETE and MERGE: literals are fine, anything else is refused."""
     scan = examination.scan
     examination.stretch(1, len(scan.tokens))
-    findings = _remaining(examination, 0)
+    findings = list(examination.findings)
     reads_others = statement.kind is Kind.MERGE or any(t.upper == "SELECT" for t in scan.tokens)
     if reads_others:
-        findings += _opaque(statement, opaque_reads)
+        findings += _opaque(statement)
     if findings:
         return _doubted(examination, findings, _hint(findings, _HINT_CHANGE))
     return _replicated(examination)
@@ -278,16 +237,14 @@ def _all_doubtful(findings: Sequence[Finding]) -> bool:
     return all(finding.doubt is not Doubt.CERTAIN for finding in findings)
 
 
-def _pin_rest(statement: Statement, examination: Examination, foreign_functions: bool) -> Pinned:
+def _pin_rest(statement: Statement, examination: Examination) -> Pinned:
     """DDL, and statements that nothing is known of."""
     scan, sql = examination.scan, statement.sql
     if statement.kind is Kind.UNKNOWN and scan.word(0) not in _HIDING_WORDS:
-        # Only a rule of the operator's lets such a statement come here: it vouches for the names.
-        end = len(scan.tokens)
-        names = {call.name for call in scan.calls(0, end) if call.nature is Nature.UNKNOWN}
-        examination.known = replace(examination.known, functions=names)
-        examination.stretch(0, end)
-        findings = _remaining(examination, 0)
+        # Only a rule of the operator's lets such a statement come here: it vouches for that.
+        examination.vouched = True
+        examination.stretch(0, len(scan.tokens))
+        findings = list(examination.findings)
         if findings:
             return _refused(sql, [f.reason for f in findings], _hint(findings, _HINT_CHANGE))
         return _replicated(examination)
@@ -302,7 +259,7 @@ def _pin_rest(statement: Statement, examination: Examination, foreign_functions:
         hint = "load them with INSERT … SELECT from the files, which is replicated as rows"
         return _refused(sql, [reason], hint)
     if statement.kind is Kind.CREATE_FUNCTION:
-        findings = examine_function(examination, foreign_functions=foreign_functions)
+        findings = examine_function(examination)
         hint = "only SQL functions that give the same everywhere can be replicated"
     else:
         findings, hint = examine_definition(examination), _HINT_DDL

@@ -7,7 +7,6 @@ a `Finding`, and the caller decides what that means for its kind of statement.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -63,26 +62,14 @@ class Finding:
     doubt: Doubt = Doubt.CERTAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the caller knows beyond the statement's text. All names in lower case.
-
-    ``session_names``: session variables and temporary functions. ``functions``: user-defined
-    functions that are deterministic. ``columns``: columns of the tables involved, where known.
-    """
-
-    session_names: Collection[str] = frozenset()
-    functions: Collection[str] = frozenset()
-    columns: Collection[str] = frozenset()
-
-
 @dataclass(slots=True)
 class Examination:
     """Collects what a statement's stretches hold."""
 
     scan: Scan
     moment: Moment
-    known: Known = field(default_factory=Known)
+    vouched: bool = False
+    """Somebody vouches for functions that are not known: they give the same everywhere."""
     replacements: list[Replacement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
@@ -127,16 +114,11 @@ class Examination:
 
     def _call(self, call: Call, chance: Chance | None) -> None:
         name, nature = call.name, call.nature
-        if name in self.known.session_names:
-            nature = Nature.UNKNOWN
-        elif nature is Nature.UNKNOWN and self._is_allowed(name):
+        if nature is Nature.UNKNOWN and self.vouched:
             return
-        if nature is call.nature:
-            literal = call_literal(self.scan, call, self.moment, chance)
-            if literal is None and is_ordered(self.scan, call):
-                return
-        else:
-            literal = None
+        literal = call_literal(self.scan, call, self.moment, chance)
+        if literal is None and is_ordered(self.scan, call):
+            return
         if literal is not None:
             self._replace(call.first, call.close, literal)
         elif nature is not Nature.DETERMINISTIC:
@@ -144,9 +126,6 @@ class Examination:
                 self.unknown.add(name.rpartition(".")[2])
             doubt = _DOUBTS.get(nature, Doubt.CERTAIN)
             self._find(REASONS[nature].format(f"{name}()"), doubt)
-
-    def _is_allowed(self, name: str) -> bool:
-        return name in self.known.functions or name.rpartition(".")[2] in self.known.functions
 
     # Everything else
 
@@ -211,9 +190,7 @@ class Examination:
         if scan.symbol(at - 1) == ".":
             self._qualified(at)
             return
-        if name in self.known.session_names and scan.symbol(at + 1) != "(":
-            self._find(f"{name} is a session variable, which the other clusters do not have")
-        elif word in _WORD_RULES:
+        if word in _WORD_RULES:
             self._keyword(at, word)
         elif name in ("session", "system") and scan.symbol(at + 1) == ".":
             if "session" in (name, scan.name(at + 2) if scan.is_name(at + 2) else ""):
@@ -285,8 +262,6 @@ class Examination:
         if is_declared(scan, at):
             return
         quoted = scan.kind(at) is TokenKind.QUOTED_NAME
-        if not quoted and name in self.known.columns:
-            return
         if not rows and (quoted or name == "user" or self._columns.is_elsewhere(at, name)):
             self._find(f"{name} may be the function {name}() or a column", Doubt.ANALYSIS)
         elif name == "current_path":
