@@ -11,7 +11,7 @@ from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.membership.exchange import Way
 from haproc.membership.state import State
 from haproc.replicate.agree.findings import Finding
-from haproc.replicate.apply.standing import Position
+from haproc.replicate.queue.standing import Position
 from haproc.route.model import FailureKind, Fanout, WriteConcern, WriteOutcome
 from haproc.statements.request import Disposition, Format, OnWaitTimeout
 

@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from haproc.replicate.steps import Step, Trace, no_trace
+from haproc.replicate.member.steps import Step, Trace, no_trace
 
 VARIABLE = "HAPROC_FAULT"
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

@@ -19,7 +19,7 @@ from haproc.config.model import Config
 from haproc.failure import ErrorClass, refused
 from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal
-from haproc.replicate.core import Core
+from haproc.replicate.member.core import Core
 from haproc.statements.registry import Registry
 
 logger = logging.getLogger(__name__)

@@ -49,7 +49,8 @@ from haproc.node.maintenance import Maintenance
 from haproc.node.presence import Presence, time_text
 from haproc.node.waiting import WaitingForLog
 from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.core import Core, Identity
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
 from haproc.replicate.replica import Replica
 from haproc.replicate.trim.trimmer import Trimmer
 from haproc.route.forward import HttpForwarding

@@ -22,10 +22,11 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.agree.table_check import Verifier
-from haproc.replicate.apply.computed import Rows
-from haproc.replicate.apply.outcomes import Outcome, Status
-from haproc.replicate.apply.schedule import MARKER, Unfinished
-from haproc.replicate.apply.standing import (
+from haproc.replicate.apply.synchronous import describe
+from haproc.replicate.member.core import Core
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.schedule import MARKER, Unfinished
+from haproc.replicate.queue.standing import (
     Advice,
     Position,
     Standing,
@@ -34,11 +35,10 @@ from haproc.replicate.apply.standing import (
     retry_advice,
     skip_advice,
 )
-from haproc.replicate.apply.synchronous import describe
-from haproc.replicate.core import Core
 from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, from_record, to_record
+from haproc.replicate.records.rows import Rows
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,12 @@ from functools import partial
 from typing import TypeAlias
 
 from dmq import Entry, TrimmedError
-from haproc.replicate.agree.abandon import Abandon, Able, Unable, Word
-from haproc.replicate.agree.definitions import records_needed
 from haproc.replicate.agree.giving_up import GivingUp
-from haproc.replicate.apply.computed import Computed, Passed, Rows
-from haproc.replicate.apply.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
-from haproc.replicate.apply.schedule import MARKER
-from haproc.replicate.core import Core
+from haproc.replicate.heard.definitions import records_needed
+from haproc.replicate.heard.window import Sighting, Window, WindowTooSmallError
+from haproc.replicate.member.core import Core
+from haproc.replicate.queue.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
+from haproc.replicate.queue.schedule import MARKER
 from haproc.replicate.records.contents import Check, Verify
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.operation import (
@@ -31,7 +30,8 @@ from haproc.replicate.records.operation import (
     Verdict,
     from_record,
 )
-from haproc.replicate.window import Sighting, Window, WindowTooSmallError
+from haproc.replicate.records.rows import Computed, Passed, Rows
+from haproc.replicate.records.words import Abandon, Able, Unable, Word
 
 logger = logging.getLogger(__name__)
 

@@ -22,22 +22,22 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 from haproc.membership.state import SERVING
 from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
-from haproc.replicate.agree.claims import Claims
-from haproc.replicate.agree.definitions import redefined_by
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.agree.outcome_check import Comparison
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.applier import Applier
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.apply.outcomes import DONE_BEFORE, Known, Outcome, Status
 from haproc.replicate.apply.synchronous import Synchronous, describe
 from haproc.replicate.apply.takeover import Takeover
-from haproc.replicate.core import Core
+from haproc.replicate.heard.claims import Claims
+from haproc.replicate.heard.definitions import redefined_by
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
+from haproc.replicate.queue.outcomes import DONE_BEFORE, Known, Outcome, Status
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import Claim, Operation, to_record
 from haproc.replicate.records.progress import Progress, from_cursor
-from haproc.replicate.steps import Step
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ In this order, for every door and every kind of write:
    cluster is, which is cheap. If that fails for good, it may only be because
    this cluster lags. So it waits until everything is applied that the log held at that moment, and
    looks again: for the id, and at the tables. Only then a failure is final.
-3. *Append it.* If it turns out to be stale (`replicate.agree.definitions`), it is made again.
+3. *Append it.* If it turns out to be stale (`replicate.heard.definitions`), it is made again.
 
 Where the log cannot be asked, a request that is sent for the first time is told its error: nobody
 can have applied it. A retry is told that its outcome is unknown.
@@ -23,8 +23,8 @@ from typing import Final, Protocol, TypeAlias
 
 from dmq import LogError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
-from haproc.replicate.agree.definitions import reach
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.heard.definitions import reach
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Attempt, Replica
 from haproc.route.log_end import LogEnd

@@ -13,9 +13,9 @@ from haproc.engine.interface import Settings, SqlWrite
 from haproc.failure import ErrorClass
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
-from haproc.replicate.agree.definitions import ANYTHING
-from haproc.replicate.apply.computed import QueryWrite
+from haproc.replicate.heard.definitions import ANYTHING
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import QueryWrite
 from haproc.replicate.replica import now_ms
 from haproc.route.analysis import Analysis
 from haproc.route.model import Fanout, Request

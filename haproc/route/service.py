@@ -18,8 +18,8 @@ from haproc.failure import ErrorClass
 from haproc.membership.state import SERVING
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.apply.outcomes import Known
 from haproc.replicate.apply.synchronous import QUEUED
+from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Attempt, Replica, now_ms
 from haproc.route.analysis import Analysis

@@ -12,7 +12,7 @@ import yaml
 from dmq.opening import open_log
 from haproc.cli.main import main
 from haproc.config.kafka import kafka_options
-from haproc.replicate.agree.definitions import records_needed
+from haproc.replicate.heard.definitions import records_needed
 from haproc.replicate.records.operation import Failure, FailureReport, to_record
 from tests.rig import Rig
 

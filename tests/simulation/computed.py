@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.replicate.apply.computed import Passed, QueryWrite, Rows
 from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.records.rows import Passed, QueryWrite, Rows
 from tests.simulation.violations import Problem, Violation
 
 if TYPE_CHECKING:

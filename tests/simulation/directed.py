@@ -17,8 +17,9 @@ from haproc.classify.model import Kind, OperationClass
 from haproc.config.model import Limits
 from haproc.failure import RequestError
 from haproc.membership.state import State
-from haproc.replicate.apply.outcomes import Outcome
+from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
+from haproc.replicate.queue.outcomes import Outcome
 from haproc.replicate.records.operation import (
     Decision,
     FailureReport,
@@ -27,7 +28,6 @@ from haproc.replicate.records.operation import (
     from_record,
 )
 from haproc.replicate.replica import Replica
-from haproc.replicate.steps import Step
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Ring
 from tests.simulation.scenario import operation

@@ -12,8 +12,8 @@ import random
 
 from dmq import decode
 from haproc.engine.interface import SqlWrite
-from haproc.replicate.agree.abandon import Abandon
 from haproc.replicate.records.operation import from_record
+from haproc.replicate.records.words import Abandon
 from tests.simulation.clock import run
 from tests.simulation.scenario import Attempted, Report, Scenario, build
 

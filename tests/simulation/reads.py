@@ -23,7 +23,7 @@ from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
 from haproc.engine.errors import EngineError
 from haproc.membership.peers import PeerUnavailableError
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.route.freshness import Candidate

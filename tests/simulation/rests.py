@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.replicate.agree.definitions import reach
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.heard.definitions import reach
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Attempt, Replica
 from haproc.route.attempts import Attempts

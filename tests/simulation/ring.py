@@ -24,11 +24,12 @@ from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.roster import Member
 from haproc.membership.state import State
 from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.apply.outcomes import Outcome, Status
-from haproc.replicate.core import Core, Identity
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
-from haproc.replicate.steps import Step
 from haproc.replicate.trim.trimmer import Trimmer
 from tests.simulation.spark import SimEngine, SimSpark
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import SqlWrite
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
 from haproc.route.model import FailureKind, RequestError, WriteOutcome
 from tests.simulation import computed

@@ -15,10 +15,10 @@ import pytest
 from dmq import LogUnavailableError
 from haproc.classify.model import Kind
 from haproc.engine.interface import Settings
-from haproc.replicate.apply.outcomes import DONE_BEFORE, Status
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import DONE_BEFORE, Status
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
-from haproc.replicate.steps import Step
 from haproc.route.attempts import ATTEMPTS_MAX, Attempts
 from haproc.route.model import FailureKind, Request, RequestError, WriteOutcome
 from tests.simulation.directed import Stage, ddl, parallel, story

@@ -17,15 +17,16 @@ from haproc.classify.model import Kind
 from haproc.engine.interface import RowsWrite, SqlWrite
 from haproc.failure import ErrorClass
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.agree.liveness import progressing
-from haproc.replicate.apply.computed import Computations, Found, Passed, Rows
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.apply.outcomes import Status
-from haproc.replicate.apply.schedule import Schedule, Unit, _State
+from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.apply.takeover import Takeover
-from haproc.replicate.core import Core
+from haproc.replicate.heard.computations import Computations, Found
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.schedule import Schedule, Unit, _State
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.steps import Step
+from haproc.replicate.records.rows import Passed, Rows
 from tests.simulation.computed import SETUP, gather, make, tally
 from tests.simulation.directed import Stage, story
 from tests.simulation.queries import SimReading

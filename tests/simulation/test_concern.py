@@ -23,8 +23,8 @@ from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import State
 from haproc.replicate.agree.assurance import Told
 from haproc.replicate.agree.concern import Judgement, Requirement
+from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.steps import Step
 from haproc.route.model import Request
 from haproc.route.service import RingService
 from tests.simulation.clock import run

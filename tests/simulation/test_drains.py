@@ -13,9 +13,9 @@ from dmq.memory import MemoryLog
 from haproc.classify.model import Kind
 from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State, beneath
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.steps import Step
 from tests.simulation.clock import run
 from tests.simulation.ring import Node, Refused, Ring
 from tests.simulation.scenario import insert, operation

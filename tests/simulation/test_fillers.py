@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dmq import FILLER, Record, encode
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.queue.outcomes import Status
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS
 from tests.simulation.scenario import insert

@@ -17,12 +17,13 @@ import pytest
 from haproc.engine.remote import RemoteSession
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
-from haproc.replicate.agree.abandon import Abandon, Able, Unable, Words
 from haproc.replicate.agree.giving_up import GivingUp
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.heard.words import Words
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.contents import Verify
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.steps import Step
+from haproc.replicate.records.words import Abandon, Able, Unable
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.poisoned import simulate_poison
 from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node

@@ -18,11 +18,11 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.agree.abandon import Abandon
 from haproc.replicate.apply import computing
-from haproc.replicate.apply.computed import Passed
-from haproc.replicate.apply.outcomes import Status
-from haproc.replicate.steps import Step
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.records.rows import Passed
+from haproc.replicate.records.words import Abandon
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.queries import SimReading

@@ -9,7 +9,7 @@ import pytest
 from haproc.failure import RequestError
 from haproc.membership.judgement import Standing
 from haproc.membership.state import State
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.queue.outcomes import Status
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP
 from tests.simulation.scenario import insert

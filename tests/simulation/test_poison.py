@@ -15,10 +15,10 @@ from haproc.classify.model import Kind
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.agree import table_check as verify
-from haproc.replicate.apply.outcomes import Status
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.contents import Checksums, Skip
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import Refused, Weather
 from tests.simulation.scenario import insert, operation

@@ -9,12 +9,13 @@ from functools import partial
 import pytest
 
 from dmq import Cursor
-from haproc.replicate import core
-from haproc.replicate.apply import applier, schedule
+from haproc.replicate.apply import applier
+from haproc.replicate.member import core
+from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
+from haproc.replicate.queue import schedule
 from haproc.replicate.records.contents import Checksums, Skip, Verify
 from haproc.replicate.records.progress import Progress
-from haproc.replicate.steps import Step
 from tests.simulation import test_poison as stories
 from tests.simulation.violations import Violation, found_by
 

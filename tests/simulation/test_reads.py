@@ -13,7 +13,7 @@ import pytest
 from haclient.freshness import NOTHING_SEEN, Seen
 from haproc.config.model import Consistency
 from haproc.failure import FailureKind, RequestError, WriteOutcome
-from haproc.replicate.apply.schedule import Schedule
+from haproc.replicate.queue.schedule import Schedule
 from haproc.route import freshness, reads
 from haproc.route.freshness import Serve
 from haproc.route.model import Freshness, Request

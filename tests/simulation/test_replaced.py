@@ -16,9 +16,9 @@ from haproc.classify.model import Kind
 from haproc.engine.lane import SparkLane
 from haproc.engine.remote import RemoteSession
 from haproc.membership.state import State
-from haproc.replicate.core import Core
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.steps import Step
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import Life
 from tests.simulation.scenario import insert, operation

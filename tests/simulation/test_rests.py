@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from haproc.replicate.agree.definitions import Definitions
-from haproc.replicate.apply.outcomes import DONE_BEFORE, Status
+from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.queue.outcomes import DONE_BEFORE, Status
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import Operation
 from tests.simulation.rests import simulate_rests

@@ -10,11 +10,12 @@ import pytest
 from haproc.classify.model import Kind
 from haproc.engine.interface import Lane, Mark, SqlWrite
 from haproc.engine.remote import RemoteSession
-from haproc.replicate.apply import applier, schedule
+from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts, about
-from haproc.replicate.apply.outcomes import Outcome, Status
-from haproc.replicate.apply.schedule import Intent, Schedule, Unit
-from haproc.replicate.window import Sighting, Window
+from haproc.replicate.heard.window import Sighting, Window
+from haproc.replicate.queue import schedule
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.schedule import Intent, Schedule, Unit
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import insert, simulate
 from tests.simulation.seeds import SEEDS, many, one

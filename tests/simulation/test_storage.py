@@ -15,8 +15,8 @@ from haproc.engine.errors import EngineError
 from haproc.membership.state import State
 from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts
-from haproc.replicate.apply.outcomes import Status
-from haproc.replicate.steps import Step
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import Node
 from tests.simulation.scenario import insert

@@ -22,8 +22,9 @@ from haproc.config.model import Limits, Timeouts
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
 from haproc.replicate import reader
-from haproc.replicate.apply.outcomes import Status
-from haproc.replicate.core import Core, Identity
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Filler, Message, from_record
 from haproc.replicate.records.progress import from_cursor
 from haproc.replicate.replica import Replica

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings, SqlWrite
-from haproc.replicate.apply.computed import QueryWrite
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import QueryWrite
 
 ASYNCHRONOUS = OperationClass.ASYNCHRONOUS
 

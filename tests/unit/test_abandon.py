@@ -21,9 +21,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from haproc.replicate.agree.abandon import Abandon, Able, Unable, Word, Words
-from haproc.replicate.agree.claims import Claims
+from haproc.replicate.heard.claims import Claims
+from haproc.replicate.heard.words import Words
 from haproc.replicate.records.operation import Claim
+from haproc.replicate.records.words import Abandon, Able, Unable, Word
 from tests.simulation.violations import found_by
 
 MEMBERS = ("a", "b", "c")

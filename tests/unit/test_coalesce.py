@@ -10,7 +10,7 @@ import pytest
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate.apply.coalesce import batch_key, combine, row_count
+from haproc.replicate.queue.coalesce import batch_key, combine, row_count
 from haproc.replicate.records.operation import Operation
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 

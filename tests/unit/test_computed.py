@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from haproc.replicate.apply.computed import (
-    Computations,
-    Found,
-    Passed,
-    Rows,
-    exhausted,
-    responsible,
-)
+from haproc.replicate.heard.computations import Computations, Found, exhausted, responsible
 from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.rows import Passed, Rows
 
 RING = ("a", "b", "c")
 NO_MEMORY = Failure("OUT_OF_MEMORY", "53200", "no memory")

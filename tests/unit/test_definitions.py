@@ -13,7 +13,7 @@ from haproc.classify.model import InsertShape, Kind
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate.agree.definitions import (
+from haproc.replicate.heard.definitions import (
     ANYTHING,
     Definitions,
     reach,
@@ -21,8 +21,8 @@ from haproc.replicate.agree.definitions import (
     redefined,
     redefined_by,
 )
+from haproc.replicate.heard.window import Sighting, Window
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.window import Sighting, Window
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 WINDOW = 16

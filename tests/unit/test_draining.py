@@ -21,7 +21,8 @@ from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal
 from haproc.membership.state import State
 from haproc.node.maintenance import Maintenance, drained_file
-from haproc.replicate.core import Core, Identity
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
 from haproc.route.model import FailureKind, RequestError
 from haproc.statements import registry as boards
 from tests.unit.door_rig import WRITE, Rig, door, make_config

@@ -20,8 +20,6 @@ from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
 from haproc.membership.roster import Member
-from haproc.replicate.agree.abandon import Abandon, Able, Unable
-from haproc.replicate.apply.computed import Passed, QueryWrite, Rows
 from haproc.replicate.records.contents import Checksums, Skip, Verify
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
@@ -36,6 +34,8 @@ from haproc.replicate.records.operation import (
     from_record,
     to_record,
 )
+from haproc.replicate.records.rows import Passed, QueryWrite, Rows
+from haproc.replicate.records.words import Abandon, Able, Unable
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ID = "2f1c6a5e9d3b4870a1b2c3d4e5f60718"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from haproc.replicate.apply.outcomes import DONE_BEFORE, FOREIGN, STALE, Outcome, Outcomes, Status
+from haproc.replicate.queue.outcomes import DONE_BEFORE, FOREIGN, STALE, Outcome, Outcomes, Status
 from haproc.replicate.records.operation import Failure
 from tests.simulation.clock import run
 from tests.unit.operations import update

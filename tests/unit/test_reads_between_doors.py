@@ -28,7 +28,8 @@ from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
 from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.core import Core, Identity
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
 from haproc.replicate.replica import Replica
 from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding

@@ -17,8 +17,8 @@ import pytest
 from haproc.classify.model import OperationClass
 from haproc.engine.interface import SqlWrite
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.apply.coalesce import BatchLimits
-from haproc.replicate.apply.schedule import MARKER, Intent, Schedule, Unit
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import MARKER, Intent, Schedule, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, update

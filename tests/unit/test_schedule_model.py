@@ -31,9 +31,9 @@ from hypothesis.stateful import (
 
 from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
-from haproc.replicate.apply import schedule as schedule_module
-from haproc.replicate.apply.coalesce import BatchLimits
-from haproc.replicate.apply.schedule import Intent, Schedule, Unit
+from haproc.replicate.queue import schedule as schedule_module
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import Intent, Schedule, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
 from tests.simulation.violations import found_by

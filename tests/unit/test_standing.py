@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from haproc.replicate.apply.coalesce import BatchLimits
-from haproc.replicate.apply.schedule import MARKER, Schedule
-from haproc.replicate.apply.standing import (
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import MARKER, Schedule
+from haproc.replicate.queue.standing import (
     SKIPPABLE_AFTER_ATTEMPTS,
     Position,
     Standing,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.trim.plan import Plan, names_needed, needs, plan, trims
-from haproc.replicate.window import Sighting, Window
+from haproc.replicate.heard.members import names_needed
+from haproc.replicate.heard.window import Sighting, Window
+from haproc.replicate.trim.plan import Plan, needs, plan, trims
 
 WINDOW = 10
 

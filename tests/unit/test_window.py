@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.replicate.window import Sighting, Window, WindowTooSmallError
+from haproc.replicate.heard.window import Sighting, Window, WindowTooSmallError
 
 RECORDS = 4
 NEW, REPEATED, EXPIRED = Sighting.NEW, Sighting.REPEATED, Sighting.EXPIRED

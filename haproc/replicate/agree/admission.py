@@ -20,8 +20,9 @@ from haproc.config.model import Address
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
 from haproc.membership.roster import Enrolled, Member, disagreement
 from haproc.membership.state import State
-from haproc.replicate.core import Core
-from haproc.replicate.records.members import Change, Roster, heard
+from haproc.replicate.heard.members import heard
+from haproc.replicate.member.core import Core
+from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import from_record, to_record
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from haproc.membership.insync import Place
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import HOPELESS
 from haproc.replicate.agree.concern import Judgement, Requirement
-from haproc.replicate.core import Core
+from haproc.replicate.member.core import Core
 
 _UNFINISHED_MAX: Final = 1000
 """Operations named in one answer; what stands behind them counts as not applied yet."""

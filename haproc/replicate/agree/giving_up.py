@@ -1,6 +1,6 @@
 """Says what this cluster cannot apply, and carries out what the ring gives up.
 
-`haproc.replicate.agree.abandon` has the rules. A member whose word completes the others' gives the
+`haproc.replicate.heard.words` has the rules. A member whose word completes the others' gives the
 operation up; should it die before, the others, which wait with their words, do so a little later.
 """
 
@@ -17,10 +17,11 @@ from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.agree.abandon import ERROR_CHARACTERS_MAX, Abandon, Able, Unable, Word
-from haproc.replicate.apply.outcomes import Outcome, Status
-from haproc.replicate.apply.trouble import Trouble
-from haproc.replicate.core import Core
+from haproc.replicate.heard.members import names_needed
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.trouble import Trouble
 from haproc.replicate.records.contents import Verify
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
@@ -32,8 +33,7 @@ from haproc.replicate.records.operation import (
     from_record,
     to_record,
 )
-from haproc.replicate.steps import Step
-from haproc.replicate.trim.plan import names_needed
+from haproc.replicate.records.words import ERROR_CHARACTERS_MAX, Abandon, Able, Unable, Word
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from collections import OrderedDict
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.majority import is_odd, right_words
-from haproc.replicate.apply.outcomes import Outcome, Status
-from haproc.replicate.core import Core
+from haproc.replicate.member.core import Core
+from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.records.operation import Failure, FailureReport, Operation
 
 logger = logging.getLogger(__name__)

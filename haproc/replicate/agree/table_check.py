@@ -25,7 +25,7 @@ from haproc.engine.interface import TableState
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.findings import Finding, Findings, compare
-from haproc.replicate.core import Core
+from haproc.replicate.member.core import Core
 from haproc.replicate.records.contents import Checksums, Verify
 
 logger = logging.getLogger(__name__)

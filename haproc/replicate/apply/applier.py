@@ -15,17 +15,17 @@ from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, Mark
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.agree.definitions import NOTHING, redefined
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.doubts import Doubts
-from haproc.replicate.apply.outcomes import Outcome, Status
-from haproc.replicate.apply.schedule import MARKER, Intent, Unit
 from haproc.replicate.apply.synchronous import FollowUp, Synchronous
-from haproc.replicate.apply.trouble import Trouble
-from haproc.replicate.core import Core
+from haproc.replicate.heard.definitions import NOTHING, redefined
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.schedule import MARKER, Intent, Unit
+from haproc.replicate.queue.trouble import Trouble
 from haproc.replicate.records.operation import Failure, Operation
-from haproc.replicate.steps import Step
 
 logger = logging.getLogger(__name__)
 

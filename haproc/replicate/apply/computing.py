@@ -1,6 +1,6 @@
 """Computes the rows of operations whose turn has come, and puts them into the log.
 
-`replicate.apply.computed` says what the log holds of it. The cluster that is responsible (the
+`replicate.records.rows` says what the log holds of it. The cluster that is responsible (the
 operation's origin, as long as it can) runs the query as soon as the operation's turn has come
 here: what stands before it is applied, and what stands behind it waits, so the query sees exactly
 what it is to see. That it runs again, on another cluster or after a restart, does no harm: it
@@ -24,15 +24,16 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import RowsWrite, Session, SqlWrite
 from haproc.failure import ErrorClass
 from haproc.pin.model import Source
-from haproc.replicate.agree.liveness import progressing
-from haproc.replicate.apply.computed import Passed, QueryWrite, Rows, exhausted, responsible
+from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.apply.materialise import materialise
-from haproc.replicate.apply.outcomes import Outcome
-from haproc.replicate.apply.schedule import Unit
-from haproc.replicate.core import Core
+from haproc.replicate.heard.computations import exhausted, responsible
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Outcome
+from haproc.replicate.queue.schedule import Unit
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.steps import Step
+from haproc.replicate.records.rows import Passed, QueryWrite, Rows
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from haproc.engine.interface import (
     Sort,
     SqlWrite,
 )
-from haproc.replicate.apply.schedule import Unit
-from haproc.replicate.core import Core
+from haproc.replicate.member.core import Core
+from haproc.replicate.queue.schedule import Unit
 from haproc.replicate.records.operation import Operation
 
 BEFORE_CHARACTERS_MAX: Final = 64

@@ -18,11 +18,11 @@ from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
-from haproc.replicate.agree.liveness import progressing
-from haproc.replicate.apply.outcomes import Outcome, Status
-from haproc.replicate.core import Core
+from haproc.replicate.apply.liveness import progressing
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.records.operation import Operation, Verdict
-from haproc.replicate.steps import Step
 
 logger = logging.getLogger(__name__)
 

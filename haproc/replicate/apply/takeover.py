@@ -13,9 +13,9 @@ import logging
 from collections.abc import Mapping
 
 from haproc.membership.state import State
-from haproc.replicate.agree.liveness import NONE, computing, diverged, progressing
 from haproc.replicate.apply.computing import Computing
-from haproc.replicate.core import Core
+from haproc.replicate.apply.liveness import NONE, computing, diverged, progressing
+from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Verdict
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@
 - ``verify``: a place in the order at which every cluster notes what its tables hold.
 - ``checksums``: what a cluster found there.
 
-``epoch`` is the offset of the writer's claim, see `haproc.replicate.agree.claims`.
+``epoch`` is the offset of the writer's claim, see `haproc.replicate.heard.claims`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dmq import Json, Record
+from haproc.replicate.records.fields import flag, number, text
 
 KINDS: Final = frozenset({"skip", "verify", "checksums"})
 REASON_CHARACTERS_MAX: Final = 1000
@@ -89,35 +90,17 @@ def check_message(record: Record) -> Check:
     h: Mapping[str, Any] = record.headers
     match record.kind:
         case "skip":
-            cluster, reason = _text(h["cluster"]), _text(h["reason"])
-            return Skip(_offset(h["offset"]), record.key, cluster, _offset(h["epoch"]), reason)
+            cluster, reason = text(h["cluster"]), text(h["reason"])
+            return Skip(number(h["offset"]), record.key, cluster, number(h["epoch"]), reason)
         case "verify":
-            return Verify(_text(h["by"]))
+            return Verify(text(h["by"]))
         case _:
             tables = json.loads(record.payload.decode()).items()
             return Checksums(
-                _offset(h["marker"]),
-                _text(h["cluster"]),
-                _offset(h["epoch"]),
-                {_text(table): _text(checksum) for table, checksum in tables},
-                _flag(h["marked"]),
-                _text(h["error"]),
+                number(h["marker"]),
+                text(h["cluster"]),
+                number(h["epoch"]),
+                {text(table): text(checksum) for table, checksum in tables},
+                flag(h["marked"]),
+                text(h["error"]),
             )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _offset(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no offset")
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
-    return value

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from dmq import Json, Record
 from haproc.config.model import Address
-from haproc.membership.roster import Enrolled, Member
+from haproc.membership.roster import Member
+from haproc.replicate.records.fields import number, text
 
 
 class Change(StrEnum):
@@ -46,13 +47,6 @@ class Roster:
     by: str
 
 
-def heard(enrolled: Enrolled, offset: int, roster: Roster) -> Enrolled:
-    """Return what counts after a record; hearing of one again changes nothing."""
-    if offset <= enrolled.offset or roster.replaces != enrolled.offset:
-        return enrolled
-    return Enrolled(offset, roster.members)
-
-
 def roster_record(roster: Roster) -> Record:
     """Return the log record of a message."""
     members: list[Json] = [
@@ -70,22 +64,12 @@ def roster_record(roster: Roster) -> Record:
 def roster_message(record: Record) -> Roster:
     """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
     h: Mapping[str, Any] = record.headers
-    replaces = h["replaces"]
-    if isinstance(replaces, bool) or not isinstance(replaces, int):
-        raise TypeError(f"{replaces!r} is no offset")
+    replaces = number(h["replaces"])
     members = tuple(_member(*each) for each in h["members"])
     if len({each.name for each in members}) != len(members):
         raise ValueError("a cluster is named twice")
-    return Roster(Change(record.kind), _text(h["cluster"]), members, replaces, _text(h["by"]))
+    return Roster(Change(record.kind), text(h["cluster"]), members, replaces, text(h["by"]))
 
 
 def _member(name: object, host: object, port: object, client_url: object) -> Member:
-    if isinstance(port, bool) or not isinstance(port, int):
-        raise TypeError(f"{port!r} is no port")
-    return Member(_text(name), Address(_text(host), port), _text(client_url))
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
+    return Member(text(name), Address(text(host), number(port, "port")), text(client_url))

@@ -8,9 +8,9 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``outcome``: an application error that a cluster met when it applied an operation. Recorded
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
-- ``unable``, ``able``, ``abandon``: see `replicate.agree.abandon`.
+- ``unable``, ``able``, ``abandon``: see `replicate.heard.words`.
 - ``skip``, ``verify``, ``checksums``: see `replicate.records.contents`.
-- ``rows``, ``passed``: see `replicate.apply.computed`.
+- ``rows``, ``passed``: see `replicate.records.rows`.
 - ``join``, ``leave``, ``members``: see `replicate.records.members`.
 
 **Versions.** A reader passes over headers that it does not know: so a new header is for what may
@@ -18,11 +18,11 @@ be ignored. What changes how a record must be treated is a new version of its ki
 older readers do not know it, stop in front of it, and go on from there once they are upgraded. All
 versions ever written are read; the bytes of each are kept in tests/golden.
 
-- ``operation.2`` has ``since``, see `replicate.window`. Without it an operation is written
+- ``operation.2`` has ``since``, see `replicate.heard.window`. Without it an operation is written
   as version 1.
-- ``operation.3``: its id is its user's own, see `replicate.window`; it says what it rests on
-  and what it defines anew, see `replicate.agree.definitions`; and where its query begins if its
-  rows are yet to be computed, see `replicate.apply.computed`.
+- ``operation.3``: its id is its user's own, see `replicate.heard.window`; it says what it rests on
+  and what it defines anew, see `replicate.heard.definitions`; and where its query begins if its
+  rows are yet to be computed, see `replicate.records.rows`.
 """
 
 from __future__ import annotations
@@ -35,18 +35,8 @@ from typing import Any, Final, TypeAlias
 from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate.agree import abandon
-from haproc.replicate.agree.abandon import Abandon, Able, Unable, Word
-from haproc.replicate.apply import computed
-from haproc.replicate.apply.computed import (
-    Computed,
-    Passed,
-    QueryWrite,
-    Rows,
-    computed_message,
-    computed_record,
-)
 from haproc.replicate.records import members as roster
+from haproc.replicate.records import rows, words
 from haproc.replicate.records.contents import (
     KINDS,
     Check,
@@ -58,7 +48,17 @@ from haproc.replicate.records.contents import (
 )
 from haproc.replicate.records.failures import Failure as Failure
 from haproc.replicate.records.failures import failure_json, failure_of
+from haproc.replicate.records.fields import names, number
 from haproc.replicate.records.members import Roster
+from haproc.replicate.records.rows import (
+    Computed,
+    Passed,
+    QueryWrite,
+    Rows,
+    computed_message,
+    computed_record,
+)
+from haproc.replicate.records.words import Abandon, Able, Unable, Word
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
 
@@ -153,7 +153,7 @@ class Verdict(StrEnum):
 class Decision:
     """``offset`` and ``operation_id`` name the operation; ``failure`` says why it is rejected.
 
-    ``epoch`` is the offset of its writer's claim, see `replicate.agree.claims`.
+    ``epoch`` is the offset of its writer's claim, see `replicate.heard.claims`.
     """
 
     offset: int
@@ -232,19 +232,11 @@ def _operation_record(op: Operation) -> Record:
     return Record(kind, op.id, headers, op.write.sql.encode())
 
 
-def _names(value: Any) -> frozenset[str]:
-    if not isinstance(value, list):
-        raise TypeError(f"no list of names: {value!r}")
-    return frozenset(value)
-
-
 def _rests_on(value: Any) -> tuple[int | None, frozenset[str]]:
     if value is None:
         return None, frozenset()
-    analyzed_to, names = value
-    if type(analyzed_to) is not int:
-        raise TypeError(f"no offset: {analyzed_to!r}")
-    return analyzed_to, _names(names)
+    analyzed_to, looked_up = value
+    return number(analyzed_to), names(looked_up)
 
 
 def _operation(record: Record) -> Operation:
@@ -274,7 +266,7 @@ def _operation(record: Record) -> Operation:
         own_id=own_id,
         analyzed_to=analyzed_to,
         rests_on=rests_on,
-        redefines=None if redefines is None else _names(redefines),
+        redefines=None if redefines is None else names(redefines),
     )
 
 
@@ -328,7 +320,7 @@ def to_record(message: Message) -> Record:
         case Rows() | Passed():
             return computed_record(message)
         case Unable() | Able() | Abandon():
-            return abandon.word_record(message)
+            return words.word_record(message)
 
 
 def from_record(record: Record) -> Message | Filler:
@@ -352,10 +344,10 @@ def from_record(record: Record) -> Message | Filler:
                 return check_message(record)
             case kind if kind in roster.KINDS:
                 return roster.roster_message(record)
-            case kind if kind in computed.KINDS:
+            case kind if kind in rows.KINDS:
                 return computed_message(record)
-            case kind if kind in abandon.KINDS:
-                return abandon.word_message(record)
+            case kind if kind in words.KINDS:
+                return words.word_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
     raise LogCorruptError(

@@ -3,7 +3,7 @@
 A record may be deleted when no member needs it any more. What a member needs begins
 ``records_needed`` below its *stored* cursor: where it would begin to read if it were started anew
 at this moment, to know the request ids of the window, and which of its records are stale
-(`haproc.replicate.agree.definitions`). Beneath that it never reads again: what its
+(`haproc.replicate.heard.definitions`). Beneath that it never reads again: what its
 cursor's note remembers (intents, outcomes to be compared, claims) lies above the cursor or within
 the window. A member that never stored a cursor needs everything.
 
@@ -39,22 +39,6 @@ class Plan:
     point: int
     held_by: str = ""
     held_records: int = 0
-
-
-def names_needed(
-    enrolled: Collection[str] | None,
-    configured: Collection[str],
-    with_cursor: Collection[str],
-    with_claim: Collection[str],
-) -> frozenset[str]:
-    """Return the clusters without whose consent nothing is trimmed.
-
-    As long as the log does not say who the members are, a configuration may lack one: so whoever
-    ever took part counts.
-    """
-    if enrolled is not None:
-        return frozenset(enrolled)
-    return frozenset(configured) | frozenset(with_cursor) | frozenset(with_claim)
 
 
 def needs(

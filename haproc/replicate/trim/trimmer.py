@@ -21,11 +21,12 @@ from dmq import Json, LogError, LogUnavailableError
 from haproc.config.model import Trim
 from haproc.membership.state import State
 from haproc.replicate.agree.admission import Admission
-from haproc.replicate.agree.definitions import records_needed
-from haproc.replicate.core import Core
+from haproc.replicate.heard.definitions import records_needed
+from haproc.replicate.heard.members import names_needed
+from haproc.replicate.member.core import Core
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import Operation, from_record, to_record
-from haproc.replicate.trim.plan import Plan, names_needed, needs, plan, trims
+from haproc.replicate.trim.plan import Plan, needs, plan, trims
 
 logger = logging.getLogger(__name__)
 

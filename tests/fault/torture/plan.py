@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from haproc.replicate.steps import Step
+from haproc.replicate.member.steps import Step
 
 
 class Target(StrEnum):

@@ -10,8 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from dmq import (
@@ -29,17 +28,21 @@ from haproc.engine.interface import Engine
 from haproc.failure import log_away
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
-from haproc.membership.roster import Enrolled, Member
+from haproc.membership.roster import Enrolled
 from haproc.membership.state import HOPELESS, Condition, Divergence, State, beneath, state_of
-from haproc.replicate.agree.abandon import Words
-from haproc.replicate.agree.claims import Claims
-from haproc.replicate.agree.definitions import Definitions
-from haproc.replicate.apply.coalesce import BatchLimits
-from haproc.replicate.apply.computed import Computations
-from haproc.replicate.apply.outcomes import Outcomes
-from haproc.replicate.apply.schedule import Schedule
-from haproc.replicate.apply.trouble import Troubles
-from haproc.replicate.past import Past
+from haproc.replicate.heard.claims import Claims
+from haproc.replicate.heard.computations import Computations
+from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.heard.past import Past
+from haproc.replicate.heard.verdicts import Verdicts
+from haproc.replicate.heard.words import Words
+from haproc.replicate.member.identity import Identity
+from haproc.replicate.member.steps import Trace, no_trace
+from haproc.replicate.member.store import Committer
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.outcomes import Outcomes
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.trouble import Troubles
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
@@ -51,8 +54,6 @@ from haproc.replicate.records.operation import (
     to_record,
 )
 from haproc.replicate.records.progress import Progress, to_cursor
-from haproc.replicate.steps import Trace, no_trace
-from haproc.replicate.store import Committer
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,64 +63,6 @@ _LOG_LOST_PROBES = 4
 """So many probes the log must have been silent to count as lost; more, so that a peer's word is
 about a later moment, and its heartbeat has the time of a probe to come here."""
 _OUT_OF_SERVICE = HOPELESS | {State.DOWN, State.STUCK, State.ISOLATED, State.STOPPED}
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this replica is. ``ring_order`` holds all clusters' names, this one's included."""
-
-    ring: str
-    cluster: str
-    incarnation: str
-    ring_order: tuple[str, ...]
-    founders: tuple[Member, ...] = ()
-    """The ring's members, unless the log says otherwise."""
-
-    @property
-    def peers(self) -> Sequence[str]:
-        """The other clusters, beginning with the next one in ring order."""
-        at = self.ring_order.index(self.cluster)
-        return self.ring_order[at + 1 :] + self.ring_order[:at]
-
-
-class Verdicts:
-    """The first decision on each synchronous operation, as the log has it."""
-
-    def __init__(self) -> None:
-        self._first: dict[int, Verdict] = {}
-        self._failures: dict[int, Failure] = {}
-        self._waiting: dict[int, asyncio.Event] = {}
-
-    def see(self, offset: int, verdict: Verdict, failure: Failure | None = None) -> bool:
-        """Note a decision; False if it is not the first on this operation."""
-        if offset in self._first:
-            return False
-        self._first[offset] = verdict
-        if failure is not None:
-            self._failures[offset] = failure
-        if event := self._waiting.pop(offset, None):
-            event.set()
-        return True
-
-    def get(self, offset: int) -> Verdict | None:
-        """Return the verdict, if there is one yet."""
-        return self._first.get(offset)
-
-    def failure(self, offset: int) -> Failure | None:
-        """Return why an operation was rejected, if it was and somebody said why."""
-        return self._failures.get(offset)
-
-    def forget(self, below: int) -> None:
-        """Forget decisions on operations that nobody asks about any more."""
-        if self._first and next(iter(self._first)) < below:
-            self._first = {o: verdict for o, verdict in self._first.items() if o >= below}
-            self._failures = {o: failure for o, failure in self._failures.items() if o >= below}
-
-    async def wait(self, offset: int) -> Verdict:
-        """Wait for the verdict."""
-        while offset not in self._first:
-            await self._waiting.setdefault(offset, asyncio.Event()).wait()
-        return self._first[offset]
 
 
 class Core:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.interface import RowsWrite, Settings, SqlWrite
-from haproc.replicate.apply.computed import QueryWrite
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import QueryWrite
 
 
 @dataclass(frozen=True, slots=True)

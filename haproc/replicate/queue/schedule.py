@@ -26,10 +26,10 @@ from typing import Final
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.interface import RowsWrite, SqlWrite
 from haproc.membership.state import Divergence
-from haproc.replicate.apply.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
-from haproc.replicate.apply.computed import QueryWrite
+from haproc.replicate.queue.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import JUDGING_MAX, SPAN_MAX, Progress
+from haproc.replicate.records.rows import QueryWrite
 
 MARKER: Final = Operation(
     "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlWrite(""), tables_known=False

@@ -26,66 +26,16 @@ never took part, or if an operator vouches for it (``absent``, with its newest c
 claim of that cluster in between voids the ``abandon``, because it has come back. A cluster that
 finds that it had committed what was given up is DIVERGED, and says so.
 
-Values in, values out; `replicate.agree.giving_up` does what this decides. Hearing of a record
-again changes nothing: only offsets are compared.
+`replicate.agree.giving_up` does what this decides. Hearing of a record again changes nothing: only
+offsets are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
 
-from dmq import Json, Record
-from haproc.replicate.agree.claims import Claims
-
-KINDS: Final = frozenset({"unable", "able", "abandon"})
-ERROR_CHARACTERS_MAX: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Unable:
-    """``cluster`` has not committed the operation at ``offset``, and does not run it any more.
-
-    ``epoch`` is the offset of the writer's claim; ``error``: what it met, in words.
-    """
-
-    offset: int
-    operation_id: str
-    cluster: str
-    epoch: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Able:
-    """``cluster`` takes back its word on the operation at ``offset``."""
-
-    offset: int
-    operation_id: str
-    cluster: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    """The ring gives up the operation at ``offset``; see the module.
-
-    ``words``: by cluster the offset of its ``unable``. ``absent``: by cluster the offset of its
-    newest claim, -1 for none. ``error``: what clients are told.
-    """
-
-    offset: int
-    operation_id: str
-    by: str
-    epoch: int
-    read_to: int
-    words: Mapping[str, int]
-    absent: Mapping[str, int]
-    error: str
-
-
-Word: TypeAlias = Unable | Able | Abandon
+from haproc.replicate.heard.claims import Claims
+from haproc.replicate.records.words import Abandon, Able, Unable, Word
 
 
 class Words:
@@ -198,64 +148,3 @@ class Words:
         if self._said or self._abandoned:
             self._said = {o: said for o, said in self._said.items() if o >= below}
             self._abandoned = {o: found for o, found in self._abandoned.items() if o >= below}
-
-
-# -- records -------------------------------------------------------------------------------------
-
-
-def word_record(word: Word) -> Record:
-    """Return the log record of a message."""
-    headers: dict[str, Json] = {"offset": word.offset, "epoch": word.epoch}
-    match word:
-        case Unable():
-            headers |= {"cluster": word.cluster, "error": word.error}
-            return Record("unable", word.operation_id, headers)
-        case Able():
-            return Record("able", word.operation_id, headers | {"cluster": word.cluster})
-        case Abandon():
-            headers |= {
-                "by": word.by,
-                "read_to": word.read_to,
-                "words": dict(sorted(word.words.items())),
-                "absent": dict(sorted(word.absent.items())),
-                "error": word.error,
-            }
-            return Record("abandon", word.operation_id, headers)
-
-
-def word_message(record: Record) -> Word:
-    """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
-    h: Mapping[str, Any] = record.headers
-    offset, epoch = _number(h["offset"]), _number(h["epoch"])
-    match record.kind:
-        case "unable":
-            return Unable(offset, record.key, _text(h["cluster"]), epoch, _text(h["error"]))
-        case "able":
-            return Able(offset, record.key, _text(h["cluster"]), epoch)
-        case _:
-            return Abandon(
-                offset,
-                record.key,
-                _text(h["by"]),
-                epoch,
-                _number(h["read_to"]),
-                _offsets(h["words"]),
-                _offsets(h["absent"]),
-                _text(h["error"]),
-            )
-
-
-def _offsets(value: Mapping[str, object]) -> dict[str, int]:
-    return {_text(name): _number(offset) for name, offset in value.items()}
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no offset")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -8,7 +8,7 @@ from typing import Final
 from dmq import Json
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import PROGRESSING, State
-from haproc.replicate.core import Core
+from haproc.replicate.member.core import Core
 
 NONE: Final[frozenset[int]] = frozenset()
 

@@ -3,11 +3,11 @@
 The answer must be the same on every cluster and after every restart, so it depends on the log
 alone. A record repeats another if the same id of the same user stands at most ``window`` offsets
 before it, be that one a repetition itself or not. After a restart the window is rebuilt from the
-log. A stale record (`replicate.agree.definitions`) is never shown to the window: it is as if it
+log. A stale record (`replicate.heard.definitions`) is never shown to the window: it is as if it
 were not there. Records of versions 1 and 2 are still judged by the id alone, whoever's it is.
 
 What stands farther back is forgotten. So that a late copy is not taken for new, a record says
-``since``: an offset below which no copy of its request can stand (see `replicate.past`). If
+``since``: an offset below which no copy of its request can stand (see `replicate.heard.past`). If
 that is not within the window, the record is *expired*: it is passed over, whether or not there was
 an earlier copy. Of two copies at most one is therefore applied: the second one is either within
 reach of the first, or expired, because its ``since`` lies at or below the first.

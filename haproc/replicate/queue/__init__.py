@@ -1,0 +1,1 @@
+"""This cluster's queue: what it runs next, what came of it, what fails."""
