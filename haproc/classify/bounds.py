@@ -59,14 +59,20 @@ started, with stacks of the default size; of most it took twice as much, of none
 """
 
 
-def check_length(sql: str, bounds: Bounds) -> None:
-    """Refuse a text that is too long, whatever it holds."""
+def check_text(sql: str, bounds: Bounds) -> None:
+    """Refuse a text that is too long, whatever it holds, or that holds what no text may."""
     if len(sql) > bounds.chars_max:
         raise RefusedError(
             ErrorClass.STATEMENT_TOO_COMPLEX,
             f"the statement has {len(sql)} characters (limits.statement_bytes_max is "
             f"{bounds.chars_max})",
             "send large values as rows, in Arrow",
+        )
+    if (at := sql.find("\0")) >= 0:
+        raise RefusedError(
+            ErrorClass.SYNTAX,
+            f"character {at} of the statement is NUL, which SQL does not know",
+            r"leave it out; in a string write \0, or bind a parameter",
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from haproc.classify.bounds import Bounds, bounded_tokens, check_length, check_shape
+from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_text
 from haproc.classify.crosscheck import is_doubtful
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
@@ -36,7 +36,7 @@ def classify(
     bounds: Bounds = _BOUNDS,
 ) -> Statement:
     """Return what ``sql``, one statement, is and how it travels; raises RefusedError."""
-    check_length(sql, bounds)
+    check_text(sql, bounds)
     if _has_variable(sql):
         raise RefusedError(
             ErrorClass.VARIABLE,

@@ -10,12 +10,13 @@ them (frozen, or behind a cut cable) breaks the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from haproc.engine import protos
 from haproc.engine.errors import EngineError, ErrorKind
@@ -76,13 +77,13 @@ class Channel:
         self._execute = self._channel.unary_stream(
             _SERVICE + "ExecutePlan",
             request_serializer=base.ExecutePlanRequest.SerializeToString,
-            response_deserializer=base.ExecutePlanResponse.FromString,
+            response_deserializer=_reader(base.ExecutePlanResponse),
         )
         self._unary = {
             name: self._channel.unary_unary(
                 _SERVICE + name,
                 request_serializer=getattr(base, f"{message}Request").SerializeToString,
-                response_deserializer=getattr(base, f"{message}Response").FromString,
+                response_deserializer=_reader(getattr(base, f"{message}Response")),
             )
             for name, message in (
                 ("Config", "Config"),
@@ -95,12 +96,15 @@ class Channel:
         }
 
     def execute(self, request: Any, timeout_s: float) -> Any:
-        """Start ExecutePlan; the messages are read from the returned call."""
+        """Start ExecutePlan; the messages (None: not readable) are read from the returned call."""
         self._check_size(request)
         return self._execute(request, timeout=timeout_s, metadata=self._metadata)
 
     async def unary(self, name: str, request: Any, timeout_s: float) -> Any:
-        """Make one of the calls that have one answer; raises grpc.aio.AioRpcError."""
+        """Make one of the calls that have one answer (None: it is not readable).
+
+        Raises grpc.aio.AioRpcError.
+        """
         self._check_size(request)
         return await self._unary[name](request, timeout=timeout_s, metadata=self._metadata)
 
@@ -129,6 +133,21 @@ class Channel:
                 error_class="STATEMENT_TOO_LARGE",
                 sqlstate="54000",
             )
+
+
+def _reader(message: Any) -> Callable[[bytes], Any]:
+    """Return what reads an answer; None stands for one that protobuf refuses to read.
+
+    It reads 100 levels of messages: a result whose type nests structs over 30 deep has more.
+    """
+
+    def read(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError:
+            return None
+
+    return read
 
 
 def _options(limits: EngineLimits) -> list[tuple[str, int]]:

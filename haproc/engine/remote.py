@@ -97,7 +97,13 @@ class RemoteSession:
         self._observed = ""
 
     async def execute(
-        self, plan: Any, operation_id: str, timeout_s: float, *, epoch: int | None = None
+        self,
+        plan: Any,
+        operation_id: str,
+        timeout_s: float,
+        *,
+        epoch: int | None = None,
+        reads_only: bool = False,
     ) -> AsyncGenerator[Any, None]:
         """Run a plan and yield the server's messages; raises EngineError.
 
@@ -114,6 +120,8 @@ class RemoteSession:
         call = self._channel.execute(request, timeout_s)
         try:
             async for response in call:
+                if response is None:
+                    raise _unreadable(reads_only=reads_only)
                 self._learn(response, epoch)
                 yield response
         except grpc.aio.AioRpcError as error:
@@ -290,6 +298,8 @@ class RemoteSession:
             response = await self._channel.unary(name, request, timeout_s)
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error
+        if response is None:
+            raise _unreadable(reads_only=True)
         self._learn(response, epoch)
         return response
 
@@ -317,6 +327,20 @@ class RemoteSession:
         except grpc.aio.AioRpcError:
             return failed.error()
         return failure.error_with_details(failed, details)
+
+
+def _unreadable(*, reads_only: bool) -> EngineError:
+    """Return the error of an answer that cannot be read.
+
+    What only reads is to blame itself. A write may have been committed: the tables will tell.
+    """
+    return EngineError(
+        ErrorKind.APPLICATION if reads_only else ErrorKind.ENVIRONMENT,
+        "The cluster's answer cannot be read: its type is nested too deep (30 structs at most). "
+        "Take the inner fields apart, or turn them into text with to_json.",
+        error_class="RESULT_NESTED_TOO_DEEP",
+        sqlstate="54000",
+    )
 
 
 def sql_plan(sql: str) -> Any:

@@ -85,7 +85,9 @@ class QueryStream:
         ended = False
         try:
             async with contextlib.aclosing(
-                self._remote.execute(self._plan, operation_id, self._timeout_s, epoch=epoch)
+                self._remote.execute(
+                    self._plan, operation_id, self._timeout_s, epoch=epoch, reads_only=True
+                )
             ) as responses:
                 async for response in responses:
                     if response.HasField("arrow_batch"):

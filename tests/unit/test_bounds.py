@@ -102,3 +102,20 @@ def test_classify_of_long_text_refuses_it_whatever_it_holds() -> None:
         error = refused(sql, Bounds(chars_max=len(sql) - 1))
         assert error.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
         assert "limits.statement_bytes_max" in error.message
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT 1\0", "SELECT 'a\0b'", "INSERT INTO t VALUES ('a\0b')", "SELECT 1 -- \0", "\0"],
+)
+def test_classify_of_a_nul_character_refuses_it(sql: str) -> None:
+    error = refused(sql)
+    assert (error.error_class, error.message) == (
+        "HAPROC_SYNTAX",
+        f"character {sql.index(chr(0))} of the statement is NUL, which SQL does not know",
+    )
+
+
+def test_classify_of_a_bound_nul_character_takes_it() -> None:
+    sql = bind("SELECT :a", parse_parameters([{"name": "a", "value": "x\0"}]))
+    assert classified(sql).sql == r"SELECT 'x\u0000'"
