@@ -33,10 +33,11 @@ from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.interface import Chunk, EngineAddress
+from haproc.failure import FailureKind, RequestError
 from haproc.metrics import Metrics
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment
-from haproc.route.model import Answer, FailureKind, HaReport, Request, RequestError, RowsRequest
+from haproc.route.model import Answer, HaReport, Request, RowsRequest
 from haproc.route.offload import Offload
 
 BAR_MS = 50.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from haproc.classify.model import RefusedError
 from haproc.engine.interface import RowsWrite
-from haproc.failure import ErrorClass
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.replica import Attempt
-from haproc.route.model import Answer, FailureKind, HaReport, RequestError, WriteOutcome
+from haproc.route.model import Answer, HaReport
 from haproc.route.results import Collected, rows_in
 
 

@@ -15,11 +15,11 @@ import aiohttp
 
 from haproc.classify.model import OperationClass
 from haproc.engine.interface import Chunk
-from haproc.failure import ErrorClass
+from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
 from haproc.route import pieces
-from haproc.route.model import Answer, FailureKind, HaReport, Request, RequestError
+from haproc.route.model import Answer, HaReport, Request
 from haproc.route.pieces import BrokenPiecesError, Piece
 
 PATH: Final = "/ha/v1/query"

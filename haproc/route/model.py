@@ -9,21 +9,6 @@ from enum import StrEnum
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Consistency
 from haproc.engine.interface import Column, ResultStream
-from haproc.failure import FailureKind, RequestError, WriteOutcome
-
-__all__ = [
-    "Answer",
-    "Consistency",
-    "FailureKind",
-    "Fanout",
-    "Freshness",
-    "HaReport",
-    "Request",
-    "RequestError",
-    "RowsRequest",
-    "WriteConcern",
-    "WriteOutcome",
-]
 
 
 @dataclass(frozen=True, slots=True)

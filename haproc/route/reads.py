@@ -13,7 +13,7 @@ from typing import Protocol
 from dmq import LogError
 from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
-from haproc.failure import ErrorClass, message_of
+from haproc.failure import ErrorClass, FailureKind, RequestError, message_of
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import SERVING
 from haproc.membership.view import Peer
@@ -31,7 +31,7 @@ from haproc.route.freshness import (
     records,
 )
 from haproc.route.log_end import LogEnd
-from haproc.route.model import Answer, FailureKind, Freshness, Request, RequestError
+from haproc.route.model import Answer, Freshness, Request
 
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""

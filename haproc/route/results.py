@@ -10,8 +10,7 @@ import pyarrow as pa
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk, ResultStream
 from haproc.engine.status import UNKNOWN
-from haproc.failure import ErrorClass
-from haproc.route.model import FailureKind, RequestError, WriteOutcome
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
 
 def _empty() -> bytes:

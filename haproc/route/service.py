@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.model import Kind, OperationClass, RefusedError, Statement, WriteConcern
 from haproc.classify.names import Context, parts_of
 from haproc.classify.rules import WRITING_KINDS, Rules
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings
-from haproc.failure import ErrorClass
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.agree.assurance import Assurance
@@ -26,16 +26,7 @@ from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, refused, timed_out
 from haproc.route.attempts import Attempts
 from haproc.route.making import Making, of_session
-from haproc.route.model import (
-    Answer,
-    FailureKind,
-    HaReport,
-    Request,
-    RequestError,
-    RowsRequest,
-    WriteConcern,
-    WriteOutcome,
-)
+from haproc.route.model import Answer, HaReport, Request, RowsRequest
 from haproc.route.offload import Inline, Texts
 from haproc.route.reads import Reads
 from haproc.route.results import Collected, Running, request_error

@@ -15,8 +15,7 @@ from typing import Final
 from haproc.classify.model import Kind
 from haproc.config.shares import Shares
 from haproc.engine.interface import Session, Settings
-from haproc.failure import ErrorClass
-from haproc.route.model import FailureKind, RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError
 
 GIVEN_UP_S: Final = 60.0
 """How long a session that is not given out any more is kept for those who were given it. Chosen:

@@ -13,8 +13,8 @@ from typing import Final
 
 from haproc.engine.frames import joined
 from haproc.engine.interface import Chunk, Column
-from haproc.failure import ErrorClass, refused
-from haproc.route.model import Answer, FailureKind, RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError, refused
+from haproc.route.model import Answer
 from haproc.statements import json_rows
 from haproc.statements.cut import Cutter
 from haproc.statements.request import Delivery, Disposition, Format

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from dmq import Json
 from haproc.classify.model import OperationClass
-from haproc.route.model import FailureKind, HaReport, Request, RequestError, WriteOutcome
+from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.route.model import HaReport, Request
 from haproc.statements.gate import Held
 from haproc.statements.request import Delivery
 from haproc.statements.results import Kept

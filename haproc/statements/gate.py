@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from haproc.config.model import Config
 from haproc.config.shares import Denied, Shares
-from haproc.failure import ErrorClass, busy
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy
 from haproc.metrics import Metrics
-from haproc.route.model import FailureKind, RequestError, WriteOutcome
 
 LAST_WORD_S: Final = 0.5
 """For what comes when this process ends; chosen, not measured."""

@@ -24,10 +24,10 @@ from haproc.classify.model import OperationClass
 from haproc.config.model import Config
 from haproc.config.shares import Denied, Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, RequestError, WriteOutcome, refused
 from haproc.metrics import Metrics
 from haproc.route.interface import Service
-from haproc.route.model import Answer, Freshness, Request, RequestError, WriteOutcome
+from haproc.route.model import Answer, Freshness, Request
 from haproc.statements.collect import Collector
 from haproc.statements.errors import told
 from haproc.statements.execution import Execution, Key, StatementState

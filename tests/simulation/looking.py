@@ -14,9 +14,9 @@ from haproc.classify.model import Statement
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, RequestError, refused
 from haproc.pin.model import Pinned
-from haproc.route.model import RequestError, RowsRequest
+from haproc.route.model import RowsRequest
 from haproc.route.service import RingService
 from haproc.witness.judge import Verdict
 from tests.simulation.directed import Stage

@@ -22,12 +22,13 @@ from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
 from haproc.engine.errors import EngineError
+from haproc.failure import FailureKind, RequestError
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.route.freshness import Candidate
-from haproc.route.model import Answer, FailureKind, Freshness, HaReport, Request, RequestError
+from haproc.route.model import Answer, Freshness, HaReport, Request
 from haproc.route.reads import Reads, readers
 from tests.simulation.clock import run
 from tests.simulation.ring import Life, Refused, Ring

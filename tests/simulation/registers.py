@@ -13,7 +13,8 @@ import random
 from collections.abc import Mapping, Sequence
 
 from haproc.config.model import Consistency
-from haproc.route.model import Freshness, Request, RequestError
+from haproc.failure import RequestError
+from haproc.route.model import Freshness, Request
 from tests.fault.torture.contradiction import contradiction
 from tests.fault.torture.history import Verb
 from tests.fault.torture.linearizability import Call, search

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.heard.definitions import reach
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Attempt, Replica
 from haproc.route.attempts import Attempts
-from haproc.route.model import FailureKind, RequestError, WriteOutcome
 from tests.simulation.clock import run
 from tests.simulation.ring import Life, Refused, unix_ms
 from tests.simulation.scenario import SETUP, TOO_LATE, Attempted, Report, Scenario, operation

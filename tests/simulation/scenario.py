@@ -18,9 +18,9 @@ from typing import Any
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import SqlWrite
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
-from haproc.route.model import FailureKind, RequestError, WriteOutcome
 from tests.simulation import computed
 from tests.simulation.clock import run
 from tests.simulation.ring import LIMITS, Node, Refused, Ring

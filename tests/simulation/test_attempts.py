@@ -15,12 +15,13 @@ import pytest
 from dmq import LogUnavailableError
 from haproc.classify.model import Kind
 from haproc.engine.interface import Settings
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import DONE_BEFORE, Status
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.route.attempts import ATTEMPTS_MAX, Attempts
-from haproc.route.model import FailureKind, Request, RequestError, WriteOutcome
+from haproc.route.model import Request
 from tests.simulation.directed import Stage, ddl, parallel, story
 from tests.simulation.looking import rows, service
 from tests.simulation.ring import LIMITS, Node, Refused

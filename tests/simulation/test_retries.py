@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from haproc.failure import RequestError, WriteOutcome
 from haproc.membership.state import State
 from haproc.replicate.heard.past import Past
 from haproc.replicate.heard.window import Sighting, Window
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.replica import Replica
-from haproc.route.model import RequestError, WriteOutcome
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import TOO_LATE, insert

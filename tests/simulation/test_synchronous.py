@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
+from haproc.failure import FailureKind, RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import FailureReport, Operation
-from haproc.route.model import FailureKind, RequestError
 from tests.simulation.directed import CREATE, Stage, ddl, parallel, story
 from tests.simulation.ring import TIMEOUTS, Life, Node, Refused
 from tests.simulation.scenario import insert

@@ -24,9 +24,10 @@ from haproc.doors.operators.members import admit
 from haproc.doors.operators.settings import tell
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress
+from haproc.failure import RequestError
 from haproc.membership.messages import Beat, Report
 from haproc.metrics import Metrics
-from haproc.route.model import Answer, HaReport, Request, RequestError, RowsRequest
+from haproc.route.model import Answer, HaReport, Request, RowsRequest
 from haproc.statements.gate import Gate
 
 STATEMENTS = "/api/2.0/sql/statements"

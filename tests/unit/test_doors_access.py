@@ -16,7 +16,7 @@ from haproc.config.model import Limits, User
 from haproc.doors.clients.statement_request import FIELDS, read_statement
 from haproc.doors.http.context import Credentials
 from haproc.doors.status import Readiness
-from haproc.route.model import RequestError
+from haproc.failure import RequestError
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, Canned, Rig, door
 
 PATHS = ["/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"]

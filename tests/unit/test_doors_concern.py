@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from haproc.route.model import FailureKind, RequestError, WriteConcern, WriteOutcome
+from haproc.classify.model import WriteConcern
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 from tests.unit.door_rig import STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from haproc.config.model import Limits, User
 from haproc.doors.openapi import CLIENT, OPERATOR, document
-from haproc.route.model import FailureKind, RequestError
+from haproc.failure import FailureKind, RequestError
 from tests.unit.door_rig import STATEMENTS, Canned, CannedPeers, Rig, chunks_of, door, stream_of
 
 DOCUMENT = document()

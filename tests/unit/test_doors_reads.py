@@ -16,11 +16,12 @@ from haproc.config.model import Consistency, Limits, Reads
 from haproc.doors.clients.freshness import read_freshness
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
+from haproc.failure import FailureKind, RequestError
 from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
 from haproc.route import pieces
 from haproc.route.forward import HttpForwarding
-from haproc.route.model import FailureKind, Freshness, Request, RequestError
+from haproc.route.model import Freshness, Request
 from haproc.route.pieces import BrokenPiecesError
 from tests.unit.door_rig import (
     ARROW,

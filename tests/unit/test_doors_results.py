@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from haproc.config.shares import Shares
-from haproc.route.model import RequestError
+from haproc.failure import RequestError
 from haproc.statements.results import Kept, ResultStore
 
 

@@ -18,7 +18,7 @@ from haproc.classify.model import OperationClass
 from haproc.config.model import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.engine.interface import Column
-from haproc.route.model import FailureKind, RequestError
+from haproc.failure import FailureKind, RequestError
 from haproc.statements.rows import RowsError, fits, plain, read
 from tests.unit.door_rig import ONE, WAIT_S, Canned, Rig, door, stream_of
 

@@ -16,7 +16,7 @@ from haproc.config.model import Limits, User
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
-from haproc.route.model import FailureKind, RequestError, WriteOutcome
+from haproc.failure import FailureKind, RequestError, WriteOutcome
 from tests.unit.door_rig import (
     ARROW,
     ONE,

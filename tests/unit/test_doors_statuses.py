@@ -15,7 +15,8 @@ from haproc.config.model import User
 from haproc.doors.apps import REGISTRY
 from haproc.doors.http import statuses
 from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, status_of, told
-from haproc.route.model import FailureKind, Request, RequestError, WriteOutcome
+from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.route.model import Request
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
 from tests.unit.test_doors_stream import until
 

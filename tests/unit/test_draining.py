@@ -16,14 +16,13 @@ from haproc.cli.main import _parser
 from haproc.config.model import Limits, Timeouts
 from haproc.doors.apps import REGISTRY
 from haproc.doors.status import Readiness
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal
 from haproc.membership.state import State
 from haproc.node.maintenance import Maintenance, drained_file
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
-from haproc.route.model import FailureKind, RequestError
 from haproc.statements import registry as boards
 from tests.unit.door_rig import WRITE, Rig, door, make_config
 from tests.unit.test_doors_openapi import check

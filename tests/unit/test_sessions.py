@@ -8,7 +8,7 @@ import pytest
 
 from haproc.config.shares import Shares
 from haproc.engine.interface import Column, ResultStream, Settings
-from haproc.route.model import RequestError
+from haproc.failure import RequestError
 from haproc.route.sessions import GIVEN_UP_S, Sessions, SharedSessions
 
 _DEFAULTS = Settings()

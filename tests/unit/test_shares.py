@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from haproc.config.model import Limits, User
 from haproc.config.shares import Denied, Shares, user_max
 from haproc.engine.interface import Settings
-from haproc.route.model import RequestError
+from haproc.failure import RequestError
 from haproc.route.sessions import Sessions
 from haproc.statements import registry as registry
 from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, chunks_of, door, make_config

@@ -11,8 +11,7 @@ import json
 from dmq import Json
 from haproc.doors.http.context import STATEMENTS_PATH
 from haproc.doors.http.errors import body_of
-from haproc.failure import ErrorClass, refused
-from haproc.route.model import FailureKind
+from haproc.failure import ErrorClass, FailureKind, refused
 from haproc.statements.execution import Execution, StatementState, ha_block
 from haproc.statements.registry import Registry
 from haproc.statements.request import Delivery, Disposition, Format

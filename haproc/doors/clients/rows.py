@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 from aiohttp import web
 
+from haproc.classify.model import WriteConcern
 from haproc.config.model import Config
 from haproc.doors.clients.statement_request import TIMEOUT_MAX_S, fingerprint_of, with_headers
 from haproc.doors.clients.statements import USER
@@ -21,10 +22,10 @@ from haproc.doors.http.context import ARROW_STREAM, ASKED, HELD, json_response, 
 from haproc.doors.http.errors import as_request_error
 from haproc.doors.http.statuses import Asked
 from haproc.engine.interface import Column
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, RequestError, refused
 from haproc.metrics import Metrics
 from haproc.route.interface import Service
-from haproc.route.model import Answer, RequestError, RowsRequest, WriteConcern
+from haproc.route.model import Answer, RowsRequest
 from haproc.statements import rows
 from haproc.statements.execution import Key, ha_block
 from haproc.statements.gate import Gate

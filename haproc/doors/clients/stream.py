@@ -24,9 +24,9 @@ from haproc.doors.http.errors import as_request_error
 from haproc.engine.arrow import empty_stream
 from haproc.engine.frames import END_OF_STREAM, continuation, opening
 from haproc.engine.interface import Chunk
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, RequestError, refused
 from haproc.metrics import Metrics
-from haproc.route.model import Answer, RequestError
+from haproc.route.model import Answer
 from haproc.statements.cut import Cutter
 from haproc.statements.execution import Execution, ha_block
 from haproc.statements.registry import Registry

@@ -26,8 +26,7 @@ from aiohttp.http_exceptions import ContentEncodingError
 
 from haproc.doors.http.errors import body_of
 from haproc.doors.http.statuses import status_of
-from haproc.failure import ErrorClass, busy, refused
-from haproc.route.model import RequestError
+from haproc.failure import ErrorClass, RequestError, busy, refused
 
 _LOG = logging.getLogger(__name__)
 

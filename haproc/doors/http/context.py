@@ -15,8 +15,7 @@ from multidict import CIMultiDictProxy
 from haproc.config.model import Config
 from haproc.doors.http.errors import body_of
 from haproc.doors.http.statuses import RETRY_AFTER_S, Asked, status_of, told
-from haproc.failure import ErrorClass, refused
-from haproc.route.model import RequestError
+from haproc.failure import ErrorClass, RequestError, refused
 from haproc.statements.gate import Held
 
 ANONYMOUS: Final = "anonymous"

@@ -11,8 +11,7 @@ from aiohttp import web
 
 from dmq import Json
 from haproc.doors.http.statuses import CODE_OF_STATUS, status_of
-from haproc.failure import ErrorClass, refused
-from haproc.route.model import RequestError
+from haproc.failure import ErrorClass, RequestError, refused
 from haproc.statements.errors import told
 
 _CLASS_OF_HTTP: Final = {

@@ -22,11 +22,10 @@ from haproc.config.model import Config
 from haproc.doors.http import fields
 from haproc.doors.http.connections import HEAD_S, KEEPALIVE_S, Connections
 from haproc.doors.http.context import Credentials, check_json, read_body
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, RequestError, refused
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, answered_together, head
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State
-from haproc.route.model import RequestError
 
 BODY_BYTES_MAX: Final = 16 << 10
 """A ring of 64 clusters with names of 63 characters needs a third of that."""
