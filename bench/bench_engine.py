@@ -19,7 +19,8 @@ from pyspark.sql.connect.session import SparkSession
 
 from bench.report import Row, report
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
+from haproc.engine.interface import EngineAddress, Mark, Settings
+from haproc.engine.statement import SqlText
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 
@@ -103,7 +104,7 @@ async def _engine(address: EngineAddress) -> SparkConnectEngine:
 
 
 async def _select(engine: SparkConnectEngine) -> None:
-    result = await engine.session("bench").query("SELECT 1", timeout_s=_TIMEOUT_S)
+    result = await engine.session("bench").query(SqlText("SELECT 1"), timeout_s=_TIMEOUT_S)
     async with contextlib.aclosing(result) as chunks:
         async for _ in chunks:
             pass
@@ -111,7 +112,7 @@ async def _select(engine: SparkConnectEngine) -> None:
 
 async def _insert(engine: SparkConnectEngine, version: int, guarded: bool) -> None:
     await engine.lane(0).apply(
-        SqlWrite("INSERT INTO by_engine VALUES (1)"),
+        SqlText("INSERT INTO by_engine VALUES (1)"),
         Settings(),
         Mark("bench", version, guarded),
         timeout_s=_TIMEOUT_S,

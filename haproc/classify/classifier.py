@@ -12,7 +12,7 @@ from dataclasses import replace
 from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_text
 from haproc.classify.crosscheck import is_doubtful
 from haproc.classify.insert import plain_insert
-from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.options import check_options
 from haproc.classify.reader import Reader, Recognised
@@ -34,7 +34,7 @@ def classify(
     rules: Rules,
     override: OperationClass | None = None,
     bounds: Bounds = _BOUNDS,
-) -> Statement:
+) -> Classified:
     """Return what ``sql``, one statement, is and how it travels; raises RefusedError."""
     check_text(sql, bounds)
     if _has_variable(sql):
@@ -60,7 +60,7 @@ def classify(
     rule = rules.first(recognised, text, context.user)
     rules.paths.check(recognised.paths)
     decided, why = _decide(recognised, rule)
-    return Statement(
+    return Classified(
         sql=text,
         kind=recognised.kind,
         operation_class=_overridden(decided, override),

@@ -119,7 +119,7 @@ class InsertShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Classified:
     """A classified statement.
 
     ``sql`` is one statement without its closing semicolon. Table names are

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import OperationClass, RefusedError, Statement
+from haproc.classify.model import Classified, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.pin.model import Pinned
@@ -20,7 +20,7 @@ class Report:
     """The outcome of classifying one statement: either ``statement`` or ``refused``."""
 
     sql: str
-    statement: Statement | None = None
+    statement: Classified | None = None
     refused: RefusedError | None = None
     pinned: Pinned | None = None
 
@@ -58,7 +58,7 @@ def report(
         return Report(sql, refused=error)
 
 
-def describe(statement: Statement, pinned: Pinned | None = None) -> dict[str, object]:
+def describe(statement: Classified, pinned: Pinned | None = None) -> dict[str, object]:
     """Return what is known of a statement as plain values."""
     insert = statement.insert
     described: dict[str, object] = {

@@ -22,6 +22,7 @@ from haproc.classify.names import OWN_SCHEMA
 from haproc.engine import arrow
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Session, Settings, TableState
+from haproc.engine.statement import SqlText
 from haproc.pin.sqltypes import quote_name
 
 SETTINGS: Final = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
@@ -144,5 +145,7 @@ def _digest(text: str) -> str:
 async def _rows(
     session: Session, sql: str, timeout_s: float = SURVEY_TIMEOUT_S
 ) -> list[dict[str, Any]]:
-    async with contextlib.aclosing(await session.query(sql, timeout_s=timeout_s)) as result:
+    async with contextlib.aclosing(
+        await session.query(SqlText(sql), timeout_s=timeout_s)
+    ) as result:
         return [row async for chunk in result for row in arrow.rows([chunk.data])]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
+from haproc.engine.statement import Statement
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -93,21 +95,6 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
-class SqlWrite:
-    """One replicated SQL statement."""
-
-    sql: str
-
-
-@dataclass(frozen=True, slots=True)
-class RowsWrite:
-    """Rows to append to a table by column name; ``rows`` is one Arrow IPC stream."""
-
-    table: str
-    rows: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams)."""
 
@@ -153,7 +140,7 @@ class Session(Protocol):
         """Rises whenever the server lost the session, with all that statements left in it."""
         ...
 
-    async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
+    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
         ...
 
@@ -183,7 +170,7 @@ class Lane(Protocol):
 
     async def apply(
         self,
-        write: SqlWrite | RowsWrite,
+        write: Statement,
         settings: Settings,
         mark: Mark | None,
         *,

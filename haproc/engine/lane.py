@@ -26,8 +26,9 @@ from typing import Any, Final, TypeAlias
 from haproc.engine import arrow, confs
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
-from haproc.engine.remote import RemoteSession, append_plan, sql_plan
+from haproc.engine.interface import Applied, Mark, Settings
+from haproc.engine.remote import RemoteSession, plan_of
+from haproc.engine.statement import Statement
 
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
 IDS_SEARCHED: Final = 4
@@ -71,7 +72,7 @@ class SparkLane:
 
     async def apply(
         self,
-        write: SqlWrite | RowsWrite,
+        write: Statement,
         settings: Settings,
         mark: Mark | None,
         *,
@@ -118,7 +119,7 @@ class SparkLane:
                 await self._remote.get_confs([confs.TIME_ZONE])
 
     async def _apply(
-        self, write: SqlWrite | RowsWrite, settings: Settings, mark: Mark | None, timeout_s: float
+        self, write: Statement, settings: Settings, mark: Mark | None, timeout_s: float
     ) -> Applied:
         if self._in_doubt:
             await self._fence()
@@ -131,7 +132,7 @@ class SparkLane:
         self._in_doubt = True
         try:
             await self._session.ensure(settings, mark)
-            applied = await self._run(_plan(write), timeout_s, epoch)
+            applied = await self._run(plan_of(write), timeout_s, epoch)
         except EngineError as error:
             # A lost session is not made anew behind the applier's back: it may have been taken
             # away by another incarnation, and the applier must find that out first.
@@ -153,9 +154,3 @@ class SparkLane:
                     if size <= self._applied_bytes_max:
                         chunks.append(response.arrow_batch.data)
         return Applied(tuple(chunks), arrow.affected_rows(chunks))
-
-
-def _plan(write: SqlWrite | RowsWrite) -> Any:
-    if isinstance(write, SqlWrite):
-        return sql_plan(write.sql)
-    return append_plan(write.table, write.rows)

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, assert_never
 
 import grpc
 import grpc.aio
@@ -26,6 +26,7 @@ import grpc.aio
 from haproc.engine import failure, protos
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.statement import ArrowRows, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
 
 USER = "haproc"
@@ -343,6 +344,17 @@ def _unreadable(*, reads_only: bool) -> EngineError:
     )
 
 
+def plan_of(statement: Statement) -> Any:
+    """Return the plan that runs a statement of any form in one round trip."""
+    match statement:
+        case SqlText():
+            return sql_plan(statement.sql)
+        case ArrowRows():
+            return _append_plan(statement)
+        case _:
+            assert_never(statement)
+
+
 def sql_plan(sql: str) -> Any:
     """Return the plan that runs a statement in one round trip."""
     plan = _base.Plan()
@@ -364,11 +376,10 @@ def table_relation(table: str) -> Any:
     return relation
 
 
-def append_plan(table: str, rows: bytes) -> Any:
-    """Return the plan that appends an Arrow IPC stream to a table by column name."""
+def _append_plan(statement: ArrowRows) -> Any:
     plan = _base.Plan()
     write = plan.command.write_operation_v2
-    write.input.local_relation.data = rows
-    write.table_name = table
+    write.input.local_relation.data = statement.rows
+    write.table_name = statement.table
     write.mode = protos.commands.WriteOperationV2.MODE_APPEND
     return plan

@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from typing import assert_never
 
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine import confs
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, ResultStream, Settings
-from haproc.engine.remote import RemoteSession, sql_plan, sql_relation
+from haproc.engine.remote import RemoteSession, plan_of, sql_relation
+from haproc.engine.statement import ArrowRows, SqlText, Statement
 from haproc.engine.stream import QueryStream
 from haproc.engine.table import columns_of, single_row
 
@@ -61,12 +63,12 @@ class SparkSession:
         finally:
             self._running -= 1
 
-    async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
+    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
-        if _leaves_something(sql):
+        if _leaves_something(statement):
             self._holds_state = True
             self._session.forget(session_is_new=False)
-        plan = sql_plan(sql)
+        plan = plan_of(statement)
         return QueryStream(
             self._remote,
             plan,
@@ -178,8 +180,18 @@ class SparkSession:
             ) from error
 
 
-def _leaves_something(sql: str) -> bool:
+def _leaves_something(statement: Statement) -> bool:
     """Tell whether a statement may change its session; when in doubt, it may."""
+    match statement:
+        case SqlText():
+            return _text_leaves_something(statement.sql)
+        case ArrowRows():
+            return False
+        case _:
+            assert_never(statement)
+
+
+def _text_leaves_something(sql: str) -> bool:
     try:
         for token in tokenize(sql):
             if token.kind is TokenKind.WORD:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from haproc.classify.model import Kind, OperationClass, Statement
+from haproc.classify.model import Classified, Kind, OperationClass
 from haproc.classify.tokens import LexicalError
 from haproc.pin.definitions import examine_definition, examine_function
 from haproc.pin.examine import Doubt, Examination, Finding
@@ -45,7 +45,7 @@ _HINT_DDL = "give the value in the INSERT instead, where it becomes a literal"
 
 
 def pin(
-    statement: Statement,
+    statement: Classified,
     moment: Moment,
 ) -> Pinned:
     """Return the statement ready for the log, or what else has to be done with it.
@@ -105,7 +105,7 @@ def _replicated(examination: Examination) -> Pinned:
     return Pinned(Treatment.REPLICATE, _spliced(sql, replacements), replacements, unknown=unknown)
 
 
-def _pin_insert(statement: Statement, examination: Examination) -> Pinned:
+def _pin_insert(statement: Classified, examination: Examination) -> Pinned:
     scan = examination.scan
     split = split_insert(scan)
     if split is None:
@@ -132,7 +132,7 @@ def _examine_head(examination: Examination, split: Split) -> None:
     examination.stretch(start, split.query)
 
 
-def _pin_unsplit(statement: Statement, examination: Examination) -> Pinned:
+def _pin_unsplit(statement: Classified, examination: Examination) -> Pinned:
     """Several inserts from one source (``FROM s INSERT … INSERT …``), or a form not known."""
     scan = examination.scan
     examination.stretch(0, len(scan.tokens))
@@ -143,7 +143,7 @@ def _pin_unsplit(statement: Statement, examination: Examination) -> Pinned:
     return _replicated(examination)
 
 
-def _pin_create_as(statement: Statement, examination: Examination) -> Pinned:
+def _pin_create_as(statement: Classified, examination: Examination) -> Pinned:
     split = split_create(examination.scan)
     if split is None:
         reason = "the query of CREATE TABLE AS cannot be told apart"
@@ -152,7 +152,7 @@ def _pin_create_as(statement: Statement, examination: Examination) -> Pinned:
 
 
 def _pin_query(
-    statement: Statement,
+    statement: Classified,
     examination: Examination,
     split: Split,
 ) -> Pinned:
@@ -198,7 +198,7 @@ def _source(examination: Examination, split: Split) -> Source:
     return Source(head, text)
 
 
-def _opaque(statement: Statement) -> list[Finding]:
+def _opaque(statement: Classified) -> list[Finding]:
     """Return what cannot be seen from the statement: which tables it reads."""
     reason = "which tables the statement reads cannot be told"
     return [] if statement.tables_known else [Finding(reason, Doubt.ANALYSIS)]
@@ -211,7 +211,7 @@ def _hint(findings: Sequence[Finding], otherwise: str) -> str:
     return _HINT_LIMIT if doubts == {Doubt.LIMIT} else otherwise
 
 
-def _pin_change(statement: Statement, examination: Examination) -> Pinned:
+def _pin_change(statement: Classified, examination: Examination) -> Pinned:
     """UPDATE, DELETE and MERGE: literals are fine, anything else is refused."""
     scan = examination.scan
     examination.stretch(1, len(scan.tokens))
@@ -237,7 +237,7 @@ def _all_doubtful(findings: Sequence[Finding]) -> bool:
     return all(finding.doubt is not Doubt.CERTAIN for finding in findings)
 
 
-def _pin_rest(statement: Statement, examination: Examination) -> Pinned:
+def _pin_rest(statement: Classified, examination: Examination) -> Pinned:
     """DDL, and statements that nothing is known of."""
     scan, sql = examination.scan, statement.sql
     if statement.kind is Kind.UNKNOWN and scan.word(0) not in _HIDING_WORDS:

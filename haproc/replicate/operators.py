@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from dmq import Entry, Json, LogError, TrimmedError
-from haproc.engine.interface import RowsWrite
+from haproc.engine.statement import ArrowRows
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.giving_up import GivingUp
@@ -389,7 +389,7 @@ def _operation_json(op: Operation) -> dict[str, Json]:
         "writes": [*sorted(op.writes)],
         "tables_known": op.tables_known,
     }
-    if isinstance(op.write, RowsWrite):
+    if isinstance(op.write, ArrowRows):
         described["rows"] = _rows_json(op.write)
     else:
         described["sql"] = op.write.sql[:SQL_CHARACTERS_MAX]
@@ -399,7 +399,7 @@ def _operation_json(op: Operation) -> dict[str, Json]:
     return described
 
 
-def _rows_json(write: RowsWrite) -> dict[str, Json]:
+def _rows_json(write: ArrowRows) -> dict[str, Json]:
     with pa.ipc.open_stream(write.rows) as reader:
         schema: Any = reader.schema
         columns: list[Json] = [f"{field.name}: {field.type}" for field in schema]

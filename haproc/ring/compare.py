@@ -19,6 +19,7 @@ from haproc.classify.names import OWN_SCHEMA
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Session, Settings
+from haproc.engine.statement import SqlText
 
 TIMEOUT_S = 300.0
 SETTINGS = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"),))
@@ -102,7 +103,9 @@ async def _content(session: Session, table: str) -> Content:
 
 async def _rows(session: Session, sql: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    async with contextlib.aclosing(await session.query(sql, timeout_s=TIMEOUT_S)) as result:
+    async with contextlib.aclosing(
+        await session.query(SqlText(sql), timeout_s=TIMEOUT_S)
+    ) as result:
         async for chunk in result:
             with pa.ipc.open_stream(io.BytesIO(chunk.data)) as reader:
                 rows.extend(reader.read_all().to_pylist())

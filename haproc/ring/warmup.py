@@ -15,7 +15,8 @@ from haproc.classify.names import OWN_SCHEMA
 from haproc.engine.channel import EngineLimits
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import EngineAddress, Mark, Settings, SqlWrite
+from haproc.engine.interface import EngineAddress, Mark, Settings
+from haproc.engine.statement import SqlText
 
 _TABLE = f"{OWN_SCHEMA}.t"
 _STATEMENT_TIMEOUT_S = 120.0
@@ -74,11 +75,11 @@ async def _first_answer(engine: SparkConnectEngine) -> None:
 
 async def _write(engine: SparkConnectEngine, sql: str, version: int) -> None:
     mark = Mark("warm-up", version)
-    await engine.lane(0).apply(SqlWrite(sql), Settings(), mark, timeout_s=_STATEMENT_TIMEOUT_S)
+    await engine.lane(0).apply(SqlText(sql), Settings(), mark, timeout_s=_STATEMENT_TIMEOUT_S)
 
 
 async def _read(engine: SparkConnectEngine, sql: str) -> None:
-    result = await engine.session("warm-up").query(sql, timeout_s=_STATEMENT_TIMEOUT_S)
+    result = await engine.session("warm-up").query(SqlText(sql), timeout_s=_STATEMENT_TIMEOUT_S)
     async with contextlib.aclosing(result):
         async for _ in result:
             await asyncio.sleep(0)

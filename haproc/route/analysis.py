@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from haproc.classify.model import Kind, RefusedError, Statement
+from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Engine, Session, Settings
 from haproc.failure import ErrorClass
@@ -81,7 +81,7 @@ class Analysis:
 
     async def verdict(
         self,
-        statement: Statement,
+        statement: Classified,
         pinned: Pinned,
         settings: Settings,
         session: ClientSession | None,
@@ -116,7 +116,7 @@ class Analysis:
 
     async def confirm_query(
         self,
-        statement: Statement,
+        statement: Classified,
         settings: Settings,
         session: ClientSession | None,
         user: str = "",
@@ -137,7 +137,9 @@ class Analysis:
                 "send a query by itself, without other statements",
             )
 
-    async def confirm_session_statement(self, statement: Statement, session: ClientSession) -> None:
+    async def confirm_session_statement(
+        self, statement: Classified, session: ClientSession
+    ) -> None:
         """Refuse a session statement in which Spark sees code outside SQL."""
         if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE):
             return
@@ -182,7 +184,7 @@ class Analysis:
 
     async def _verdict(
         self,
-        statement: Statement,
+        statement: Classified,
         pinned: Pinned,
         asked: Questions,
         settings: Settings,
@@ -229,7 +231,7 @@ class Analysis:
 
     async def _beside(
         self,
-        statement: Statement,
+        statement: Classified,
         pinned: Pinned,
         asked: Questions,
         settings: Settings,

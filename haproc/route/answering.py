@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haproc.classify.model import RefusedError
-from haproc.engine.interface import RowsWrite
+from haproc.engine.statement import ArrowRows
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
@@ -28,7 +28,7 @@ def answer_of(attempt: Attempt, core: Core) -> Answer:
     )
     applied = outcome.applied
     affected = applied.affected_rows
-    if affected is None and isinstance(operation.write, RowsWrite):
+    if affected is None and isinstance(operation.write, ArrowRows):
         affected = rows_in(operation.write.rows)
     elif affected is None and operation.insert is not None:
         affected = operation.insert.rows

@@ -7,6 +7,7 @@ from typing import Final
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session
+from haproc.engine.statement import SqlText
 from haproc.engine.status import Link, kind_of_chain
 from haproc.route.offload import Texts
 from haproc.route.views import rows_of
@@ -96,7 +97,7 @@ class Explaining:
         return schemas
 
     async def _rows(self, sql: str) -> list[tuple[object, ...]]:
-        return await rows_of(await self._spark.query(sql, timeout_s=self._timeout_s))
+        return await rows_of(await self._spark.query(SqlText(sql), timeout_s=self._timeout_s))
 
 
 def size_of(plans: Sequence[Plan]) -> int:

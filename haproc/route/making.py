@@ -8,8 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from haproc.classify.model import OperationClass, RefusedError, Statement
-from haproc.engine.interface import Settings, SqlWrite
+from haproc.classify.model import Classified, OperationClass, RefusedError
+from haproc.engine.interface import Settings
+from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
@@ -23,7 +24,7 @@ from haproc.route.offload import Texts
 from haproc.route.sessions import ClientSession
 from haproc.witness.judge import Verdict
 
-Classify: TypeAlias = Callable[[str, Settings, str, OperationClass | None], Awaitable[Statement]]
+Classify: TypeAlias = Callable[[str, Settings, str, OperationClass | None], Awaitable[Classified]]
 
 
 class Making:
@@ -49,7 +50,7 @@ class Making:
     async def operation(
         self,
         request: Request,
-        statement: Statement,
+        statement: Classified,
         settings: Settings,
         session: ClientSession | None,
     ) -> Operation:
@@ -78,7 +79,7 @@ class Making:
             rests_on=rests_on,
         )
 
-    def _class_of(self, request: Request, statement: Statement) -> OperationClass:
+    def _class_of(self, request: Request, statement: Classified) -> OperationClass:
         if statement.operation_class is not OperationClass.SYNCHRONOUS:
             return statement.operation_class
         parallel = self._fanout_parallel
@@ -89,7 +90,7 @@ class Making:
     async def _pinned(
         self,
         request: Request,
-        statement: Statement,
+        statement: Classified,
         settings: Settings,
         session: ClientSession | None,
     ) -> tuple[Pinned, Verdict]:
@@ -112,13 +113,13 @@ class Making:
             )
         return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
 
-    async def _pin(self, statement: Statement, moment: Moment) -> Pinned:
+    async def _pin(self, statement: Classified, moment: Moment) -> Pinned:
         # An INSERT of literals is not looked at, however long.
         size = len(statement.sql) if statement.insert is None else 0
         return await self._texts.run(moment.user, size, pin, statement, moment)
 
 
-def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
+def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:
     """Return the tables, views and functions that decide how the statement is replicated.
 
     Plain rows are the same whatever they go into. What DDL makes of its own table its origin finds
@@ -133,10 +134,10 @@ def _rests_on(statement: Statement, verdict: Verdict) -> frozenset[str]:
     return named if asynchronous else named - statement.writes
 
 
-def _as_written(pinned: Pinned, verdict: Verdict) -> SqlWrite | QueryWrite:
+def _as_written(pinned: Pinned, verdict: Verdict) -> SqlText | QueryWrite:
     """Return what a pinned statement is in the log."""
     if pinned.treatment is not Treatment.MATERIALISE:
-        return SqlWrite(pinned.sql)
+        return SqlText(pinned.sql)
     source = pinned.source
     assert source is not None
     return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)

@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import Kind, OperationClass, RefusedError, Statement, WriteConcern
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, WriteConcern
 from haproc.classify.names import Context, parts_of
 from haproc.classify.rules import WRITING_KINDS, Rules
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, Engine, RowsWrite, Session, Settings
+from haproc.engine.interface import Column, Engine, Session, Settings
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.pin.sqltypes import quote_name
@@ -133,7 +134,7 @@ class RingService:
             if session is not None and session.holds_temporaries:
                 self._replica.computing.lend((request.user, request.id), session.spark)
 
-    async def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Statement]:
+    async def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Classified]:
         """Return the request's session, the settings it runs under, and what its statement is."""
         session = self._session_of(request)
         if session is not None and (request.catalog or request.schema):
@@ -151,7 +152,7 @@ class RingService:
     async def _run(
         self,
         request: Request,
-        statement: Statement,
+        statement: Classified,
         settings: Settings,
         session: ClientSession | None,
         since: int,
@@ -235,7 +236,7 @@ class RingService:
                 kind=Kind.ROWS,
                 origin=self._core.me,
                 fingerprint=request.fingerprint,
-                write=RowsWrite(request.table, rows),
+                write=ArrowRows(request.table, rows),
                 settings=settings,
                 user=request.user,
                 writes=statement.writes,
@@ -290,14 +291,14 @@ class RingService:
     async def _query(
         self,
         request: Request,
-        statement: Statement,
+        statement: Classified,
         settings: Settings,
         session: ClientSession | None,
     ) -> Answer:
         try:
             spark = await self._spark_session(settings, session)
             await self._making.analysis.confirm_query(statement, settings, session, request.user)
-            stream = await spark.query(statement.sql, timeout_s=request.timeout_s)
+            stream = await spark.query(SqlText(statement.sql), timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
@@ -309,7 +310,7 @@ class RingService:
         return Answer(report, result)
 
     async def _session_statement(
-        self, request: Request, statement: Statement, session: ClientSession | None
+        self, request: Request, statement: Classified, session: ClientSession | None
     ) -> Answer:
         if session is None:
             raise RequestError(
@@ -321,7 +322,7 @@ class RingService:
         chunks = await self._change_session(session, statement)
         return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
 
-    async def _change_session(self, session: ClientSession, statement: Statement) -> list[bytes]:
+    async def _change_session(self, session: ClientSession, statement: Classified) -> list[bytes]:
         """Run a session statement and learn what the session is like afterwards."""
         timeout_s = self._core.timeouts.statement_s
         # Before it runs, for it may have run whatever becomes of the answer. CACHE TABLE x AS …
@@ -329,7 +330,7 @@ class RingService:
         session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         try:
             await self._making.analysis.confirm_session_statement(statement, session)
-            stream = await session.spark.query(statement.sql, timeout_s=timeout_s)
+            stream = await session.spark.query(SqlText(statement.sql), timeout_s=timeout_s)
             chunks = [chunk.data async for chunk in stream]
             found = await session.spark.settings()
         except EngineError as error:
@@ -351,7 +352,9 @@ class RingService:
         except EngineError as error:
             raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
 
-    async def _for_session(self, statement: Statement, session: ClientSession | None) -> Statement:
+    async def _for_session(
+        self, statement: Classified, session: ClientSession | None
+    ) -> Classified:
         """Return the statement as the session's own if it changes a temporary view of it."""
         is_write = statement.kind in WRITING_KINDS and statement.bare
         if session is None or not session.holds_temporaries or not is_write:
@@ -381,7 +384,7 @@ class RingService:
     async def _write(
         self,
         request: Request,
-        statement: Statement,
+        statement: Classified,
         settings: Settings,
         session: ClientSession | None,
         since: int,
@@ -401,7 +404,9 @@ class RingService:
 
         return answer_of(await self._attempts.write(request, make), self._core)
 
-    def _concern(self, request: Request | RowsRequest, statement: Statement | None) -> WriteConcern:
+    def _concern(
+        self, request: Request | RowsRequest, statement: Classified | None
+    ) -> WriteConcern:
         """Return what the request asks for, or the configuration; a rule may ask for more."""
         asked = request.write_concern or self._assurance.default
         return asked.at_least(statement.write_concern if statement is not None else None)
@@ -410,7 +415,7 @@ class RingService:
         """Return the same for one that the log has already, whatever may be said of it by now."""
         op, statement = known.operation, None
         with suppress(RequestError):
-            if isinstance(op.write, RowsWrite):
+            if isinstance(op.write, ArrowRows):
                 statement = self._insert_into(op.write.table, op.settings, op.user)
             else:
                 text, override = op.write.sql, op.operation_class
@@ -451,7 +456,7 @@ class RingService:
 
     async def _classify(
         self, text: str, settings: Settings, user: str, override: OperationClass | None
-    ) -> Statement:
+    ) -> Classified:
         context = Context(settings.catalog, settings.schema, user)
         values = (text, context, self._rules, override, self._core.limits.bounds)
         try:
@@ -459,7 +464,7 @@ class RingService:
         except RefusedError as error:
             raise refused(error) from error
 
-    def _insert_into(self, table: str, settings: Settings, user: str) -> Statement:
+    def _insert_into(self, table: str, settings: Settings, user: str) -> Classified:
         """Classify rows for a table: the rules see them as the INSERT that they are."""
         parts = parts_of(table)
         if parts is None:

@@ -6,11 +6,12 @@ import io
 
 import pyarrow as pa
 
-from haproc.classify.model import Kind, RefusedError, Statement
+from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import joined
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ResultStream, Session
+from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.sqltypes import quote_name
 
@@ -28,7 +29,7 @@ _BY_ROWS = frozenset(
 """What reads a temporary view as its rows, or is refused when it is pinned."""
 
 
-def changes_temporary(statement: Statement, temporary: frozenset[str]) -> bool:
+def changes_temporary(statement: Classified, temporary: frozenset[str]) -> bool:
     """Whether a write means one of the session's temporary views, of these names, alone.
 
     Spark takes the temporary view wherever a name could mean one: then dropping or altering it
@@ -75,7 +76,9 @@ async def show_views(
     """Return (name, is temporary) of the views there; None if the catalog can't tell."""
     where = f" IN {namespace}" if namespace else ""
     try:
-        rows = await rows_of(await session.query(f"SHOW VIEWS{where}", timeout_s=timeout_s))
+        rows = await rows_of(
+            await session.query(SqlText(f"SHOW VIEWS{where}"), timeout_s=timeout_s)
+        )
     except EngineError as error:
         if error.kind is ErrorKind.APPLICATION:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from haproc.classify.insert import plain_insert
-from haproc.classify.model import Kind, Statement
+from haproc.classify.model import Classified, Kind
 from haproc.classify.names import Context
 from haproc.pin.model import Pinned, Treatment
 from haproc.pin.scan import Scan
@@ -33,7 +33,7 @@ class Questions:
     unclear: str = ""
 
 
-def questions(statement: Statement, pinned: Pinned) -> Questions | None:
+def questions(statement: Classified, pinned: Pinned) -> Questions | None:
     """Return what has to be explained; None for an INSERT of literals, which needs nothing.
 
     It may be one only now that its reads of the clock are pinned.
@@ -66,7 +66,7 @@ def session_questions(sql: str) -> Questions:
         return Questions(unclear=str(error))
 
 
-def _is_plain(statement: Statement, pinned: Pinned) -> bool:
+def _is_plain(statement: Classified, pinned: Pinned) -> bool:
     if statement.kind is not Kind.INSERT or pinned.treatment is not Treatment.REPLICATE:
         return False
     return pinned.source is None and plain_insert(pinned.sql, Context()) is not None

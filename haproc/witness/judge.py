@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from haproc.classify.model import Kind, Statement
+from haproc.classify.model import Classified, Kind
 from haproc.pin.functions import Nature
 from haproc.pin.model import Pinned, Treatment
 from haproc.witness.findings import Facts, findings, functions_called
@@ -46,7 +46,7 @@ class Verdict:
     of_session: bool = False
 
 
-def judge(statement: Statement, pinned: Pinned, plans: Sequence[Plan], facts: Facts) -> Verdict:
+def judge(statement: Classified, pinned: Pinned, plans: Sequence[Plan], facts: Facts) -> Verdict:
     """Return the verdict on a statement that computes rows.
 
     ``plans``: the statement's own, and of what its plan does not show.
@@ -90,7 +90,7 @@ def _treatment(pinned: Pinned, reasons: Sequence[str], foreign: bool) -> Treatme
     return Treatment.MATERIALISE
 
 
-def _disagreement(statement: Statement, plan: Plan) -> str:
+def _disagreement(statement: Classified, plan: Plan) -> str:
     root = plan.root.name
     if not is_root_of(root, statement.kind):
         return f"Spark takes the statement for {root}, HAProc for {statement.kind.value}"
@@ -107,7 +107,7 @@ def _disagreement(statement: Statement, plan: Plan) -> str:
 
 
 def judge_definition(
-    statement: Statement,
+    statement: Classified,
     pinned: Pinned,
     main: Plan | None,
     expressions: Sequence[Plan],
@@ -184,7 +184,7 @@ def query_refusal(plan: Plan) -> str:
     return f"{foreign[0]}() runs arbitrary code" if foreign else ""
 
 
-def session_refusal(statement: Statement, plans: Sequence[Plan]) -> str:
+def session_refusal(statement: Classified, plans: Sequence[Plan]) -> str:
     """Say why a session statement may not run; ``plans``: its own, then those of its parts."""
     if not is_root_of(plans[0].root.name, statement.kind):
         return f"Spark takes it for {plans[0].root.name}"

@@ -11,6 +11,7 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress
+from haproc.engine.statement import SqlText
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 from tests.rig import SPARK_SETTINGS
@@ -63,8 +64,8 @@ async def schema(engine: SparkConnectEngine) -> AsyncIterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     session = engine.session("schema")
     for sql in (f"CREATE SCHEMA {name}",):
-        async for _ in await session.query(sql, timeout_s=60):
+        async for _ in await session.query(SqlText(sql), timeout_s=60):
             pass
     yield name
-    async for _ in await session.query(f"DROP SCHEMA {name} CASCADE", timeout_s=60):
+    async for _ in await session.query(SqlText(f"DROP SCHEMA {name} CASCADE"), timeout_s=60):
         pass

@@ -10,8 +10,9 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Applied, Mark, RowsWrite, Settings, SqlWrite
+from haproc.engine.interface import Applied, Mark, Settings
 from haproc.engine.session import SparkSession
+from haproc.engine.statement import ArrowRows, SqlText
 
 TIMEOUT_S = 60.0
 SLOW = """SELECT id FROM range(0, 200, 1, 100)
@@ -22,7 +23,7 @@ SLOW = """SELECT id FROM range(0, 200, 1, 100)
 async def table(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> pa.Table:
     """Run a query and return its whole result."""
     parts = []
-    stream = await session.query(sql, timeout_s=timeout_s)
+    stream = await session.query(SqlText(sql), timeout_s=timeout_s)
     async with contextlib.aclosing(stream):
         async for chunk in stream:
             part = pa.ipc.open_stream(chunk.data).read_all()
@@ -46,7 +47,7 @@ async def error(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -
 
 async def apply(
     engine: SparkConnectEngine,
-    write: str | RowsWrite,
+    write: str | ArrowRows,
     version: int | None = None,
     *,
     settings: Settings | None = None,
@@ -55,7 +56,7 @@ async def apply(
 ) -> Applied:
     """Apply a write in a lane, under the mark of this version."""
     return await engine.lane(lane).apply(
-        SqlWrite(write) if isinstance(write, str) else write,
+        SqlText(write) if isinstance(write, str) else write,
         settings or Settings(),
         None if version is None else Mark("ring", version),
         timeout_s=timeout_s,

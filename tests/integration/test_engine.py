@@ -16,6 +16,7 @@ from haproc.config.model import LANES_MAX
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, ResultStream, Settings
+from haproc.engine.statement import SqlText
 from haproc.membership.drift import Findings, compare, tellable, to_look_up
 from haproc.ring.spark import LocalSpark
 from tests.integration.conftest import address_of
@@ -46,7 +47,7 @@ async def test_query_values_of_many_types_come_back_equal(engine: SparkConnectEn
 async def test_query_without_rows_gives_one_chunk_with_the_schema(
     engine: SparkConnectEngine,
 ) -> None:
-    stream = await engine.session("empty").query("SELECT 1 AS a WHERE false", timeout_s=30)
+    stream = await engine.session("empty").query(SqlText("SELECT 1 AS a WHERE false"), timeout_s=30)
     chunks = [chunk async for chunk in stream]
     assert [chunk.rows for chunk in chunks] == [0]
     result = await table(engine.session("empty"), "SELECT 1 AS a WHERE false")
@@ -131,7 +132,7 @@ async def test_query_at_its_deadline_is_an_availability_error_and_stops(
 
 async def test_cancel_stops_all_queries_of_the_session_only(engine: SparkConnectEngine) -> None:
     mine, other = engine.session("mine"), engine.session("other")
-    running = [await mine.query(SLOW, timeout_s=60) for _ in range(2)]
+    running = [await mine.query(SqlText(SLOW), timeout_s=60) for _ in range(2)]
     assert (await anext(aiter(running[0]))).rows > 0
     waiting = asyncio.create_task(anext(aiter(running[1])))
     await _wait_until_active(engine, "mine", 2)
@@ -145,7 +146,7 @@ async def test_cancel_stops_all_queries_of_the_session_only(engine: SparkConnect
 
 
 async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -> None:
-    stream = await engine.session("early").query(SLOW, timeout_s=60)
+    stream = await engine.session("early").query(SqlText(SLOW), timeout_s=60)
     assert (await anext(aiter(stream))).rows > 0
     await stream.aclose()
     await _wait_until_idle(engine, "early")
@@ -159,7 +160,7 @@ async def test_session_runs_several_queries_at_once(engine: SparkConnectEngine) 
 
 async def test_result_of_200_mb_streams_in_bounded_memory(engine: SparkConnectEngine) -> None:
     sql = "SELECT id, repeat(string(id % 10), 492) AS text FROM range(0, 400000, 1, 80)"
-    stream = await engine.session("large").query(sql, timeout_s=120)
+    stream = await engine.session("large").query(SqlText(sql), timeout_s=120)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size, count = 0, 0
     async with contextlib.aclosing(stream):
@@ -427,7 +428,7 @@ async def test_session_is_busy_while_a_result_is_not_read_to_its_end(
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("busy")
-    stream = await session.query("SELECT id FROM range(0, 10, 1, 10)", timeout_s=60)
+    stream = await session.query(SqlText("SELECT id FROM range(0, 10, 1, 10)"), timeout_s=60)
     assert not session.busy
     await anext(aiter(stream))
     assert session.busy

@@ -7,7 +7,8 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import RowsWrite, Settings
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows
 from tests.integration.engine_calls import apply, arrow_stream, rows
 
 pytestmark = pytest.mark.spark
@@ -85,7 +86,7 @@ async def test_rows_with_the_same_mark_twice_are_applied_once_by_column_name(
 ) -> None:
     await _make_table(engine, schema)
     data = pa.table({"name": ["x", None], "id": pa.array([8, 9], pa.int64())})
-    write = RowsWrite(f"{schema}.t", arrow_stream(data))
+    write = ArrowRows(f"{schema}.t", arrow_stream(data))
     for _ in range(2):
         await apply(engine, write, 2)
     content, _ = await _content(engine, schema)
@@ -97,7 +98,7 @@ async def test_rows_that_do_not_fit_the_table_are_an_application_error(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     await _make_table(engine, schema)
-    write = RowsWrite(f"{schema}.t", arrow_stream(pa.table({"other": [1]})))
+    write = ArrowRows(f"{schema}.t", arrow_stream(pa.table({"other": [1]})))
     with pytest.raises(EngineError) as caught:
         await apply(engine, write, 2)
     assert caught.value.kind is ErrorKind.APPLICATION
@@ -112,7 +113,7 @@ async def test_rows_of_64_mib_are_applied(engine: SparkConnectEngine, schema: st
     data = pa.table({"id": pa.array(range(count), pa.int64()), "name": text})
     stream = arrow_stream(data, rows_per_batch=4096)
     assert len(stream) > 64 * 1024 * 1024
-    await apply(engine, RowsWrite(f"{schema}.t", stream), 1, timeout_s=240)
+    await apply(engine, ArrowRows(f"{schema}.t", stream), 1, timeout_s=240)
     sql = f"SELECT count(*), sum(id), sum(length(name)) FROM {schema}.t"
     assert await rows(engine.session("check"), sql) == [
         (count, count * (count - 1) // 2, count * 1024)
@@ -123,7 +124,7 @@ async def test_rows_over_the_message_limit_are_refused_before_they_are_sent(
     engine: SparkConnectEngine,
 ) -> None:
     with pytest.raises(EngineError) as caught:
-        await apply(engine, RowsWrite("t", bytes(129 * 1024 * 1024)), 1)
+        await apply(engine, ArrowRows("t", bytes(129 * 1024 * 1024)), 1)
     assert (caught.value.kind, caught.value.sqlstate) == (ErrorKind.APPLICATION, "54000")
 
 

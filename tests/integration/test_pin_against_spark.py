@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import Statement
+from haproc.classify.model import Classified
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.connect import SparkConnectEngine
@@ -60,7 +60,7 @@ CLOCK = [
 RANDOM = ["rand()", "random()", "randn()", "uuid()", "randstr(8)", "uniform(1, 1000000)"]
 
 
-def statement(sql: str) -> Statement:
+def statement(sql: str) -> Classified:
     return classify(sql, Context(), Rules.builtin())
 
 

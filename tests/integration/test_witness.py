@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.connect import SparkConnectEngine
@@ -229,7 +229,7 @@ class Witness:
         self.epoch = 0
         self.analysis = Analysis(engine, lambda: self.epoch, time.monotonic, 60)
 
-    def statement(self, sql: str) -> Statement:
+    def statement(self, sql: str) -> Classified:
         return classify(sql, Context(schema=self.settings.schema), Rules.builtin())
 
     async def verdict(self, sql: str, session: ClientSession | None = None) -> Verdict:

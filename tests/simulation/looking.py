@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from haproc.classify.model import Statement
+from haproc.classify.model import Classified
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
@@ -58,7 +58,7 @@ class Looking:
 
     async def verdict(
         self,
-        statement: Statement,
+        statement: Classified,
         pinned: Pinned,
         settings: Settings,
         session: object,

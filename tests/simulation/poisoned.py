@@ -11,7 +11,7 @@ import asyncio
 import random
 
 from dmq import decode
-from haproc.engine.interface import SqlWrite
+from haproc.engine.statement import SqlText
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.words import Abandon
 from tests.simulation.clock import run
@@ -39,7 +39,7 @@ class PoisonScenario(Scenario):
         """Have some clusters, or all, fail it; some of them only for a while."""
         rng, names = self.poison_rng, self.ring.names
         write = build(attempt.what, attempt.id, origin, value).write
-        assert isinstance(write, SqlWrite)
+        assert isinstance(write, SqlText)
         chosen = names if rng.random() < 0.6 else rng.sample(names, rng.randrange(1, len(names)))
         self.ring.note(f"{attempt.id} is poison on {''.join(chosen)}")
         self.poisoned.add(write.sql)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from haproc.engine.interface import Chunk, Column, Settings
+from haproc.engine.statement import SqlText, Statement
 
 if TYPE_CHECKING:
     from tests.simulation.spark import SimSpark
@@ -52,8 +53,9 @@ class SimReading:
         names, _ = await self._read(sql)
         return [Column(name, "string" if name in TEXTS else "bigint") for name in names]
 
-    async def query(self, sql: str, *, timeout_s: float) -> Result:
-        names, rows = await self._read(sql)
+    async def query(self, statement: Statement, *, timeout_s: float) -> Result:
+        assert isinstance(statement, SqlText)
+        names, rows = await self._read(statement.sql)
         types = [pa.string() if name in TEXTS else pa.int64() for name in names]
         columns = [pa.array([row[at] for row in rows], type_) for at, type_ in enumerate(types)]
         return Result(pa.table(dict(zip(names, columns, strict=True))))

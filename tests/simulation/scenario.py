@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
-from haproc.engine.interface import SqlWrite
+from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
@@ -73,7 +73,7 @@ def operation(op_id: str, kind: Kind, sql: str, origin: str, **fields: object) -
     """Return an operation as the service would make it."""
     ddl = kind in (Kind.CREATE_TABLE, Kind.DROP_TABLE)
     operation_class = OperationClass.SYNCHRONOUS if ddl else OperationClass.ASYNCHRONOUS
-    return Operation(op_id, operation_class, kind, origin, op_id, SqlWrite(sql), **fields)  # type: ignore[arg-type]
+    return Operation(op_id, operation_class, kind, origin, op_id, SqlText(sql), **fields)  # type: ignore[arg-type]
 
 
 def insert(op_id: str, table: str, origin: str) -> Operation:

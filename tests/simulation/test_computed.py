@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from haproc.classify.model import Kind
-from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply.computing import Computing
@@ -495,10 +495,10 @@ def own_rows_applied(patch: pytest.MonkeyPatch) -> None:
             own[self._core, offset] = message.sql
         return message
 
-    async def writing(self: Computing, unit: Unit) -> SqlWrite | RowsWrite:
+    async def writing(self: Computing, unit: Unit) -> Statement:
         found = await write(self, unit)
         mine = own.get((self._core, unit.version))
-        return SqlWrite(mine) if mine else found
+        return SqlText(mine) if mine else found
 
     patch.setattr(Computing, "_message", computing)
     patch.setattr(Computing, "write", writing)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from haproc.classify.model import Kind
-from haproc.engine.interface import Lane, Mark, SqlWrite
+from haproc.engine.interface import Lane, Mark
 from haproc.engine.remote import RemoteSession
+from haproc.engine.statement import SqlText
 from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts, about
 from haproc.replicate.heard.window import Sighting, Window
@@ -35,7 +36,7 @@ async def committed_without_an_answer(stage: Stage) -> None:
     """An INSERT's first attempt, which Delta does not guard, commits and seems to fail."""
     await stage.submit("a", ddl("a"))
     spark, op = stage.node("a").spark, insert("one", "t", "a")
-    assert isinstance(op.write, SqlWrite)
+    assert isinstance(op.write, SqlText)
     spark.torn = {op.write.sql}
     submitted = asyncio.ensure_future(stage.submit("a", op))
     await stage.until(lambda: bool(spark.dump()["t"]))

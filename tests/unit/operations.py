@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
-from haproc.engine.interface import Settings, SqlWrite
+from haproc.engine.interface import Settings
+from haproc.engine.statement import SqlText
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite
 
@@ -22,7 +23,7 @@ def insert(op_id: str, table: str, *, rows: int = 1, signature: str = "i") -> Op
         Kind.INSERT,
         "a",
         op_id,
-        SqlWrite(sql),
+        SqlText(sql),
         writes=frozenset({table}),
         insert=InsertShape(len(head), rows, signature),
     )
@@ -36,7 +37,7 @@ def update(op_id: str, table: str, *, reads: str = "") -> Operation:
         Kind.UPDATE,
         "a",
         op_id,
-        SqlWrite(f"UPDATE {table} SET x = 1"),
+        SqlText(f"UPDATE {table} SET x = 1"),
         reads=frozenset(reads),
         writes=frozenset({table}),
     )
@@ -50,7 +51,7 @@ def copy(op_id: str, source: str, target: str) -> Operation:
         Kind.INSERT,
         "a",
         op_id,
-        SqlWrite(f"INSERT INTO {target} SELECT * FROM {source}"),
+        SqlText(f"INSERT INTO {target} SELECT * FROM {source}"),
         reads=frozenset({source}),
         writes=frozenset({target}),
     )
@@ -65,7 +66,7 @@ def computed(op_id: str, source: str, target: str, *, origin: str = "a") -> Oper
 
 def unknown_tables(op_id: str) -> Operation:
     """An asynchronous operation that may touch anything."""
-    write = SqlWrite("MERGE …")
+    write = SqlText("MERGE …")
     return Operation(
         op_id, ASYNCHRONOUS, Kind.MERGE, "a", op_id, write, tables_known=False, settings=Settings()
     )
@@ -79,6 +80,6 @@ def ddl(op_id: str, origin: str) -> Operation:
         Kind.CREATE_TABLE,
         origin,
         op_id,
-        SqlWrite(f"CREATE TABLE {op_id} (x INT)"),
+        SqlText(f"CREATE TABLE {op_id} (x INT)"),
         writes=frozenset({op_id}),
     )

@@ -8,7 +8,7 @@ import pytest
 
 from haproc.classify.bounds import Bounds
 from haproc.classify.classifier import classify
-from haproc.classify.model import Kind, RefusedError, Statement
+from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.pin.parameters import bind, parse_parameters
@@ -53,7 +53,7 @@ FLAT: dict[str, Callable[[int], str]] = {
 }
 
 
-def classified(sql: str, bounds: Bounds | None = None) -> Statement:
+def classified(sql: str, bounds: Bounds | None = None) -> Classified:
     return classify(sql, Context(), Rules.builtin(), None, bounds or Bounds())
 
 

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import Kind, OperationClass, RefusedError, Statement
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.paths import Paths
 from haproc.classify.rules import QUERY_KINDS, WRITING_KINDS, Rules
@@ -20,7 +20,7 @@ RULES = Rules(paths=Paths(("/data",)))
 ACCEPTED = accepted()
 
 
-def classified(sql: str, override: OperationClass | None = None) -> Statement:
+def classified(sql: str, override: OperationClass | None = None) -> Classified:
     return classify(sql, Context(), RULES, override)
 
 

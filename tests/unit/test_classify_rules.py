@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import Kind, OperationClass, RefusedError, Statement, WriteConcern
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, WriteConcern
 from haproc.classify.names import Context
 from haproc.classify.rules import (
     ASYNCHRONOUS_KINDS,
@@ -24,7 +24,7 @@ from haproc.classify.rules import (
 SHIPPED = Path(__file__).parents[2] / "conf" / "rules.yaml"
 
 
-def classified(rules: str, sql: str, user: str = "") -> Statement:
+def classified(rules: str, sql: str, user: str = "") -> Classified:
     return classify(sql, Context(user=user), parse_rules(f"rules:\n{rules}"))
 
 

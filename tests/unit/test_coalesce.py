@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
-from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.queue.coalesce import batch_key, combine, row_count
 from haproc.replicate.records.operation import Operation
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
@@ -29,7 +30,7 @@ def rows(op_id: str, table: pa.Table, target: str = "x") -> Operation:
         Kind.ROWS,
         "a",
         op_id,
-        RowsWrite(target, stream(table)),
+        ArrowRows(target, stream(table)),
         writes=frozenset({target}),
     )
 
@@ -72,7 +73,7 @@ def test_batch_key_same_form_and_table_is_equal() -> None:
         replace(PLAIN, settings=Settings(schema="other")),
         replace(
             PLAIN,
-            write=SqlWrite("INSERT INTO x (b, a) VALUES ('op')"),
+            write=SqlText("INSERT INTO x (b, a) VALUES ('op')"),
             insert=InsertShape(len("INSERT INTO x (b, a) VALUES "), 1, "i"),
         ),
         rows("op", NUMBERS),
@@ -102,8 +103,8 @@ def test_combine_one_operation_is_its_own_write() -> None:
 
 
 def test_combine_inserts_keep_order_and_survive_a_closing_comment() -> None:
-    commented = replace(PLAIN, write=SqlWrite("INSERT INTO x VALUES ('op') -- the last one"))
-    assert combine([commented, insert("b", "x", rows=2), insert("c", "x")]) == SqlWrite(
+    commented = replace(PLAIN, write=SqlText("INSERT INTO x VALUES ('op') -- the last one"))
+    assert combine([commented, insert("b", "x", rows=2), insert("c", "x")]) == SqlText(
         "INSERT INTO x VALUES ('op') -- the last one\n, ('b'), ('b')\n, ('c')"
     )
 
@@ -112,7 +113,7 @@ def test_combine_rows_is_one_stream_with_all_rows_in_order() -> None:
     more = pa.table({"n": pa.array([3, None], pa.int64())})
     none = NUMBERS.slice(0, 0)
     combined = combine([rows("a", NUMBERS), rows("b", none), rows("c", more)])
-    assert isinstance(combined, RowsWrite)
+    assert isinstance(combined, ArrowRows)
     assert combined.table == "x"
     with pa.ipc.open_stream(combined.rows) as reader:
         assert reader.read_all() == pa.concat_tables([NUMBERS, more])

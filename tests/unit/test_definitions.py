@@ -12,7 +12,8 @@ from haproc.classify.classifier import classify
 from haproc.classify.model import InsertShape, Kind
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
-from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.heard.definitions import (
     ANYTHING,
     Definitions,
@@ -144,7 +145,7 @@ def made(sql: str, settings: Settings = Settings()) -> Operation:  # noqa: B008
     return replace(
         update("x", "t"),
         kind=statement.kind,
-        write=SqlWrite(statement.sql),
+        write=SqlText(statement.sql),
         writes=statement.writes,
         reads=statement.reads,
         tables_known=statement.tables_known,
@@ -175,7 +176,7 @@ def test_redefined_record_of_old_is_judged_by_its_kind() -> None:
     assert redefined(update("x", "t")) == frozenset()
     assert redefined(ddl("t", "a")) == {"t"}
     assert redefined(unknown_tables("m")) is None
-    rows = replace(update("x", "t"), kind=Kind.ROWS, write=RowsWrite("t", b""))
+    rows = replace(update("x", "t"), kind=Kind.ROWS, write=ArrowRows("t", b""))
     assert redefined(rows) == frozenset()
 
 

@@ -13,7 +13,8 @@ import pytest
 from haproc.engine import protos
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import EngineAddress, Settings, SqlWrite
+from haproc.engine.interface import EngineAddress, Settings
+from haproc.engine.statement import SqlText
 
 DEEP = 40
 """Structs inside structs; 30 can be read."""
@@ -92,5 +93,5 @@ async def test_write_whose_answer_cannot_be_read_is_no_outcome(engine: SparkConn
     """It may have been committed: the tables tell, when it is tried again."""
     lane = engine.lane(0)
     with pytest.raises(EngineError, match="nested") as caught:
-        await lane.apply(SqlWrite("INSERT INTO t VALUES (1)"), Settings(), None, timeout_s=10)
+        await lane.apply(SqlText("INSERT INTO t VALUES (1)"), Settings(), None, timeout_s=10)
     assert caught.value.kind is ErrorKind.ENVIRONMENT

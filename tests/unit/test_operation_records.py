@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from dmq import LogCorruptError, Record, decode, encode
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
-from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.membership.roster import Member
 from haproc.replicate.records.contents import Checksums, Skip, Verify
 from haproc.replicate.records.members import Change, Roster
@@ -47,7 +48,7 @@ INSERT = Operation(
     kind=Kind.INSERT,
     origin="a",
     fingerprint="c0ffee",
-    write=SqlWrite(f"{HEAD}(1, 'Zürich 😀'), (2, NULL)"),
+    write=SqlText(f"{HEAD}(1, 'Zürich 😀'), (2, NULL)"),
     settings=Settings("main", "air", "Europe/Berlin", False, (("spark.sql.a", "1"), ("b", ""))),
     user="ada",
     reads=frozenset({"main.air.b", "main.air.a"}),
@@ -60,7 +61,7 @@ DDL = replace(
     INSERT,
     operation_class=OperationClass.SYNCHRONOUS_PARALLEL,
     kind=Kind.OTHER_DDL,
-    write=SqlWrite("MSCK REPAIR TABLE flüge"),
+    write=SqlText("MSCK REPAIR TABLE flüge"),
     settings=Settings(),
     reads=frozenset(),
     writes=frozenset(),
@@ -155,7 +156,7 @@ def test_message_is_still_written_as_the_kept_bytes(name: str) -> None:
 
 def test_kept_rows_are_read_and_written_again() -> None:
     operation = from_record(decode(golden("operation_rows")))
-    assert isinstance(operation, Operation) and isinstance(operation.write, RowsWrite)
+    assert isinstance(operation, Operation) and isinstance(operation.write, ArrowRows)
     assert operation.kind is Kind.ROWS
     assert operation.write.table == "main.air.flüge"
     with pa.ipc.open_stream(operation.write.rows) as reader:
@@ -177,7 +178,7 @@ operations = (
         kind=st.sampled_from(Kind),
         origin=text,
         fingerprint=text,
-        write=st.builds(SqlWrite, text) | st.builds(RowsWrite, text, st.binary()),
+        write=st.builds(SqlText, text) | st.builds(ArrowRows, text, st.binary()),
         settings=st.builds(
             Settings,
             catalog=text,
@@ -200,7 +201,7 @@ operations = (
         kind=st.just(Kind.INSERT),
         origin=text,
         fingerprint=text,
-        write=st.builds(SqlWrite, text),
+        write=st.builds(SqlText, text),
         since=offsets,
         window=offsets,
         own_id=st.booleans(),
@@ -212,7 +213,7 @@ operations = (
         kind=st.just(Kind.INSERT),
         origin=text,
         fingerprint=text,
-        write=st.builds(SqlWrite, text),
+        write=st.builds(SqlText, text),
         user=text,
         since=offsets,
         window=offsets,
@@ -349,4 +350,4 @@ def test_operation_is_exclusive_where_its_tables_do_not_say_all(
 
 def test_operation_size_is_that_of_its_write() -> None:
     assert DDL.size_bytes == len("MSCK REPAIR TABLE flüge")
-    assert replace(DDL, write=RowsWrite("x", b"1234567")).size_bytes == 7
+    assert replace(DDL, write=ArrowRows("x", b"1234567")).size_bytes == 7

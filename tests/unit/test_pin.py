@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import RefusedError, Statement
+from haproc.classify.model import Classified, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.paths import Paths
 from haproc.classify.rules import Rules, parse_rules
@@ -34,7 +34,7 @@ TODAY = "DATE '2026-03-02'"
 RULES = Rules(paths=Paths(("/data",)))
 
 
-def statement(sql: str) -> Statement:
+def statement(sql: str) -> Classified:
     return classify(sql, Context("spark_catalog", "sales", "ann"), RULES)
 
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from haproc.classify.classifier import classify
-from haproc.classify.model import RefusedError, Statement
+from haproc.classify.model import Classified, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.classify.tokens import TokenKind, tokenize
@@ -101,7 +101,7 @@ def text(draw: st.DrawFn, core: st.SearchStrategy[str]) -> str:
     return f"{filled.replace('{}', draw(expression(core)))} {draw(noise)}"
 
 
-def statement(sql: str) -> Statement:
+def statement(sql: str) -> Classified:
     try:
         return classify(sql, Context(), Rules.builtin())
     except RefusedError:

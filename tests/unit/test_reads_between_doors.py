@@ -24,6 +24,7 @@ from haproc.doors.http.listener import Listener
 from haproc.doors.operators.forwarded import Forwarded
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.engine.interface import Applied, EngineAddress, Settings, TableState
+from haproc.engine.statement import SqlText, Statement
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
@@ -68,8 +69,9 @@ class Spark:
 
     def renew(self) -> None: ...
 
-    async def query(self, sql: str, *, timeout_s: float) -> CannedStream:
-        self.queries.append(sql)
+    async def query(self, statement: Statement, *, timeout_s: float) -> CannedStream:
+        assert isinstance(statement, SqlText)
+        self.queries.append(statement.sql)
         return CannedStream(chunks_of(pa.table({"name": [self.name]})))
 
     async def configure(self, settings: Settings) -> None:

@@ -15,7 +15,7 @@ from itertools import takewhile
 import pytest
 
 from haproc.classify.model import OperationClass
-from haproc.engine.interface import SqlWrite
+from haproc.engine.statement import SqlText
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import MARKER, Intent, Schedule, Unit
@@ -172,7 +172,7 @@ def test_take_batch_stays_within_its_limits(
 def test_unit_of_a_batch_has_its_last_offset_as_version_and_one_statement() -> None:
     (unit,) = schedule_of("ix iy ix").take(1)
     assert unit.version == 2
-    assert unit.write() == SqlWrite("INSERT INTO x VALUES ('op0')\n, ('op2')")
+    assert unit.write() == SqlText("INSERT INTO x VALUES ('op0')\n, ('op2')")
 
 
 # -- computed operations -------------------------------------------------------------------------

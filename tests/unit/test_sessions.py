@@ -8,6 +8,7 @@ import pytest
 
 from haproc.config.shares import Shares
 from haproc.engine.interface import Column, ResultStream, Settings
+from haproc.engine.statement import Statement
 from haproc.failure import RequestError
 from haproc.route.sessions import GIVEN_UP_S, Sessions, SharedSessions
 
@@ -21,7 +22,7 @@ class _Spark:
         self.key = key
         self.busy = self.closed = False
 
-    async def query(self, sql: str, *, timeout_s: float) -> ResultStream:
+    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
         raise NotImplementedError
 
     async def configure(self, settings: Settings) -> None:

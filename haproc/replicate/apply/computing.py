@@ -21,7 +21,8 @@ from typing import Final
 from dmq import RecordTooLargeError, TrimmedError
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import RowsWrite, Session, SqlWrite
+from haproc.engine.interface import Session
+from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.pin.model import Source
 from haproc.replicate.apply.liveness import progressing
@@ -104,7 +105,7 @@ class Computing:
         """The operations whose rows this cluster is at, the first ones."""
         return sorted(self._under_way)[:TOLD_MAX] if self._core.applying else []
 
-    async def write(self, unit: Unit) -> SqlWrite | RowsWrite:
+    async def write(self, unit: Unit) -> Statement:
         """Return the statement to run for a unit, with its rows if they were computed."""
         core, write = self._core, unit.write()
         if not isinstance(write, QueryWrite):
@@ -118,7 +119,7 @@ class Computing:
             raise
         rows = from_record(entries[0].record)
         assert isinstance(rows, Rows) and rows.offset == unit.version
-        return SqlWrite(rows.sql)
+        return SqlText(rows.sql)
 
     def counted(self, unit: Unit, outcome: Outcome) -> Outcome:
         """Return an outcome that tells how many rows were added, which Spark does not."""

@@ -19,16 +19,8 @@ from haproc.classify.names import Context
 from haproc.classify.targets import NAMESPACES, target
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import (
-    ABSENT,
-    UNREADABLE,
-    Lane,
-    Named,
-    RowsWrite,
-    Settings,
-    Sort,
-    SqlWrite,
-)
+from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.schedule import Unit
 from haproc.replicate.records.operation import Operation
@@ -59,7 +51,7 @@ _ABOUT_OTHERS: Final = frozenset(
 
 def about(op: Operation) -> tuple[Named, ...]:
     """Return what a statement without a mark changes; empty for others, or if it is not told."""
-    if isinstance(op.write, RowsWrite) or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS:
+    if isinstance(op.write, ArrowRows) or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS:
         return ()
     if op.kind in _ABOUT_TABLES and op.writes:
         return tuple(Named(Sort.TABLE, name) for name in sorted(op.writes))
@@ -126,7 +118,7 @@ class Doubts:
                 f"DROP SCHEMA {schema}",
             ]
         for sql in sqls:
-            await lane.apply(SqlWrite(sql), Settings(), None, timeout_s=core.timeouts.apply_s)
+            await lane.apply(SqlText(sql), Settings(), None, timeout_s=core.timeouts.apply_s)
 
 
 def _short(text: str) -> str:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from haproc.config.model import Limits
 from haproc.engine.interface import Session
+from haproc.engine.statement import SqlText
 from haproc.pin import materialise as rows
 from haproc.pin.model import Source
 
@@ -28,7 +29,9 @@ async def materialise(
         rows.QueryColumn(column.name, column.type_text)
         for column in await session.columns(source.query)
     ]
-    stream = await session.query(rows.fetch_query(source.query, columns), timeout_s=timeout_s)
+    stream = await session.query(
+        SqlText(rows.fetch_query(source.query, columns)), timeout_s=timeout_s
+    )
     tables: list[pa.Table] = []
     try:
         async for chunk in stream:

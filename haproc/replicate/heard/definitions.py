@@ -25,7 +25,8 @@ from typing import Final
 
 from haproc.classify.model import Kind
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
-from haproc.engine.interface import RowsWrite, Settings
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows
 from haproc.replicate.records.operation import Operation
 
 _SHARE: Final = 4
@@ -85,7 +86,7 @@ def _evolves(op: Operation) -> bool:
     """
     if _merges_by_itself(op.settings):
         return True
-    if isinstance(op.write, RowsWrite) or op.insert is not None:
+    if isinstance(op.write, ArrowRows) or op.insert is not None:
         return False
     if "with" not in op.write.sql.lower():
         return False

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
-from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import QueryWrite
+from haproc.replicate.records.rows import Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def batch_key(op: Operation) -> BatchKey | None:
     if op.reads or len(op.writes) != 1:
         return None
     (table,) = op.writes
-    if isinstance(op.write, RowsWrite):
+    if isinstance(op.write, ArrowRows):
         return BatchKey(table, op.settings, _schema_of(op.write.rows))
     if op.insert is None or op.kind is not Kind.INSERT:
         return None
@@ -71,21 +72,21 @@ def row_count(op: Operation) -> int:
     return op.insert.rows if op.insert is not None else 1
 
 
-def combine(operations: Sequence[Operation]) -> SqlWrite | RowsWrite | QueryWrite:
+def combine(operations: Sequence[Operation]) -> Write:
     """Return the one write that does what these do one after another; their keys are equal."""
     first = operations[0]
     if len(operations) == 1:
         return first.write
-    if isinstance(first.write, RowsWrite):
-        streams = [op.write.rows for op in operations if isinstance(op.write, RowsWrite)]
-        return RowsWrite(first.write.table, _concatenate(streams))
-    assert isinstance(first.write, SqlWrite)
+    if isinstance(first.write, ArrowRows):
+        streams = [op.write.rows for op in operations if isinstance(op.write, ArrowRows)]
+        return ArrowRows(first.write.table, _concatenate(streams))
+    assert isinstance(first.write, SqlText)
     parts = [first.write.sql]
     for op in operations[1:]:
-        assert op.insert is not None and isinstance(op.write, SqlWrite)
+        assert op.insert is not None and isinstance(op.write, SqlText)
         parts.append(op.write.sql[op.insert.values_at :])
     # A line break, because a statement may end in a comment.
-    return SqlWrite("\n, ".join(parts))
+    return SqlText("\n, ".join(parts))
 
 
 def _schema_of(stream: bytes) -> Any:

@@ -24,15 +24,15 @@ from itertools import takewhile
 from typing import Final
 
 from haproc.classify.model import Kind, OperationClass
-from haproc.engine.interface import RowsWrite, SqlWrite
+from haproc.engine.statement import SqlText
 from haproc.membership.state import Divergence
 from haproc.replicate.queue.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import JUDGING_MAX, SPAN_MAX, Progress
-from haproc.replicate.records.rows import QueryWrite
+from haproc.replicate.records.rows import Write
 
 MARKER: Final = Operation(
-    "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlWrite(""), tables_known=False
+    "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlText(""), tables_known=False
 )
 """Stands where the log has a verification: a place in the order with nothing beside it."""
 
@@ -62,7 +62,7 @@ class Unit:
     def version(self) -> int:
         return self.offsets[-1]
 
-    def write(self) -> SqlWrite | RowsWrite | QueryWrite:
+    def write(self) -> Write:
         """Return the statement to run; what stands for a computed one is in the log."""
         return combine(self.operations)
 

@@ -34,7 +34,8 @@ from typing import Any, Final, TypeAlias
 
 from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
-from haproc.engine.interface import RowsWrite, Settings, SqlWrite
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.records import members as roster
 from haproc.replicate.records import rows, words
 from haproc.replicate.records.contents import (
@@ -55,6 +56,7 @@ from haproc.replicate.records.rows import (
     Passed,
     QueryWrite,
     Rows,
+    Write,
     computed_message,
     computed_record,
 )
@@ -92,7 +94,7 @@ class Operation:
     kind: Kind
     origin: str
     fingerprint: str
-    write: SqlWrite | RowsWrite | QueryWrite
+    write: Write
     settings: Settings = field(default_factory=Settings)
     user: str = "anonymous"
     reads: frozenset[str] = frozenset()
@@ -137,7 +139,7 @@ class Operation:
     @property
     def size_bytes(self) -> int:
         """What it weighs in a batch and in memory."""
-        if isinstance(self.write, RowsWrite):
+        if isinstance(self.write, ArrowRows):
             return len(self.write.rows)
         return len(self.write.sql)
 
@@ -224,7 +226,7 @@ def _operation_record(op: Operation) -> Record:
         if op.analyzed_to is not None:
             headers["rests_on"] = [op.analyzed_to, [*sorted(op.rests_on)]]
         headers["redefines"] = None if op.redefines is None else [*sorted(op.redefines)]
-    if isinstance(op.write, RowsWrite):
+    if isinstance(op.write, ArrowRows):
         headers["rows_table"] = op.write.table
         return Record(kind, op.id, headers, op.write.rows)
     if isinstance(op.write, QueryWrite):
@@ -270,15 +272,15 @@ def _operation(record: Record) -> Operation:
     )
 
 
-def _write(record: Record) -> SqlWrite | RowsWrite | QueryWrite:
+def _write(record: Record) -> Write:
     h: Mapping[str, Any] = record.headers
     if (table := h.get("rows_table")) is not None:
-        return RowsWrite(table, record.payload)
+        return ArrowRows(table, record.payload)
     sql = record.payload.decode()
     if record.kind == OPERATION_3 and (query := h.get("query")) is not None:
         query_at, of_session = query
         return QueryWrite(sql, query_at, of_session)
-    return SqlWrite(sql)
+    return SqlText(sql)
 
 
 def to_record(message: Message) -> Record:

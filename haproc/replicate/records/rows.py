@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dmq import Json, Record
+from haproc.engine.statement import Statement
 from haproc.replicate.records.failures import Failure, failure_json, failure_of
 
 KINDS: Final = frozenset({"rows", "passed"})
@@ -45,6 +46,10 @@ class QueryWrite:
     def query(self) -> str:
         """The query."""
         return self.sql[self.query_at :]
+
+
+Write: TypeAlias = Statement | QueryWrite
+"""What an operation does: a statement, or one whose rows another record has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Session, Settings
+from haproc.engine.statement import SqlText
 from haproc.replicate.records.progress import from_cursor
 from haproc.ring.compare import contents
 from tests.fault.torture.history import (
@@ -130,7 +131,9 @@ async def position_of(log: Log, cluster: str) -> Position | None:
 async def read_rows(session: Session, sql: str, timeout_s: float) -> list[tuple[Any, ...]]:
     """Run a query and return its rows."""
     rows: list[tuple[Any, ...]] = []
-    async with contextlib.aclosing(await session.query(sql, timeout_s=timeout_s)) as result:
+    async with contextlib.aclosing(
+        await session.query(SqlText(sql), timeout_s=timeout_s)
+    ) as result:
         async for chunk in result:
             with pa.ipc.open_stream(io.BytesIO(chunk.data)) as reader:
                 rows += [tuple(row.values()) for row in reader.read_all().to_pylist()]

@@ -1,0 +1,28 @@
+"""A statement as a cluster runs it, whatever form it has.
+
+Sessions and lanes take any form; what a form is to Spark says `engine.remote.plan_of` alone. As a
+client sends it, with what has to be bound or fitted first, it is a `haproc.route.model.Sent`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class SqlText:
+    """One SQL statement that stands alone: its parameters are bound."""
+
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """Rows to append to a table by column name; ``rows`` is one Arrow IPC stream."""
+
+    table: str
+    rows: bytes
+
+
+Statement: TypeAlias = SqlText | ArrowRows
