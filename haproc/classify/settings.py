@@ -1,96 +1,37 @@
-"""Recognises the statements that change a session, and knows the settings nobody may change.
+"""Recognises the statements that change a session, and refuses settings that no session may change.
 
-A client's SET reaches HAProc's own sessions, because it is replicated with each of the client's
-writes. So a setting is refused if it changes how a statement's text is read (HAProc reads it too,
-and must read it as Spark does) or if HAProc itself works through it.
+Which a session may change says `haproc.classify.allowed_settings`. What only reads a setting is let
+through for every name: Spark itself redacts the values that hold secrets.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
-
+from haproc.classify.allowed_settings import allowed, instead
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import refuse_global
 from haproc.classify.reader import Reader, Recognised, unknown
+from haproc.classify.tokens import TokenKind
 from haproc.failure import ErrorClass
 
-_READING = "it changes how the text of a statement is read"
-_NAMING = "it changes what a table's name means"
-_MARKING = "HAProc marks its writes through it"
-_RUNNING = "it names code that runs inside Spark"
-_SHOWING = "it hides parts of what Spark makes of a statement"
 
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """A setting that no client may change, or all that fit a pattern with ``*``."""
-
-    key: str
-    reason: str
-    instead: str = "leave it as the cluster has it"
-
-
-RESERVED_SETTINGS = (
-    Reserved("spark.sql.parser.*", _READING),
-    Reserved("spark.sql.ansi.doublequotedidentifiers", _READING, "quote names with backquotes"),
-    Reserved("spark.sql.ansi.enforcereservedkeywords", _READING),
-    Reserved("spark.sql.ansi.relationprecedence", _READING),
-    Reserved("spark.sql.variable.substitute", _READING, "bind parameters instead of ${…}"),
-    Reserved("spark.sql.legacy.literal.*", _READING),
-    Reserved("spark.sql.legacy.exponentliteralasdecimal.*", _READING),
-    Reserved("spark.sql.legacy.setopsprecedence.*", _READING),
-    Reserved("spark.sql.legacy.consecutivestringliterals.*", _READING),
-    Reserved("spark.sql.legacy.parser.*", _READING),
-    Reserved("spark.sql.legacy.parametersubstitution.*", _READING),
-    Reserved("spark.sql.legacy.sqlscripting.*", _READING),
-    Reserved("spark.sql.legacy.cteprecedencepolicy", _NAMING),
-    Reserved("spark.sql.legacy.inlinectesincommands", _NAMING),
-    Reserved("spark.sql.legacy.identifierclause.*", _NAMING),
-    Reserved("spark.sql.casesensitive", _NAMING),
-    Reserved("spark.sql.catalog.*", _NAMING),
-    Reserved("spark.sql.defaultcatalog", _NAMING, "write USE catalog.schema"),
-    Reserved("spark.sql.path.*", _NAMING),
-    Reserved("spark.sql.extensions", _READING),
-    Reserved("spark.databricks.delta.write.txn*", _MARKING, "give the request an id"),
-    Reserved("spark.databricks.delta.commitinfo.*", _MARKING),
-    Reserved("spark.databricks.delta.properties.defaults.*", _MARKING, "write TBLPROPERTIES"),
-    Reserved("spark.databricks.delta.v2.*", "Delta's marks are honoured in the default mode only"),
-    Reserved("spark.databricks.delta.stalenesslimit", "reads would show whatever is there by then"),
-    Reserved("spark.sql.redaction.*", _SHOWING),
-    Reserved("spark.redaction.*", _SHOWING),
-    Reserved("spark.sql.sources.default", "it chooses the code behind tables", "write USING delta"),
-    Reserved("spark.haproc.*", _MARKING),
-    Reserved("*class", _RUNNING),
-    Reserved("*class.*", _RUNNING),
-    Reserved("*.impl", _RUNNING),
-    Reserved("*.impl.*", _RUNNING),
-)
-
-
-def reserved(key: str) -> Reserved | None:
-    """Return why a setting is reserved; None if a client may change it."""
-    key = key.lower()
-    for entry in RESERVED_SETTINGS:
-        if fnmatchcase(key, entry.key):
-            return entry
-    return None
-
-
-def _refuse_reserved(key: str) -> None:
-    entry = reserved(key)
-    if entry is not None:
+def _check_setting(reader: Reader) -> None:
+    """Refuse a setting that no session may change; the reader is at its name."""
+    key = _setting_key(reader)
+    if not allowed(key):
         raise RefusedError(
             ErrorClass.RESERVED_SETTING,
-            f"the setting {key} can't be changed: {entry.reason}",
-            entry.instead,
+            f"a session may not change {key[:100]}: it is not among the settings that are known "
+            "to leave what is replicated alone",
+            instead(key),
         )
 
 
 def _setting_key(reader: Reader) -> str:
     """Return the setting's name: everything up to the first equals sign."""
-    text = "".join(token.text for token in reader.tokens[reader.at :])
-    return text.partition("=")[0].strip("`")
+    tokens = reader.tokens[reader.at :]
+    if tokens and tokens[0].kind is TokenKind.QUOTED_NAME:
+        return tokens[0].text[1:-1].replace("``", "`")
+    return "".join(token.text for token in tokens).partition("=")[0]
 
 
 def recognise_set(reader: Reader) -> Recognised:
@@ -107,14 +48,16 @@ def recognise_set(reader: Reader) -> Recognised:
         return reader.recognised(Kind.SET)
     if word == "PATH" or (word in ("ROLE", "COLLATION") and not assigns):
         return unknown(f"SET {word} is not recognised")
-    _refuse_reserved(_setting_key(reader))
+    if "=" in reader.sql:
+        _check_setting(reader)
     return reader.recognised(Kind.SET)
 
 
 def recognise_reset(reader: Reader) -> Recognised:
     """``RESET [key]``."""
     reader.take("RESET")
-    _refuse_reserved(_setting_key(reader))
+    if reader.at < reader.end:
+        _check_setting(reader)
     return reader.recognised(Kind.RESET)
 
 

@@ -103,13 +103,13 @@ def test_session_over_plain_http_must_be_opened_and_is_gone_when_closed(rig: Rig
     assert (code, said["error_class"]) == (400, "HAPROC_SESSION_REQUIRED")
     code, said = rig.post("c", path, statement | {"session_id": session})
     assert (code, said["error_class"]) == (404, "HAPROC_SESSION_UNKNOWN")
-    opened = rig.send("c", "PUT", f"/api/ha/sessions/{session}", {"statements": ["SET x.y = z"]})
+    opened = rig.send("c", "PUT", f"/api/ha/sessions/{session}", {"statements": ["SET x = z"]})
     assert opened == (
         200,
         {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC", "cluster": "c"},
     )
-    code, said = rig.post("c", path, {"statement": "SET x.y", "session_id": session})
-    assert (code, said["result"]["data_array"]) == (200, [["x.y", "z"]])
+    code, said = rig.post("c", path, {"statement": "SET x", "session_id": session})
+    assert (code, said["result"]["data_array"]) == (200, [["x", "z"]])
     code, said = rig.send(
         "c", "PUT", f"/api/ha/sessions/{session}", {"statements": ["DELETE FROM t"]}
     )

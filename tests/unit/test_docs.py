@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from haclient.failover import Reason
+from haproc.classify import allowed_settings
 from haproc.cli import main as cli
 from haproc.config import walk
 from haproc.config.model import Config
@@ -151,6 +152,14 @@ def test_documented_error_classes_exist() -> None:
     named = set(re.findall(r"^\| (`HA[^|]*) \|", OPERATIONS, re.MULTILINE))
     listed = {name for cell in named for name in re.findall(r"`([A-Z_]+)`", cell)}
     assert listed - error_classes() - environment_variables() == set()
+
+
+def test_settings_that_a_session_may_change_are_documented_with_the_reason() -> None:
+    rows = {
+        f"| {', '.join(f'`{name}`' for name in group.names)} | {group.reason} |"
+        for group in allowed_settings.GROUPS
+    }
+    assert rows <= set((ROOT / "docs" / "api.md").read_text().splitlines())
 
 
 # -- what readers are told to do ---------------------------------------------------------------
