@@ -32,7 +32,7 @@ SETTINGS = {
         "takeover_s": 1.5,
         "peer_s": 1.5,
         "retry_max_s": 1.0,
-        "drain_s": 10,
+        "drain_s": 40,
     }
 }
 

@@ -151,7 +151,7 @@ MATERIALISED = [
     ("INSERT INTO {t} ", "SELECT id AS a, uuid() AS b, rand() AS c FROM range(20)"),
     (
         "INSERT INTO {t} ",
-        "SELECT id, randstr(4), sum(CAST(id AS DOUBLE)) FROM range(20) GROUP BY id LIMIT 5",
+        "SELECT id, 'x' || randstr(4), sum(CAST(id AS DOUBLE)) FROM range(20) GROUP BY id LIMIT 5",
     ),
     ("INSERT INTO {t} (c, a, b) ", "SELECT rand(3), 1L, 'it''s \\n \\\\ ☃' FROM range(3)"),
     ("INSERT INTO {t} BY NAME ", "SELECT uuid() AS b, 7L AS a, CAST('NaN' AS DOUBLE) AS c"),

@@ -9,6 +9,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def redis(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def settings(server: RedisServer, **more: str) -> Redis:
+def settings(server: RedisServer, **more: Any) -> Redis:
     return dataclasses.replace(Redis(url=f"redis://127.0.0.1:{server.port}"), **more)
 
 
@@ -163,7 +164,7 @@ async def test_redis_cut_off_from_one_alone_disturbs_nobody(
 async def test_peer_that_dies_is_noticed_through_redis_and_its_last_report_is_kept(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    config = ring_config(tmp_path, settings(redis))
+    config = ring_config(tmp_path, settings(redis, key_ttl_s=WITHIN_S * 2))
     async with presences(config) as ring:
         await until(lambda: carried_by("redis", ring))
         await ring["c"].aclose()
@@ -176,6 +177,7 @@ async def test_peer_that_dies_is_noticed_through_redis_and_its_last_report_is_ke
         # one that starts now knows how far it was
         late = Here(config, "c", "c2")
         await late.open()
+        await until(lambda: late.ways == {"redis"})
         dead = ring.pop("b")
         await dead.aclose()
         again = Here(config, "b", "b2")
