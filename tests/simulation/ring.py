@@ -223,6 +223,7 @@ class Life:
         self.thawed.set()
 
     def _state_changed(self, state: State, reason: str) -> None:
+        self.node.ring.on_state(self, state, reason)
         if state is State.FENCED:
             asyncio.get_running_loop().call_soon(self._exit)
 
@@ -488,6 +489,8 @@ class Ring:
         self.errors: list[BaseException] = []
         self.on_step: Callable[[Node, Step], None] = lambda node, step: None
         """Called whenever a node reaches a step; it may kill or freeze the node there."""
+        self.on_state: Callable[[Life, State, str], None] = lambda life, state, reason: None
+        """Called whenever a process changes its state."""
 
     def joined(self, one: str, other: str) -> bool:
         """Whether there is a way between two nodes."""
