@@ -30,7 +30,7 @@ from haproc.doors.http.listener import Listener
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.metrics import Metrics
-from haproc.route.model import Answer, HaReport, Request, RowsRequest
+from haproc.route.model import Answer, HaReport, Request, SentSql
 
 ROUNDS = 20
 REQUESTS = 100
@@ -64,14 +64,11 @@ class InstantService:
         self._report = HaReport("a", OperationClass.QUERY)
 
     async def execute(self, request: Request) -> Answer:
-        chunks = self._one if request.statement == "SELECT 1" else self._many
+        chunks = self._one if request.statement == SentSql("SELECT 1") else self._many
         return Answer(self._report, Instant(chunks), (Column("1", "int", False),))
 
     def find_write(self, request_id: str, user: str) -> None:
         return None
-
-    async def append_rows(self, request: RowsRequest) -> Answer:
-        return Answer(self._report, Instant(self._one))
 
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str]

@@ -37,7 +37,7 @@ from haproc.failure import FailureKind, RequestError
 from haproc.metrics import Metrics
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment
-from haproc.route.model import Answer, HaReport, Request, RowsRequest
+from haproc.route.model import Answer, HaReport, Request, SentSql
 from haproc.route.offload import Offload
 
 BAR_MS = 50.0
@@ -66,7 +66,8 @@ class Reader:
 
     async def execute(self, request: Request) -> Answer:
         """Classify and pin."""
-        text, user = request.statement, request.user
+        assert isinstance(request.statement, SentSql)
+        text, user = request.statement.text, request.user
         moment = Moment(datetime.now(UTC), secrets.randbits(64), "UTC", user, "c", "s")
         values = (text, Context(), Rules.builtin())
         try:
@@ -86,10 +87,6 @@ class Reader:
     def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
         """Nothing is written here."""
         return None
-
-    async def append_rows(self, request: RowsRequest) -> Answer:
-        """Nothing is written here."""
-        raise NotImplementedError
 
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str]

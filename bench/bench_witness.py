@@ -37,7 +37,7 @@ from haproc.replicate.replica import Replica
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
-from haproc.route.model import Request
+from haproc.route.model import Request, SentSql
 from haproc.route.reads import Reads
 from haproc.route.service import RingService
 from haproc.witness.judge import Verdict
@@ -127,7 +127,7 @@ async def _compared(service: RingService, schema: str, rounds: int) -> list[Row]
 
 
 async def _run(service: RingService, sql: str) -> None:
-    answer = await service.execute(Request(uuid.uuid4().hex, sql, uuid.uuid4().hex))
+    answer = await service.execute(Request(uuid.uuid4().hex, SentSql(sql), uuid.uuid4().hex))
     async for _ in answer.result:
         pass
 

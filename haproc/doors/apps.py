@@ -53,10 +53,10 @@ def client_app(
     registry = Registry(service, store, config, gate, metrics)
     app[REGISTRY] = registry
     texts = texts or Inline()
-    answers, streams = Answers(registry, cluster), Streams(registry, metrics)
+    answers, streams = Answers(registry, cluster), Streams(registry)
     statements = Statements(config, registry, answers, streams, texts)
     app.add_routes(statements.routes())
-    app.add_routes(RowsDoor(config, service, gate, metrics).routes())
+    app.add_routes(RowsDoor(config, registry).routes())
     app.add_routes(Sessions(config, cluster, service, gate, texts).routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     app.cleanup_ctx.append(_results)

@@ -15,12 +15,13 @@ from haproc import __version__
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Consistency
 from haproc.doors.clients.freshness import HEADERS as FRESHNESS_HEADERS
-from haproc.doors.clients.statement_request import HEADERS, TIMEOUT_MAX_S
+from haproc.doors.clients.statement_request import HEADERS
 from haproc.doors.http.context import ARROW_STREAM
 from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.openapi_schemas import SCHEMAS, ref
 from haproc.doors.operators.queue import PAGE_DEFAULT, PAGE_MAX
 from haproc.route.pieces import CONTENT_TYPE as PIECES
+from haproc.statements.request import TIMEOUT_MAX_S
 
 CLIENT: Final = "client door"
 OPERATOR: Final = "operator door"

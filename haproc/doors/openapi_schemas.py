@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Consistency
-from haproc.doors.clients.statement_request import TIMEOUT_MAX_S
 from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.failure import FailureKind, WriteOutcome
 from haproc.membership.exchange import Way
@@ -14,7 +13,7 @@ from haproc.membership.state import State
 from haproc.replicate.agree.findings import Finding
 from haproc.replicate.queue.standing import Position
 from haproc.route.model import Fanout
-from haproc.statements.request import Disposition, Format, OnWaitTimeout
+from haproc.statements.request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
 
 Schema = dict[str, Any]
 

@@ -13,6 +13,7 @@ precision has the digits that its value is written with.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,13 +51,33 @@ class Parameters:
         return bool(self.items)
 
 
-def parse_parameters(json: Any) -> Parameters:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Parameters as a client sent them: JSON, which is read where they are bound.
+
+    A list of parameters; with ``rows`` a list of such lists. There may be millions of them, so
+    they travel as text.
+    """
+
+    json: bytes
+    rows: bool = False
+
+
+def bound(sql: str, given: Given) -> str:
+    """Return the statement with these parameters in it; raises RefusedError."""
+    read = json.loads(given.json)
+    if given.rows:
+        return expand_rows(sql, [parse_parameters(row) for row in read])
+    return bind(sql, parse_parameters(read))
+
+
+def parse_parameters(given: Any) -> Parameters:
     """Read the ``parameters`` of a request's JSON body (None: there are none)."""
-    if json is None:
+    if given is None:
         return Parameters()
-    if not isinstance(json, list):
+    if not isinstance(given, list):
         raise _refused("parameters is a list", 'write [{"name": "x", "value": "1", "type": "INT"}]')
-    return Parameters(tuple(_parse_one(entry, at) for at, entry in enumerate(json, start=1)))
+    return Parameters(tuple(_parse_one(entry, at) for at, entry in enumerate(given, start=1)))
 
 
 def bind(sql: str, parameters: Parameters) -> str:

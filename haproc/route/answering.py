@@ -1,16 +1,20 @@
-"""What a client is told of its request: a write's outcome, or why there is none."""
+"""What a client is told of what this cluster did: a write's outcome, or an error."""
 
 from __future__ import annotations
 
-from haproc.classify.model import RefusedError
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.statement import ArrowRows
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.replica import Attempt
+from haproc.route.failing import request_error
 from haproc.route.model import Answer, HaReport
-from haproc.route.results import Collected, rows_in
+from haproc.route.sessions import ClientSession, unknown
+from haproc.route.streams import Collected, rows_in
+
+SESSION_LOST = "SESSION_LOST"
 
 
 def answer_of(attempt: Attempt, core: Core) -> Answer:
@@ -37,13 +41,6 @@ def answer_of(attempt: Attempt, core: Core) -> Answer:
     return Answer(report, Collected(applied.chunks), affected_rows=affected)
 
 
-def refused(error: RefusedError) -> RequestError:
-    """Return what a client is told whose request is not run."""
-    return RequestError(
-        FailureKind.REFUSED, error.message, error_class=error.error_class, hint=error.hint
-    )
-
-
 def rejected(outcome: Outcome, offset: int) -> RequestError:
     """Return what a client is told whose write had no effect."""
     failure = outcome.failure
@@ -57,12 +54,13 @@ def rejected(outcome: Outcome, offset: int) -> RequestError:
     )
 
 
-def timed_out(timeout_s: float, cluster: str) -> RequestError:
-    """Return what a client is told whose time is over."""
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        f"cluster {cluster} did not finish within {timeout_s:g} s",
-        error_class=ErrorClass.TIMEOUT,
-        outcome=WriteOutcome.UNKNOWN,
-        hint="ask again with the same request_id",
-    )
+def failed(
+    error: EngineError, core: Core, outcome: WriteOutcome, session: ClientSession | None = None
+) -> RequestError:
+    """Return what a client is told of this cluster's error, which may be one of its health."""
+    if error.error_class == SESSION_LOST and session is not None:
+        return unknown(session.id)
+    told = request_error(error, core.me, outcome)
+    if error.kind is ErrorKind.AVAILABILITY or told.error_class == ErrorClass.UNKNOWN_ERROR:
+        core.health.suspect(error.message)
+    return told

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import aiohttp
 
@@ -19,7 +19,7 @@ from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
 from haproc.route import pieces
-from haproc.route.model import Answer, HaReport, Request
+from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
 from haproc.route.pieces import BrokenPiecesError, Piece
 
 PATH: Final = "/ha/v1/query"
@@ -64,7 +64,7 @@ class HttpForwarding:
 def _body(request: Request, needed: int, timeout_s: float) -> dict[str, Any]:
     return {
         "request_id": request.id,
-        "statement": request.statement,
+        "statement": _text(request.statement),
         "user": request.user,
         "catalog": request.catalog,
         "schema": request.schema,
@@ -72,6 +72,16 @@ def _body(request: Request, needed: int, timeout_s: float) -> dict[str, Any]:
         "needed": needed,
         "timeout_s": max(round(timeout_s, 3), 0.001),
     }
+
+
+def _text(statement: Sent) -> str:
+    match statement:
+        case SentSql(text):
+            return text
+        case SentRows():
+            raise TypeError("rows are no query")
+        case _:
+            assert_never(statement)
 
 
 def _refusal(peer: str, data: bytes) -> Exception:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
-from haproc.route.model import Answer, Request, RowsRequest
+from haproc.route.model import Answer, Request
 
 
 class Service(Protocol):
     """Runs clients' requests. Every method raises RequestError and nothing else."""
 
     async def execute(self, request: Request) -> Answer:
-        """Classify the statement, run it, and return its answer (a query's result streams)."""
+        """Run the statement, whatever form it has; a query's result streams."""
         ...
 
     def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
@@ -20,10 +20,6 @@ class Service(Protocol):
 
         Here: read from the log by this HAProc, within the window of request ids.
         """
-        ...
-
-    async def append_rows(self, request: RowsRequest) -> Answer:
-        """Append the rows to the table on every cluster as one operation."""
         ...
 
     async def open_session(

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeAlias
+from functools import partial
+from typing import Final, assert_never
 
 from haproc.classify.model import Classified, OperationClass, RefusedError
-from haproc.engine.interface import Settings
-from haproc.engine.statement import SqlText
+from haproc.engine.interface import Engine, Settings
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.replicate.heard.definitions import ANYTHING
+from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import QueryWrite
+from haproc.replicate.records.rows import QueryWrite, Write
 from haproc.replicate.replica import now_ms
 from haproc.route.analysis import Analysis
-from haproc.route.model import Fanout, Request
+from haproc.route.classifying import Classifying
+from haproc.route.model import Fanout, Request, SentRows, SentSql
 from haproc.route.offload import Texts
+from haproc.route.rows import fitted
 from haproc.route.sessions import ClientSession
 from haproc.witness.judge import Verdict
 
-Classify: TypeAlias = Callable[[str, Settings, str, OperationClass | None], Awaitable[Classified]]
+THREAD_BYTES: Final = 256 << 10
+"""Fitting rows of this size takes some milliseconds: more than the event loop should wait."""
 
 
 class Making:
@@ -32,18 +38,21 @@ class Making:
 
     def __init__(
         self,
-        me: str,
+        core: Core,
+        engine: Engine,
         analysis: Analysis,
         texts: Texts,
-        classify: Classify,
+        classifying: Classifying,
         ground: Callable[[], Awaitable[int]],
         *,
         fanout_parallel: bool,
     ) -> None:
-        self._me = me
+        self._me = core.me
+        self._bytes_max = core.limits.operation_bytes_max
+        self._engine = engine
         self.analysis = analysis
         self._texts = texts
-        self._classify = classify
+        self._classifying = classifying
         self._ground = ground
         self._fanout_parallel = fanout_parallel
 
@@ -55,11 +64,46 @@ class Making:
         session: ClientSession | None,
     ) -> Operation:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
+        match request.statement:
+            case SentSql():
+                return await self._of_text(request, statement, settings, session)
+            case SentRows() as rows:
+                return await self._of_rows(request, rows, statement, settings)
+            case _:
+                assert_never(request.statement)
+
+    async def _of_rows(
+        self, request: Request, rows: SentRows, statement: Classified, settings: Settings
+    ) -> Operation:
+        (name,) = statement.writes
+        columns = await self._engine.table_columns(name)
+        fit = partial(fitted, rows.stream, columns, self._bytes_max)
+        stream = await asyncio.to_thread(fit) if len(rows.stream) > THREAD_BYTES else fit()
+        return Operation(
+            id=request.id,
+            operation_class=statement.operation_class,
+            kind=statement.kind,
+            origin=self._me,
+            fingerprint=request.fingerprint,
+            write=ArrowRows(rows.table, stream),
+            settings=settings,
+            user=request.user,
+            writes=statement.writes,
+            created_ms=now_ms(),
+        )
+
+    async def _of_text(
+        self,
+        request: Request,
+        statement: Classified,
+        settings: Settings,
+        session: ClientSession | None,
+    ) -> Operation:
         analyzed_to = None if statement.insert else await self._ground()
         pinned, verdict = await self._pinned(request, statement, settings, session)
         if pinned.sql != statement.sql:
             override = statement.operation_class
-            statement = await self._classify(pinned.sql, settings, request.user, override)
+            statement = await self._classifying.text(pinned.sql, settings, request.user, override)
         rests_on = _rests_on(statement, verdict)
         return Operation(
             id=request.id,
@@ -134,7 +178,7 @@ def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:
     return named if asynchronous else named - statement.writes
 
 
-def _as_written(pinned: Pinned, verdict: Verdict) -> SqlText | QueryWrite:
+def _as_written(pinned: Pinned, verdict: Verdict) -> Write:
     """Return what a pinned statement is in the log."""
     if pinned.treatment is not Treatment.MATERIALISE:
         return SqlText(pinned.sql)

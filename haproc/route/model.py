@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Consistency
 from haproc.engine.interface import Column, ResultStream
+from haproc.pin.parameters import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +37,37 @@ class Fanout(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One statement to run.
+class SentSql:
+    """SQL text, and the parameters that are to be bound into it."""
 
-    ``id`` is the client's idempotency key. ``statement`` has its parameters bound already.
-    ``fingerprint`` is a digest of the request as the client sent it: the same id with another
-    fingerprint is refused. ``arrived_s`` is when the request came, by the event loop's clock, and
-    ``age_s`` how long before that it was sent for the first time.
+    text: str
+    parameters: Given | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentRows:
+    """Rows to append to a table; ``stream`` is an Arrow IPC stream, not looked at yet."""
+
+    table: str
+    stream: bytes
+
+
+Sent: TypeAlias = SentSql | SentRows
+"""A statement as its client sent it, in one of its forms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One statement to run, whatever door it came by.
+
+    ``id`` is the client's idempotency key. ``fingerprint`` is a digest of the request as the client
+    sent it: the same id with another fingerprint is refused. ``arrived_s`` is when the request
+    came, by the event loop's clock, and ``age_s`` how long before that it was sent for the first
+    time.
     """
 
     id: str
-    statement: str
+    statement: Sent
     fingerprint: str
     user: str = "anonymous"
     catalog: str | None = None
@@ -54,27 +76,6 @@ class Request:
     freshness: Freshness = Freshness()
     operation_class: OperationClass | None = None
     fanout: Fanout | None = None
-    write_concern: WriteConcern | None = None
-    timeout_s: float = 60.0
-    age_s: float = 0.0
-    arrived_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RowsRequest:
-    """Rows to append to one table as one operation.
-
-    ``fit`` is given the table's columns and returns the rows as one Arrow IPC stream for them;
-    RequestError if they don't fit. It is called again where the columns may have been old ones.
-    """
-
-    id: str
-    table: str
-    fit: Callable[[Sequence[Column]], Awaitable[bytes]]
-    fingerprint: str
-    user: str = "anonymous"
-    catalog: str | None = None
-    schema: str | None = None
     write_concern: WriteConcern | None = None
     timeout_s: float = 60.0
     age_s: float = 0.0

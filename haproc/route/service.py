@@ -7,42 +7,34 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from haproc.classify.classifier import classify
-from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, WriteConcern
-from haproc.classify.names import Context, parts_of
-from haproc.classify.rules import WRITING_KINDS, Rules
+from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
+from haproc.classify.rules import Rules
 from haproc.config.shares import Shares
-from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, Engine, Session, Settings
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Engine, Session, Settings
+from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
-from haproc.pin.sqltypes import quote_name
 from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.replica import Attempt, Replica, now_ms
+from haproc.replicate.replica import Attempt, Replica
 from haproc.route.analysis import Analysis
-from haproc.route.answering import answer_of, refused, timed_out
+from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
+from haproc.route.classifying import Classifying, with_bound
+from haproc.route.failing import refused, timed_out
 from haproc.route.making import Making, of_session
-from haproc.route.model import Answer, HaReport, Request, RowsRequest
+from haproc.route.model import Answer, HaReport, Request
 from haproc.route.offload import Inline, Texts
 from haproc.route.reads import Reads
-from haproc.route.results import Collected, Running, request_error
-from haproc.route.sessions import (
-    ClientSession,
-    Sessions,
-    SharedSessions,
-    settings_after,
-    unknown,
-)
-from haproc.route.views import changes_temporary, rows_of, temporary_views
+from haproc.route.session_statements import SessionStatements
+from haproc.route.sessions import ClientSession, Sessions, SharedSessions
+from haproc.route.streams import Running
 
 SHARED_SESSIONS_MAX = 64
 """Spark sessions kept for requests without a session of their own, one per catalog and schema."""
-SESSION_LOST = "SESSION_LOST"
 
 
 class RingService:
@@ -63,16 +55,15 @@ class RingService:
     ) -> None:
         self._replica = replica
         self._core = replica.core
-        self._engine = engine
-        self._rules = rules
         self._assurance = assurance
         self._defaults = defaults
         self._reads = reads
         self._texts = texts or Inline()
+        self._classifying = Classifying(self._texts, rules, replica.core.limits.bounds)
         self._only_reads: dict[tuple[str, str], bool] = {}
         self._attempts = Attempts(replica)
         core = self._core
-        analysis = Analysis(
+        self._analysis = Analysis(
             engine,
             lambda: core.definitions_applied,
             self._now,
@@ -80,16 +71,20 @@ class RingService:
             self._texts,
         )
         self._making = Making(
-            core.me,
-            analysis,
+            core,
+            engine,
+            self._analysis,
             self._texts,
-            self._classify,
+            self._classifying,
             self._attempts.ground,
             fanout_parallel=fanout_parallel,
         )
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
         shares = sessions or Shares(self._core.limits.sessions_max)
         self.sessions = Sessions(engine.session, defaults, shares)
+        self._session_statements = SessionStatements(
+            core, self.sessions, self._classifying, self._analysis, defaults
+        )
 
     # -- what the doors ask ----------------------------------------------------------------
 
@@ -99,6 +94,7 @@ class RingService:
         deadline_s = self._now() + request.timeout_s
         try:
             async with asyncio.timeout(request.timeout_s):
+                request = await with_bound(request, self._texts)
                 answer, concern = await self._execute(request, since)
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me) from error
@@ -118,7 +114,7 @@ class RingService:
         if known is None:
             try:
                 session, settings, statement = await self._read(request)
-                statement = await self._for_session(statement, session)
+                statement = await self._session_statements.owned(statement, session)
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
@@ -145,9 +141,7 @@ class RingService:
                 hint="send USE in the session, or leave session_id out",
             )
         settings = self._settings(session, request.catalog, request.schema)
-        text, override = request.statement, request.operation_class
-        statement = await self._classify(text, settings, request.user, override)
-        return session, settings, statement
+        return session, settings, await self._classifying.request(request, settings)
 
     async def _run(
         self,
@@ -162,16 +156,14 @@ class RingService:
                 answer = await self._reads.elsewhere(request)
                 return answer or await self._query(request, statement, settings, session)
             case OperationClass.SESSION:
-                return await self._session_statement(request, statement, session)
+                return await self._session_statements.run(statement, session)
             case _:
                 return await self._write(request, statement, settings, session, since)
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
         settings = self._settings(None, request.catalog, request.schema)
-        statement = await self._classify(
-            request.statement, settings, request.user, request.operation_class
-        )
+        statement = await self._classifying.request(request, settings)
         if statement.operation_class is not OperationClass.QUERY:
             raise RequestError(
                 FailureKind.REFUSED,
@@ -202,75 +194,13 @@ class RingService:
             raise timed_out(timeout_s, self._core.me) from error
         return answer_of(Attempt(known.operation, known.offset, outcome), self._core)
 
-    async def append_rows(self, request: RowsRequest) -> Answer:
-        """See Service."""
-        since = self._replica.since(request.age_s, request.arrived_s)
-        deadline_s = self._now() + request.timeout_s
-        try:
-            async with asyncio.timeout(request.timeout_s):
-                answer, concern = await self._append_rows(request, since)
-        except TimeoutError as error:
-            raise timed_out(request.timeout_s, self._core.me) from error
-        return await self._assured(answer, concern, deadline_s)
-
-    async def _append_rows(self, request: RowsRequest, since: int) -> tuple[Answer, WriteConcern]:
-        self._check_serving()
-        settings = self._settings(None, request.catalog, request.schema)
-        known = await self._attempts.known(request)
-        if known is None:
-            try:
-                statement = self._insert_into(request.table, settings, request.user)
-            except RequestError as error:
-                known = await self._attempts.unless_known(request, error)
-        if known is not None:
-            return answer_of(known, self._core), await self._concern_again(request, known)
-        concern = self._concern(request, statement)
-        self._assurance.check(concern, (request.user, request.id))
-        (name,) = statement.writes
-
-        async def make() -> Operation:
-            rows = await request.fit(await self._columns(name))
-            return Operation(
-                id=request.id,
-                operation_class=OperationClass.ASYNCHRONOUS,
-                kind=Kind.ROWS,
-                origin=self._core.me,
-                fingerprint=request.fingerprint,
-                write=ArrowRows(request.table, rows),
-                settings=settings,
-                user=request.user,
-                writes=statement.writes,
-                created_ms=now_ms(),
-                since=since,
-            )
-
-        return answer_of(await self._attempts.write(request, make), self._core), concern
-
-    async def _columns(self, name: str) -> Sequence[Column]:
-        try:
-            return await self._engine.table_columns(name)
-        except EngineError as error:
-            raise self._failed(error, WriteOutcome.NOT_SENT) from error
-
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str]
     ) -> Mapping[str, str]:
         """See Service."""
         self._check_serving()
         session = await self.sessions.open(session_id, user, self._now())
-        await self._configure(session)
-        for text in statements:
-            statement = await self._classify(text, session.settings, user, None)
-            statement = await self._for_session(statement, session)
-            if statement.operation_class is not OperationClass.SESSION:
-                await self.sessions.close(session_id, user)
-                raise RequestError(
-                    FailureKind.REFUSED,
-                    f"{statement.kind.value} is no session statement",
-                    error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
-                    hint="a session's journal holds USE, SET, RESET, temporary views and the like",
-                )
-            await self._change_session(session, statement)
+        await self._session_statements.replay(session, statements)
         settings = session.settings
         return {
             "catalog": settings.catalog,
@@ -297,80 +227,17 @@ class RingService:
     ) -> Answer:
         try:
             spark = await self._spark_session(settings, session)
-            await self._making.analysis.confirm_query(statement, settings, session, request.user)
+            await self._analysis.confirm_query(statement, settings, session, request.user)
             stream = await spark.query(SqlText(statement.sql), timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
-            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+            raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error
         except RefusedError as error:
             raise refused(error) from error
         # Its tables were read as they stood before its first piece came.
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
         return Answer(report, result)
-
-    async def _session_statement(
-        self, request: Request, statement: Classified, session: ClientSession | None
-    ) -> Answer:
-        if session is None:
-            raise RequestError(
-                FailureKind.REFUSED,
-                f"{statement.kind.value} changes a session, and the request names none",
-                error_class=ErrorClass.SESSION_REQUIRED,
-                hint="open a session and send its session_id",
-            )
-        chunks = await self._change_session(session, statement)
-        return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
-
-    async def _change_session(self, session: ClientSession, statement: Classified) -> list[bytes]:
-        """Run a session statement and learn what the session is like afterwards."""
-        timeout_s = self._core.timeouts.statement_s
-        # Before it runs, for it may have run whatever becomes of the answer. CACHE TABLE x AS …
-        # makes a temporary view, too.
-        session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
-        try:
-            await self._making.analysis.confirm_session_statement(statement, session)
-            stream = await session.spark.query(SqlText(statement.sql), timeout_s=timeout_s)
-            chunks = [chunk.data async for chunk in stream]
-            found = await session.spark.settings()
-        except EngineError as error:
-            raise self._failed(error, WriteOutcome.REJECTED, session) from error
-        except RefusedError as error:
-            raise refused(error) from error
-        rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
-        session.settings = settings_after(
-            session.settings, found, statement.kind, statement.sql, rows, self._defaults
-        )
-        if statement.kind is Kind.RESET:
-            await self._configure(session)  # it took back HAProc's own settings, too
-        return chunks
-
-    async def _configure(self, session: ClientSession) -> None:
-        """Give the session the settings that it is known to have."""
-        try:
-            await session.spark.configure(session.settings)
-        except EngineError as error:
-            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
-
-    async def _for_session(
-        self, statement: Classified, session: ClientSession | None
-    ) -> Classified:
-        """Return the statement as the session's own if it changes a temporary view of it."""
-        is_write = statement.kind in WRITING_KINDS and statement.bare
-        if session is None or not session.holds_temporaries or not is_write:
-            return statement
-        names = await self._temporary_views(session)
-        try:
-            own = changes_temporary(statement, names)
-        except RefusedError as error:
-            raise refused(error) from error
-        return replace(statement, operation_class=OperationClass.SESSION) if own else statement
-
-    async def _temporary_views(self, session: ClientSession) -> frozenset[str]:
-        try:
-            return await temporary_views(session.spark, self._core.timeouts.statement_s)
-        except EngineError as error:
-            raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
 
     async def _spark_session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None:
@@ -395,7 +262,7 @@ class RingService:
             try:
                 operation = await self._making.operation(request, statement, settings, session)
             except EngineError as error:
-                raise self._failed(error, WriteOutcome.NOT_SENT, session) from error
+                raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error
             except RefusedError as error:
                 raise refused(error) from error
             if of_session(operation):
@@ -404,22 +271,16 @@ class RingService:
 
         return answer_of(await self._attempts.write(request, make), self._core)
 
-    def _concern(
-        self, request: Request | RowsRequest, statement: Classified | None
-    ) -> WriteConcern:
+    def _concern(self, request: Request, statement: Classified | None) -> WriteConcern:
         """Return what the request asks for, or the configuration; a rule may ask for more."""
         asked = request.write_concern or self._assurance.default
         return asked.at_least(statement.write_concern if statement is not None else None)
 
-    async def _concern_again(self, request: Request | RowsRequest, known: Attempt) -> WriteConcern:
+    async def _concern_again(self, request: Request, known: Attempt) -> WriteConcern:
         """Return the same for one that the log has already, whatever may be said of it by now."""
-        op, statement = known.operation, None
+        statement = None
         with suppress(RequestError):
-            if isinstance(op.write, ArrowRows):
-                statement = self._insert_into(op.write.table, op.settings, op.user)
-            else:
-                text, override = op.write.sql, op.operation_class
-                statement = await self._classify(text, op.settings, op.user, override)
+            statement = await self._classifying.again(known.operation)
         return self._concern(request, statement)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
@@ -454,46 +315,9 @@ class RingService:
             schema=schema or ("default" if catalog else settings.schema),
         )
 
-    async def _classify(
-        self, text: str, settings: Settings, user: str, override: OperationClass | None
-    ) -> Classified:
-        context = Context(settings.catalog, settings.schema, user)
-        values = (text, context, self._rules, override, self._core.limits.bounds)
-        try:
-            return await self._texts.run(user, len(text), classify, *values)
-        except RefusedError as error:
-            raise refused(error) from error
-
-    def _insert_into(self, table: str, settings: Settings, user: str) -> Classified:
-        """Classify rows for a table: the rules see them as the INSERT that they are."""
-        parts = parts_of(table)
-        if parts is None:
-            raise RequestError(
-                FailureKind.REFUSED,
-                f"{table!r} is no table name",
-                error_class=ErrorClass.TABLE_NAME,
-                hint="write [catalog.][schema.]name, with backquotes where a part needs them",
-            )
-        name = ".".join(quote_name(part) for part in parts)
-        context = Context(settings.catalog, settings.schema, user)
-        try:
-            return classify(f"INSERT INTO {name} VALUES (1)", context, self._rules)
-        except RefusedError as error:
-            raise refused(error) from error
-
     def _check_serving(self) -> None:
         if self._core.state not in SERVING:
             raise self._replica.unavailable()
-
-    def _failed(
-        self, error: EngineError, outcome: WriteOutcome, session: ClientSession | None = None
-    ) -> RequestError:
-        if error.error_class == SESSION_LOST and session is not None:
-            return unknown(session.id)
-        failed = request_error(error, self._core.me, outcome)
-        if error.kind is ErrorKind.AVAILABILITY or failed.error_class == ErrorClass.UNKNOWN_ERROR:
-            self._core.health.suspect(error.message)
-        return failed
 
     @staticmethod
     def _now() -> float:

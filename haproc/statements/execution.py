@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import HaReport, Request
-from haproc.statements.gate import Held
+from haproc.statements.gate import Held, stopped
 from haproc.statements.request import Delivery
 from haproc.statements.results import Kept
 
@@ -29,25 +27,12 @@ class StatementState(StrEnum):
     CANCELED = "CANCELED"
 
 
-def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
-    """Return the ``ha`` block of an answer."""
-    outcomes: Mapping[str, Json] = dict(report.outcomes)
-    return {
-        "cluster": report.cluster,
-        "class": report.operation_class.value,
-        "log_offset": report.offset,
-        "outcomes": dict(outcomes),
-        "affected_rows": affected_rows,
-        "after_offset": report.after_offset,
-    }
-
-
 Key: TypeAlias = tuple[str, str]
 
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """A statement; ``delivery`` is None for one whose result is streamed and not kept."""
+    """A statement; ``delivery`` is None for one whose result is not kept."""
 
     request: Request
     delivery: Delivery | None
@@ -106,8 +91,17 @@ class Execution:
 
     @property
     def class_label(self) -> str:
-        """The class for metrics; known once there is an answer."""
-        return self.report.operation_class.value if self.report else "unknown"
+        """The class for metrics; known once there is an answer, if the request did not say it."""
+        known = self.report.operation_class if self.report else self.request.operation_class
+        return known.value if known else "unknown"
+
+    def settled(self) -> HaReport:
+        """Return how it was carried out, once it has ended; raises RequestError if it was not."""
+        if self.error is not None:
+            raise self.error
+        if self.report is None:
+            raise stopped()
+        return self.report
 
     def is_query(self) -> bool | None:
         """Whether it only reads; None while only classification could tell."""

@@ -134,13 +134,7 @@ class Gate:
         waited = {task, self._left}
         await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() and self._left.done():
-            raise RequestError(
-                FailureKind.AVAILABILITY,
-                "this HAProc ends before the request does",
-                error_class=ErrorClass.STOPPED,
-                outcome=WriteOutcome.UNKNOWN,
-                hint="ask the next HAProc with the same request_id",
-            )
+            raise stopped()
         return task.done()
 
     async def wait_idle(self, timeout_s: float) -> bool:
@@ -151,6 +145,17 @@ class Gate:
         except TimeoutError:
             return False
         return True
+
+
+def stopped() -> RequestError:
+    """Return the error of a request that this process does not see to its end."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        "this HAProc ends before the request does",
+        error_class=ErrorClass.STOPPED,
+        outcome=WriteOutcome.UNKNOWN,
+        hint="ask the next HAProc with the same request_id",
+    )
 
 
 def _whose(why: Denied, user: str) -> str:

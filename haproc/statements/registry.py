@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -27,7 +27,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError, WriteOutcome, refused
 from haproc.metrics import Metrics
 from haproc.route.interface import Service
-from haproc.route.model import Answer, Freshness, Request
+from haproc.route.model import Answer, Freshness, Request, SentSql
 from haproc.statements.collect import Collector
 from haproc.statements.errors import told
 from haproc.statements.execution import Execution, Key, StatementState
@@ -40,6 +40,8 @@ STATEMENTS_KEPT_MAX: Final = 10_000
 FETCH_PAUSE_MAX_S: Final = 30.0
 """Who has asked for nothing of a result for so long does not keep a drain; chosen, not measured."""
 _CANCEL_WAIT_S: Final = 5.0
+_FORGOTTEN: Final = SentSql("")
+"""Stands for a statement that is over, or was never here: only its fingerprint counts."""
 
 
 class Registry:
@@ -66,9 +68,10 @@ class Registry:
         ``held`` is what of the request is in memory; a new one goes on holding it.
         """
         request = asked.request
-        await self._wait_for_stream(request)
-        await self._wait_for_another_concern(request)
-        known = self._running.get(key_of(request)) or self._finished.get(key_of(request))
+        await self._wait_for_another(asked)
+        known = self._running.get(key_of(request))
+        if known is None and asked.delivery is not None:
+            known = self._finished.get(key_of(request))
         if known is not None and not known.recalled:
             self._check_same(known, request)
             if not (known.finished and (known.repeatable or _asks_for_other(request, known))):
@@ -87,12 +90,34 @@ class Registry:
         self._start(execution, self._service.execute(request))
         return execution
 
-    async def open_stream(self, request: Request) -> tuple[Execution, Answer]:
-        """Run a statement whose answer is streamed; the caller closes the answer.
+    @contextlib.asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[tuple[Execution, Answer]]:
+        """Run a statement whose result the current task hands on; raises RequestError.
 
-        Leaves the gate to the caller. Two of one id are started one after the other, so that the
-        second one meets what the first one wrote down.
+        Two of one id are started one after the other, so that the second one meets what the first
+        one wrote down.
         """
+        started_s = time.monotonic()
+        label, outcome = "unknown", "ok"
+        try:
+            with self.gate.place(request.user):
+                execution, answer = await self._open(request)
+                label = execution.class_label
+                try:
+                    with self._streaming(execution):
+                        yield execution, answer
+                finally:
+                    await answer.result.aclose()
+        except RequestError as error:
+            outcome = error.kind.value
+            raise
+        except (asyncio.CancelledError, ConnectionError):
+            outcome = "canceled"
+            raise
+        finally:
+            self._metrics.request(label, outcome, time.monotonic() - started_s)
+
+    async def _open(self, request: Request) -> tuple[Execution, Answer]:
         await self._wait_for_running(request)
         execution = Execution(request, None, time.monotonic(), StatementState.RUNNING)
         self._running[key_of(request)] = execution
@@ -112,7 +137,7 @@ class Registry:
         return execution, task.result()
 
     @contextlib.contextmanager
-    def streaming(self, execution: Execution) -> Iterator[None]:
+    def _streaming(self, execution: Execution) -> Iterator[None]:
         """Let ``cancel`` find a statement whose result is being sent by the current task."""
         execution.reader = asyncio.current_task()
         self._streams[execution.key] = execution
@@ -179,7 +204,9 @@ class Registry:
         if answer is None:
             self.gate.leave(user)
             return None
-        request = Request(statement_id, "", "", user, operation_class=OperationClass.ASYNCHRONOUS)
+        request = Request(
+            statement_id, _FORGOTTEN, "", user, operation_class=OperationClass.ASYNCHRONOUS
+        )
         execution = Execution(request, Delivery(), time.monotonic(), recalled=True)
         if known := self._finished.get(execution.key):
             self._forget(known)
@@ -236,16 +263,16 @@ class Registry:
             self._forget(execution)
         self.store.clean()
 
-    async def _wait_for_stream(self, request: Request) -> None:
-        while (known := self._running.get(key_of(request))) is not None and known.delivery is None:
-            self._check_same(known, request)
-            assert known.task is not None
-            await asyncio.wait({known.task})
+    async def _wait_for_another(self, asked: StatementRequest) -> None:
+        """Let the same request end whose answer is not this one's.
 
-    async def _wait_for_another_concern(self, request: Request) -> None:
-        """Let the same write of another write concern end: its answer is not this one's."""
-        while (known := self._running.get(key_of(request))) and _asks_for_other(request, known):
-            self._check_same(known, request)
+        Its result is streamed to somebody else, or it is a write of another write concern.
+        """
+        while known := self._running.get(key_of(asked.request)):
+            streamed = known.delivery is None and asked.delivery is not None
+            if not streamed and not _asks_for_other(asked.request, known):
+                return
+            self._check_same(known, asked.request)
             assert known.task is not None
             await asyncio.wait({known.task})
 
@@ -307,7 +334,9 @@ class Registry:
             self._finish(execution)
 
     async def _collect(self, execution: Execution, answer: Answer) -> None:
-        assert execution.delivery is not None
+        if execution.delivery is None:
+            await answer.result.aclose()
+            return
         query = answer.report.operation_class is OperationClass.QUERY
         collector = Collector(
             self.store,
@@ -340,14 +369,14 @@ class Registry:
         )
         if execution.state is not StatementState.SUCCEEDED:
             self.store.drop(execution.kept)
-        if execution.abandoned:
+        if execution.abandoned or execution.delivery is None:
             return
         self._keep(execution, now)
 
     def _keep(self, execution: Execution, now_s: float) -> None:
         kept_s = self._limits.results_kept_s
         # The text may be 64 MiB long; from here on the fingerprint stands for it.
-        execution.request = dataclasses.replace(execution.request, statement="")
+        execution.request = dataclasses.replace(execution.request, statement=_FORGOTTEN)
         execution.asked_s, execution.expires_s = now_s, now_s + kept_s
         execution.expires_at = datetime.now(UTC) + timedelta(seconds=kept_s)
         execution.undelivered = set(range(len(execution.kept.chunks)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,9 +13,8 @@ from haproc.classify.model import Classified
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
-from haproc.failure import ErrorClass, RequestError, refused
 from haproc.pin.model import Pinned
-from haproc.route.model import RowsRequest
+from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService
 from haproc.witness.judge import Verdict
 from tests.simulation.directed import Stage
@@ -102,18 +100,7 @@ def service(
     return doors
 
 
-def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) -> RowsRequest:
-    """Rows for a table, checked as the door checks them."""
-
-    async def fit(columns: Sequence[Column]) -> bytes:
-        await asyncio.sleep(0)
-        if set(row) != {column.name for column in columns}:
-            raise misfit()
-        return stream(pa.table({name: [value] for name, value in row.items()}))
-
-    return RowsRequest(op_id, table, fit, repr((op_id, row)), **fields)
-
-
-def misfit() -> RequestError:
-    """What the door says of rows that don't fit."""
-    return refused(ErrorClass.ROWS_MISFIT, "the rows don't fit")
+def rows(op_id: str, row: Mapping[str, str], table: str = "t", **fields: Any) -> Request:
+    """Rows for a table, as a door hands them in."""
+    sent = stream(pa.table({name: [value] for name, value in row.items()}))
+    return Request(op_id, SentRows(table, sent), repr((op_id, row)), **fields)

@@ -28,7 +28,7 @@ from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.route.freshness import Candidate
-from haproc.route.model import Answer, Freshness, HaReport, Request
+from haproc.route.model import Answer, Freshness, HaReport, Request, SentSql
 from haproc.route.reads import Reads, readers
 from tests.simulation.clock import run
 from tests.simulation.ring import Life, Refused, Ring
@@ -245,7 +245,7 @@ class ReadScenario(Scenario):
         """Read once, on the first node that answers."""
         told = tuple(sorted(seen.by_cluster.items()))
         wanted = Freshness(level, BOUND, seen.after_offset, told)
-        request = Request("r", "SELECT", "", freshness=wanted, timeout_s=6)
+        request = Request("r", SentSql("SELECT"), "", freshness=wanted, timeout_s=6)
         must_show = known if level is Consistency.SESSION else frozenset()
         if level is Consistency.LINEARIZABLE:
             must_show = self.shown_to_anybody

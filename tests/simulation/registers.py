@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from haproc.config.model import Consistency
 from haproc.failure import RequestError
-from haproc.route.model import Freshness, Request
+from haproc.route.model import Freshness, Request, SentSql
 from tests.fault.torture.contradiction import contradiction
 from tests.fault.torture.history import Verb
 from tests.fault.torture.linearizability import Call, search
@@ -77,7 +77,7 @@ class RegisterScenario(Scenario):
     async def look(self, number: int, order: list[str]) -> None:
         """Read all keys once, on the first node that answers."""
         wanted = Freshness(Consistency.LINEARIZABLE)
-        request = Request("r", "SELECT", "", freshness=wanted, timeout_s=6)
+        request = Request("r", SentSql("SELECT"), "", freshness=wanted, timeout_s=6)
         began, first = self.now(), order[0]
         for _ in range(2 * len(order)):
             try:

@@ -21,7 +21,7 @@ from haproc.replicate.queue.outcomes import DONE_BEFORE, Status
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.route.attempts import ATTEMPTS_MAX, Attempts
-from haproc.route.model import Request
+from haproc.route.model import Request, SentSql
 from tests.simulation.directed import Stage, ddl, parallel, story
 from tests.simulation.looking import rows, service
 from tests.simulation.ring import LIMITS, Node, Refused
@@ -44,7 +44,7 @@ async def lagging(stage: Stage, *operations: Operation, by_s: float = 5) -> None
 
 
 def sql(op_id: str, text: str, **fields: Any) -> Request:
-    return Request(op_id, text, op_id, timeout_s=60, **fields)
+    return Request(op_id, SentSql(text), op_id, timeout_s=60, **fields)
 
 
 def held(stage: Stage, name: str) -> list[tuple[object, ...]]:
@@ -62,7 +62,7 @@ def test_rows_for_a_table_that_was_acknowledged_elsewhere_wait_for_it() -> None:
     async def tell(stage: Stage) -> None:
         await lagging(stage, define("create", CREATE))
         assert "t" not in stage.tables("b")
-        answer = await service(stage, "b").append_rows(rows("r", {"x": "1"}))
+        answer = await service(stage, "b").execute(rows("r", {"x": "1"}))
         assert (answer.report.outcomes["b"], answer.affected_rows) == ("applied", 1)
         stage.node("b").spark.statement_s = 0
         await stage.settle()
@@ -77,7 +77,7 @@ def test_rows_that_fit_the_table_as_it_is_at_the_log_s_end_are_taken() -> None:
         await stage.ready("a", "b", "c")
         wider = define("wider", "ALTER TABLE t ADD COLUMN y", Kind.ALTER_TABLE)
         await lagging(stage, wider)
-        await service(stage, "b").append_rows(rows("r", {"x": "1", "y": "2"}))
+        await service(stage, "b").execute(rows("r", {"x": "1", "y": "2"}))
         stage.node("b").spark.statement_s = 0
         await stage.settle()
         assert held(stage, "c") == [("1", "2")]
@@ -91,10 +91,10 @@ def test_failure_that_stays_at_the_log_s_end_is_final_and_leaves_nothing_behind(
         await stage.ready("a", "b", "c")
         began = stage.now
         with pytest.raises(RequestError) as caught:
-            await service(stage, "b").append_rows(rows("r", {"x": "1"}, table="nowhere"))
+            await service(stage, "b").execute(rows("r", {"x": "1"}, table="nowhere"))
         assert caught.value.kind is FailureKind.APPLICATION
         with pytest.raises(RequestError) as caught:
-            await service(stage, "b").append_rows(rows("r", {"z": "1"}))
+            await service(stage, "b").execute(rows("r", {"z": "1"}))
         assert caught.value.error_class == "HAPROC_ROWS_MISFIT"
         assert stage.now - began < 1
         assert records(stage, "r") == []
@@ -115,9 +115,9 @@ def test_failure_while_others_write_all_the_time_is_told_after_the_second_look()
         await asyncio.sleep(3)
         doors = service(stage, "b")
         with pytest.raises(RequestError) as caught:
-            await doors.append_rows(rows("r", {"x": "1"}, table="nowhere"))
+            await doors.execute(rows("r", {"x": "1"}, table="nowhere"))
         assert caught.value.kind is FailureKind.APPLICATION
-        assert doors._engine.looks == 2  # type: ignore[attr-defined]
+        assert doors._making._engine.looks == 2  # type: ignore[attr-defined]
         writing.cancel()
 
     story(tell)
@@ -129,7 +129,7 @@ def test_failure_while_others_write_all_the_time_is_told_after_the_second_look()
 def test_repeat_of_rows_is_their_outcome_whatever_became_of_the_table() -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
-        first = await service(stage, "a").append_rows(rows("r", {"x": "1"}))
+        first = await service(stage, "a").execute(rows("r", {"x": "1"}))
         drop = define("drop", "DROP TABLE t", Kind.DROP_TABLE)
         await stage.submit("a", drop)
         other = define("other", "CREATE TABLE t (other)")
@@ -137,7 +137,7 @@ def test_repeat_of_rows_is_their_outcome_whatever_became_of_the_table() -> None:
             await stage.submit("a", change)
             await stage.ready("a", "b", "c")
             for name in "abc":
-                again = await service(stage, name).append_rows(rows("r", {"x": "1"}, age_s=1.0))
+                again = await service(stage, name).execute(rows("r", {"x": "1"}, age_s=1.0))
                 assert again.report.offset == first.report.offset
                 assert (again.report.outcomes[name], again.affected_rows) == ("applied", 1)
 

@@ -25,7 +25,7 @@ from haproc.replicate.agree.assurance import Told
 from haproc.replicate.agree.concern import Judgement, Requirement
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
-from haproc.route.model import Request
+from haproc.route.model import Request, SentSql
 from haproc.route.service import RingService
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage, ddl, parallel, story
@@ -299,7 +299,7 @@ def service(stage: Stage, name: str = "a", rules: str = "[]") -> RingService:
 
 def request(op_id: str, concern: WriteConcern | None, timeout_s: float = 30) -> Request:
     sql = f"INSERT INTO t VALUES ('{op_id}')"
-    return Request(op_id, sql, op_id, write_concern=concern, timeout_s=timeout_s)
+    return Request(op_id, SentSql(sql), op_id, write_concern=concern, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize(

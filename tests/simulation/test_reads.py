@@ -16,7 +16,7 @@ from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.queue.schedule import Schedule
 from haproc.route import freshness, reads
 from haproc.route.freshness import Serve
-from haproc.route.model import Freshness, Request
+from haproc.route.model import Freshness, Request, SentSql
 from haproc.route.reads import Reads
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.reads import RULES, Counted, Doors, simulate_reads
@@ -96,7 +96,7 @@ def test_rule_of_reading_broken_on_purpose_is_found(
 def query(level: Consistency, seen: Seen = NOTHING_SEEN, timeout_s: float = 30) -> Request:
     told = tuple(sorted(seen.by_cluster.items()))
     wanted = Freshness(level, 2, seen.after_offset, told)
-    return Request("r", "SELECT", "", freshness=wanted, timeout_s=timeout_s)
+    return Request("r", SentSql("SELECT"), "", freshness=wanted, timeout_s=timeout_s)
 
 
 async def tables(stage: Stage) -> Doors:

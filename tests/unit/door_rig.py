@@ -27,7 +27,10 @@ from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.failure import RequestError
 from haproc.membership.messages import Beat, Report
 from haproc.metrics import Metrics
-from haproc.route.model import Answer, HaReport, Request, RowsRequest
+from haproc.route.classifying import with_bound
+from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
+from haproc.route.offload import Inline
+from haproc.route.rows import fitted
 from haproc.statements.gate import Gate
 
 STATEMENTS = "/api/2.0/sql/statements"
@@ -101,7 +104,7 @@ class CannedService:
         self.table: dict[str, Canned] = {"SELECT 1": ONE, "INSERT": WRITE}
         self.requests: list[Request] = []
         self.needed: list[int] = []
-        self.rows: list[RowsRequest] = []
+        self.rows: list[Request] = []
         self.sessions: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.streams: list[CannedStream] = []
         self.cancelled: list[str] = []
@@ -113,13 +116,25 @@ class CannedService:
         """Why nothing new is taken, if so."""
         self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
 
-    def canned(self, statement: str) -> Canned:
-        return self.table.get(statement, ONE)
+    def canned(self, statement: Sent) -> Canned:
+        if isinstance(statement, SentRows):
+            return self.table.get(statement.table, WRITE)
+        return self.table.get(statement.text, ONE)
+
+    def note(self, request: Request) -> int | None:
+        """Note what is asked; return how many rows it brings."""
+        if isinstance(request.statement, SentSql):
+            self.requests.append(request)
+            return None
+        stream = fitted(request.statement.stream, self.columns, 1 << 20)
+        self.rows.append(request)
+        return int(pa.ipc.open_stream(stream).read_all().num_rows)
 
     async def execute(self, request: Request) -> Answer:
         if self.away is not None:
             raise self.away
-        self.requests.append(request)
+        request = await with_bound(request, Inline())
+        brought = self.note(request)
         self.started.set()
         canned = self.canned(request.statement)
         try:
@@ -136,7 +151,7 @@ class CannedService:
         offset = None if canned.operation_class is OperationClass.QUERY else 7
         outcomes = canned.outcomes if offset else {}
         report = HaReport("a", canned.operation_class, offset, outcomes, 8 if offset else 5)
-        return Answer(report, stream, canned.columns, canned.affected_rows)
+        return Answer(report, stream, canned.columns, brought or canned.affected_rows)
 
     def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
         found = self.written.get((user, request_id))
@@ -145,20 +160,6 @@ class CannedService:
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         self.needed.append(needed)
         return await self.execute(request)
-
-    async def append_rows(self, request: RowsRequest) -> Answer:
-        stream = await request.fit(self.columns)
-        self.rows.append(request)
-        self.started.set()
-        canned = self.canned(request.table)
-        if canned.hold is not None:
-            await canned.hold.wait()
-        if canned.error is not None:
-            raise canned.error
-        self.finished.append(request.id)
-        report = HaReport("a", OperationClass.ASYNCHRONOUS, 8, {"a": "applied", "b": "queued"}, 9)
-        count = pa.ipc.open_stream(stream).read_all().num_rows
-        return Answer(report, CannedStream(ONE.chunks), None, count)
 
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str]

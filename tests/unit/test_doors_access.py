@@ -17,6 +17,7 @@ from haproc.doors.clients.statement_request import FIELDS, read_statement
 from haproc.doors.http.context import Credentials
 from haproc.doors.status import Readiness
 from haproc.failure import RequestError
+from haproc.route.model import SentSql
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, Canned, Rig, door
 
 PATHS = ["/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"]
@@ -337,7 +338,8 @@ def test_read_statement_any_body_is_a_request_or_refused(body: bytes) -> None:
     except RequestError as error:
         assert error.kind == "refused" and error.message
     else:
-        assert asked.request.statement.strip() and asked.request.timeout_s > 0
+        assert isinstance(asked.request.statement, SentSql)
+        assert asked.request.statement.text.strip() and asked.request.timeout_s > 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -21,7 +21,7 @@ from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import PeerUnavailableError
 from haproc.route import pieces
 from haproc.route.forward import HttpForwarding
-from haproc.route.model import Freshness, Request
+from haproc.route.model import Freshness, Request, SentSql
 from haproc.route.pieces import BrokenPiecesError
 from tests.unit.door_rig import (
     ARROW,
@@ -140,7 +140,9 @@ async def peer(
 
 def request(statement: str = "SELECT n") -> Request:
     freshness = Freshness(Consistency.BOUNDED, 3)
-    return Request("r1", statement, "f", user="ann", catalog="c", schema="s", freshness=freshness)
+    return Request(
+        "r1", SentSql(statement), "f", user="ann", catalog="c", schema="s", freshness=freshness
+    )
 
 
 async def rows_of(chunks: Any) -> list[int]:
@@ -165,7 +167,7 @@ async def test_forwarded_query_runs_once_as_its_user_and_tells_who_answered(
         assert (report.cluster, report.operation_class) == ("a", OperationClass.QUERY)
         assert (report.after_offset, report.offset) == (5, None)
         asked = rig.service.requests[0]
-        assert (asked.id, asked.statement, asked.user) == ("r1", "SELECT n", "ann")
+        assert (asked.id, asked.statement, asked.user) == ("r1", SentSql("SELECT n"), "ann")
         assert (asked.catalog, asked.schema, asked.timeout_s) == ("c", "s", 5.0)
         assert asked.freshness == Freshness()  # it is to run here, or nowhere
         assert rig.service.needed == [17, 17]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime as dt
 import gc
 from functools import partial
@@ -19,8 +20,9 @@ from haproc.config.model import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.engine.interface import Column
 from haproc.failure import FailureKind, RequestError
-from haproc.statements.rows import RowsError, fits, plain, read
-from tests.unit.door_rig import ONE, WAIT_S, Canned, Rig, door, stream_of
+from haproc.route.model import SentRows
+from haproc.route.rows import RowsError, fits, plain, read
+from tests.unit.door_rig import ONE, WAIT_S, WRITE, Canned, Rig, door, stream_of
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
@@ -166,6 +168,8 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         data = stream_of(pa.table({"n": pa.array([1, 2], pa.int32())}))
         query = "?request_id=r1&timeout_s=2.5&age_s=9&catalog=c&schema=s"
+        outcomes = {"a": "applied", "b": "queued"}
+        rig.service.table["main.db.t"] = dataclasses.replace(WRITE, outcomes=outcomes)
         async with rig.http.post(rows_url(rig, query), data=data, headers=ROWS) as response:
             assert response.status == 200
             assert await response.json() == {
@@ -174,14 +178,15 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
                 "ha": {
                     "cluster": "a",
                     "class": "asynchronous",
-                    "log_offset": 8,
+                    "log_offset": 7,
                     "outcomes": {"a": "applied", "b": "queued"},
                     "affected_rows": 2,
-                    "after_offset": 9,
+                    "after_offset": 8,
                 },
             }
         request = rig.service.rows[0]
-        assert (request.table, request.catalog, request.schema) == ("main.db.t", "c", "s")
+        assert (request.catalog, request.schema) == ("c", "s")
+        assert request.statement == SentRows("main.db.t", data)
         assert (request.timeout_s, request.age_s) == (2.5, 9.0)
         assert request.arrived_s is not None
 

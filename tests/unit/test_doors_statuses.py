@@ -16,7 +16,7 @@ from haproc.doors.apps import REGISTRY
 from haproc.doors.http import statuses
 from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, status_of, told
 from haproc.failure import FailureKind, RequestError, WriteOutcome
-from haproc.route.model import Request
+from haproc.route.model import Request, SentSql
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
 from tests.unit.test_doors_stream import until
 
@@ -157,7 +157,7 @@ async def test_statement_of_unknown_outcome_is_found_in_the_log_later(tmp_path: 
         path = f"{STATEMENTS}/{lost['statement_id']}"
         assert (await rig.get(path, 503))["outcome"] == "UNKNOWN"
         rig.service.table["W"] = WRITE
-        rig.service.written["anonymous", lost["statement_id"]] = Request("x", "W", "")
+        rig.service.written["anonymous", lost["statement_id"]] = Request("x", SentSql("W"), "")
         answer = await rig.get(path)
         assert answer["status"] == {"state": "SUCCEEDED"}
         assert answer["ha"]["log_offset"] == 7
@@ -168,7 +168,7 @@ async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path)
     users = (User("ann", "ann-token"), User("bob", "bob-token"))
     async with door(tmp_path, users=users) as rig:
         rig.service.table["W"] = WRITE
-        rig.service.written["ann", "r1"] = Request("x", "W", "")
+        rig.service.written["ann", "r1"] = Request("x", SentSql("W"), "")
         for name, status in (("ann", 200), ("bob", 404)):
             headers = {"Authorization": f"Bearer {name}-token"}
             async with rig.http.get(f"{rig.url}{STATEMENTS}/r1", headers=headers) as response:
@@ -177,7 +177,7 @@ async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path)
         headers = {"Authorization": "Bearer ann-token"}
         async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
             assert response.status == 200  # the log tells whether it is the same
-        assert rig.service.requests[-1].statement == "INSERT"
+        assert rig.service.requests[-1].statement == SentSql("INSERT")
 
 
 async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ async def test_ids_belong_to_their_users(tmp_path: Path) -> None:
             async with rig.http.post(url, data=data, headers=headers) as response:
                 assert response.status == 200
         assert [(r.user, r.statement) for r in rig.service.requests] == [
-            ("ann", "SELECT 'ann'"),
-            ("bob", "SELECT 'bob'"),
+            ("ann", SentSql("SELECT 'ann'")),
+            ("bob", SentSql("SELECT 'bob'")),
         ]
 
 

@@ -26,7 +26,6 @@ STILL_LARGE = frozenset(
         "haproc/replicate/queue/schedule.py",
         "haproc/replicate/member/core.py",
         "haproc/replicate/replica.py",
-        "haproc/route/service.py",
         "tests/simulation/ring.py",
         "tests/simulation/test_computed.py",
         "tests/simulation/test_concern.py",

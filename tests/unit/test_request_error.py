@@ -1,4 +1,4 @@
-"""What clients are told of a cluster's error (haproc/route/results.py)."""
+"""What clients are told of a cluster's error (haproc/route/failing.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.failure import Failure
 from haproc.failure import ErrorClass, FailureKind, WriteOutcome
-from haproc.route.results import request_error
+from haproc.route.failing import request_error
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 
 from dmq import Json
 from haproc.doors.http.context import STATEMENTS_PATH
 from haproc.doors.http.errors import body_of
 from haproc.failure import ErrorClass, FailureKind, refused
-from haproc.statements.execution import Execution, StatementState, ha_block
+from haproc.route.model import HaReport
+from haproc.statements.execution import Execution, StatementState
 from haproc.statements.registry import Registry
 from haproc.statements.request import Delivery, Disposition, Format
 from haproc.statements.results import Kept
@@ -127,3 +129,16 @@ def _manifest(kept: Kept, delivery: Delivery) -> dict[str, Json]:
 
 def _dumps(body: dict[str, Json]) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
+    """Return the ``ha`` block of an answer."""
+    outcomes: Mapping[str, Json] = dict(report.outcomes)
+    return {
+        "cluster": report.cluster,
+        "class": report.operation_class.value,
+        "log_offset": report.offset,
+        "outcomes": dict(outcomes),
+        "affected_rows": affected_rows,
+        "after_offset": report.after_offset,
+    }

@@ -1,37 +1,36 @@
 """The body of ``POST /api/2.0/sql/statements`` as a value.
 
-Pure: bytes in, `StatementRequest` or RequestError out. The fingerprint covers what the statement
-is (text, parameters, where it runs, its class, who asks) and not how its answer is delivered, so a
-retry that has less time left, or wants a stream, is still the same request.
+Pure: bytes in, `StatementRequest` or RequestError out. Parameters pass through as they came; they
+are bound behind the door.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from haproc.classify.model import OperationClass, RefusedError, WriteConcern
+from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Reads
 from haproc.doors.clients.freshness import FIELDS as FRESHNESS_FIELDS
 from haproc.doors.clients.freshness import HEADERS as FRESHNESS_HEADERS
 from haproc.doors.clients.freshness import read_freshness
 from haproc.doors.http import fields
 from haproc.failure import ErrorClass, refused
-from haproc.pin.parameters import bind, expand_rows, parse_parameters
-from haproc.route.model import Fanout, Request
+from haproc.pin.parameters import Given
+from haproc.route.model import Fanout, Request, SentSql
 from haproc.statements.request import (
+    TIMEOUT_MAX_S,
     Delivery,
     Disposition,
     Format,
     OnWaitTimeout,
     StatementRequest,
+    fingerprint_of,
 )
 
-TIMEOUT_MAX_S: Final = 86_400.0
 _DEFAULTS: Final = Reads()
 _WAIT: Final = re.compile(r"(\d{1,2})s")
 _FINGERPRINTED: Final = (
@@ -78,19 +77,17 @@ def read_statement(
     headers: Mapping[str, str] = MappingProxyType({}),
     reads: Reads = _DEFAULTS,
 ) -> StatementRequest:
-    """Check a body and bind its parameters; raises RequestError."""
+    """Check a body; raises RequestError."""
     given = fields.parse_object(body)
     fields.no_unknown(given, FIELDS)
     given = with_headers(given, headers)
-    statement = fields.text(given, "statement")
-    if statement is None or not statement.strip():
-        raise refused(ErrorClass.BAD_REQUEST, "statement is missing or empty")
+    statement = _statement(given)
     fields.text(given, "warehouse_id")
     wait_s, on_wait_timeout = _waiting(given)
     fingerprint = fingerprint_of(user, {name: given.get(name) for name in _FINGERPRINTED})
     request = Request(
         id=fields.identifier(given, "request_id") or _tagged_id(given) or made_id,
-        statement=_bound(statement, given),
+        statement=statement,
         fingerprint=fingerprint,
         user=user,
         catalog=_name(given, "catalog"),
@@ -114,15 +111,6 @@ def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[s
     # An Idempotency-Key is a string in quotes, which not everybody writes.
     said = {field: headers[name].strip('"') for name, field in HEADERS.items() if name in headers}
     return {**said, **{name: value for name, value in given.items() if value is not None}}
-
-
-def fingerprint_of(user: str, parts: Mapping[str, Any]) -> str:
-    """Return the digest of what a request is; refuses text that is not Unicode."""
-    canonical = json.dumps([user, parts], ensure_ascii=False, sort_keys=True)
-    try:
-        return hashlib.sha256(canonical.encode()).hexdigest()
-    except UnicodeEncodeError:
-        raise refused(ErrorClass.BAD_REQUEST, "the request holds half a surrogate pair") from None
 
 
 def _tagged_id(given: Mapping[str, Any]) -> str | None:
@@ -166,20 +154,18 @@ def _waiting(given: Mapping[str, Any]) -> tuple[float, OnWaitTimeout]:
     return float(wait_s), on_timeout or OnWaitTimeout.CONTINUE
 
 
-def _bound(statement: str, given: Mapping[str, Any]) -> str:
-    """Return the statement with its parameters as literals."""
+def _statement(given: Mapping[str, Any]) -> SentSql:
+    """Return the statement with its parameters as they came."""
+    text = fields.text(given, "statement")
+    if text is None or not text.strip():
+        raise refused(ErrorClass.BAD_REQUEST, "statement is missing or empty")
     parameters, rows = given.get("parameters"), given.get("parameter_rows")
     if not parameters and rows is None:
-        return statement
+        return SentSql(text)
     if parameters and rows is not None:
         raise refused(ErrorClass.BAD_REQUEST, "parameters and parameter_rows exclude each other")
-    try:
-        if rows is None:
-            return bind(statement, parse_parameters(parameters))
-        if not isinstance(rows, list) or not rows:
-            raise refused(
-                ErrorClass.BAD_REQUEST, "parameter_rows must be a list of at least one list"
-            )
-        return expand_rows(statement, [parse_parameters(row) for row in rows])
-    except RefusedError as error:
-        raise refused(error.error_class, error.message, error.hint) from error
+    if rows is None:
+        return SentSql(text, Given(json.dumps(parameters).encode()))
+    if not isinstance(rows, list) or not rows:
+        raise refused(ErrorClass.BAD_REQUEST, "parameter_rows must be a list of at least one list")
+    return SentSql(text, Given(json.dumps(rows).encode(), rows=True))

@@ -1,9 +1,7 @@
-"""A result as one Arrow IPC stream, sent while the cluster makes it.
+"""A result as an answer's body, sent while the cluster makes it.
 
-Each of the cluster's chunks is a whole stream; they are put together as one by leaving out the
-further schemas and end markers. Backpressure: the next chunk is taken only once the client took
-the last one. A failure after the first byte breaks the connection off, so that what came before
-can't be taken for a whole result.
+Backpressure: the next piece is taken only once the client took the last one. A failure after the
+first byte breaks the connection off, so that what came before can't be taken for a whole result.
 """
 
 from __future__ import annotations
@@ -12,23 +10,19 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from aiohttp import web
 
 from dmq import Json
+from haproc.doors.clients.answers import ha_block
 from haproc.doors.http.context import ARROW_STREAM
 from haproc.doors.http.errors import as_request_error
-from haproc.engine.arrow import empty_stream
-from haproc.engine.frames import END_OF_STREAM, continuation, opening
-from haproc.engine.interface import Chunk
-from haproc.failure import ErrorClass, RequestError, refused
-from haproc.metrics import Metrics
+from haproc.failure import ErrorClass, refused
 from haproc.route.model import Answer
-from haproc.statements.cut import Cutter
-from haproc.statements.execution import Execution, ha_block
+from haproc.statements.arrow_stream import arrow_stream
+from haproc.statements.execution import Execution
 from haproc.statements.registry import Registry
 from haproc.statements.request import StatementRequest
 
@@ -43,48 +37,35 @@ STALL_S: Final = 60.0
 class Streams:
     """Answers statements with streams."""
 
-    def __init__(self, registry: Registry, metrics: Metrics, stall_s: float = STALL_S) -> None:
+    def __init__(self, registry: Registry, stall_s: float = STALL_S) -> None:
         self._registry = registry
-        self._metrics = metrics
         self._stall_s = stall_s
 
     async def answer(self, request: web.Request, asked: StatementRequest) -> web.StreamResponse:
         """Run the statement and stream its result; raises RequestError before the first byte."""
-        started_s = time.monotonic()
-        label, outcome = "unknown", "ok"
-        try:
-            with self._registry.gate.place(asked.request.user):
-                execution, answer = await self._registry.open_stream(asked.request)
-                label = execution.class_label
-                with self._registry.streaming(execution):
-                    return await self._send(request, asked, execution, answer)
-        except RequestError as error:
-            outcome = error.kind.value
-            raise
-        except (asyncio.CancelledError, ConnectionError):
-            outcome = "canceled"
-            raise
-        finally:
-            self._metrics.request(label, outcome, time.monotonic() - started_s)
+        assert asked.delivery is not None
+        async with self._registry.stream(asked.request) as (execution, answer):
+            pieces = arrow_stream(answer.result, asked.delivery)
+            async with contextlib.aclosing(pieces):
+                return await self._send(request, execution, answer, pieces)
 
     async def _send(
         self,
         request: web.Request,
-        asked: StatementRequest,
         execution: Execution,
         answer: Answer,
+        pieces: AsyncGenerator[memoryview],
     ) -> web.StreamResponse:
-        cutter = Cutter(asked.delivery.rows_max, asked.delivery.bytes_max)
-        chunks = aiter(answer.result)
         response: web.StreamResponse | None = None
         try:
-            taken = cutter.take(await self._first(chunks, execution))
-            assert taken is not None  # the first chunk always passes, if only with its schema
+            first = await self._first(pieces, execution)
             response = _head(answer)
             await response.prepare(request)
             try:
-                await self._write(response, opening(taken.data))
-                await self._write_rest(response, cutter, chunks)
+                await self._write(response, first)
+                async for piece in pieces:
+                    await self._write(response, piece)
+                await response.write_eof()
             except Exception as error:
                 self._break_off(request, execution, error)
             return response
@@ -97,25 +78,10 @@ class Streams:
                 raise refused(ErrorClass.CANCELED, "the statement was canceled") from None
             self._break_off(request, execution, ConnectionError())
             return response
-        finally:
-            await answer.result.aclose()
 
-    async def _write_rest(
-        self, response: web.StreamResponse, cutter: Cutter, chunks: AsyncIterator[Chunk]
-    ) -> None:
-        while not cutter.done:
-            chunk = await anext(chunks, None)
-            if chunk is None:
-                break
-            taken = cutter.take(chunk)
-            if taken is not None:
-                await self._write(response, continuation(taken.data))
-        await self._write(response, memoryview(END_OF_STREAM))
-        await response.write_eof()
-
-    async def _first(self, chunks: AsyncIterator[Chunk], execution: Execution) -> Chunk:
+    async def _first(self, pieces: AsyncGenerator[memoryview], execution: Execution) -> memoryview:
         try:
-            return await anext(chunks, None) or Chunk(empty_stream(), 0)
+            return await anext(pieces)
         except Exception as error:
             raise self._registry.told(execution, error) from error
 

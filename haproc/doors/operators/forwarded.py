@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from haproc.classify.model import OperationClass
-from haproc.doors.clients.statement_request import TIMEOUT_MAX_S
 from haproc.doors.clients.stream import STALL_S
 from haproc.doors.http import fields
 from haproc.doors.http.context import CLUSTER, Credentials, check_json, read_body
@@ -19,9 +18,10 @@ from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
 from haproc.route import pieces
 from haproc.route.forward import AFTER_HEADER, PATH
-from haproc.route.model import Answer, Request
+from haproc.route.model import Answer, Request, SentSql
 from haproc.route.offload import Inline, Texts
 from haproc.statements.gate import Gate
+from haproc.statements.request import TIMEOUT_MAX_S
 
 _FIELDS: Final = (
     "request_id",
@@ -135,7 +135,7 @@ def read_query(body: bytes) -> tuple[Request, int]:
         raise refused(ErrorClass.BAD_REQUEST, "request_id, needed and timeout_s are all needed")
     request = Request(
         id=request_id,
-        statement=statement,
+        statement=SentSql(statement),
         fingerprint="",
         user=user,
         catalog=fields.text(given, "catalog"),

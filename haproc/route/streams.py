@@ -1,4 +1,4 @@
-"""Results on their way to a door: errors become what clients are told."""
+"""Results on their way to a door, piece by piece: errors become what clients are told."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pyarrow as pa
 
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk, ResultStream
-from haproc.engine.status import UNKNOWN
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.failure import WriteOutcome
+from haproc.route.failing import request_error
 
 
 def _empty() -> bytes:
@@ -21,29 +21,6 @@ def _empty() -> bytes:
 
 EMPTY = Chunk(_empty(), 0)
 """The result of a statement that gives none."""
-
-
-def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
-    """Return what a client is told of a cluster's error."""
-    if error.kind is ErrorKind.APPLICATION:
-        return RequestError(
-            FailureKind.APPLICATION,
-            error.message,
-            error_class=error.error_class,
-            sqlstate=error.sqlstate,
-            outcome=WriteOutcome.REJECTED,
-        )
-    unexplained = error.kind is ErrorKind.ENVIRONMENT and error.error_class in ("", UNKNOWN)
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        f"cluster {cluster}: {error.message}",
-        error_class=ErrorClass.UNKNOWN_ERROR
-        if unexplained
-        else error.error_class or ErrorClass(f"HAPROC_{error.kind.upper()}"),
-        sqlstate=error.sqlstate,
-        outcome=outcome,
-        hint="ask the next HAProc with the same request_id",
-    )
 
 
 def rows_in(stream: bytes) -> int:

@@ -1,8 +1,8 @@
 """Whether an Arrow stream's rows fit a table without loss, and the rows in Spark's plain form.
 
-`fits` looks at the types alone. `plain` rewrites what Spark's Arrow reader does not take
-(dictionaries, compressed or large buffers, other time units, unsigned numbers) and looks at the
-values: a null where none may be, a nanosecond that would be cut off.
+`fitted` does both: `fits` looks at the types alone, `plain` rewrites what Spark's Arrow reader does
+not take (dictionaries, compressed or large buffers, other time units, unsigned numbers) and looks
+at the values: a null where none may be, a nanosecond that would be cut off.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from haproc.engine.interface import Column
+from haproc.failure import ErrorClass, refused
 from haproc.pin.sqltypes import DAY_TIME_UNITS, SqlType, TypeTextError, parse_type
 
 _INTEGER_BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -169,6 +170,21 @@ def read(stream: bytes, bytes_max: int) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         raise RowsError([f"not an Arrow IPC stream: {str(error)[:200]}"]) from error
     return pa.Table.from_batches(batches, schema)
+
+
+def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int) -> bytes:
+    """Return a client's rows as Spark takes them; RequestError if they don't fit the columns."""
+    try:
+        table = read(stream, bytes_max)
+        if problems := fits(table.schema, columns):
+            raise RowsError(problems)
+        return plain(table, columns)
+    except RowsError as error:
+        raise refused(
+            ErrorClass.ROWS_MISFIT,
+            str(error),
+            "send the table's columns by name, of types that fit",
+        ) from error
 
 
 def plain(table: pa.Table, columns: Sequence[Column]) -> bytes:

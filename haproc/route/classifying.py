@@ -1,0 +1,97 @@
+"""What a request's statement is, whatever form it has: the first thing that is asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from haproc.classify.bounds import Bounds
+from haproc.classify.classifier import classify
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.names import Context, parts_of
+from haproc.classify.rules import Rules
+from haproc.engine.interface import Settings
+from haproc.engine.statement import ArrowRows, SqlText
+from haproc.failure import ErrorClass
+from haproc.failure import refused as refusal
+from haproc.pin.parameters import bound
+from haproc.pin.sqltypes import quote_name
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import QueryWrite
+from haproc.route.failing import refused
+from haproc.route.model import Request, SentRows, SentSql
+from haproc.route.offload import Texts
+
+
+async def with_bound(request: Request, texts: Texts) -> Request:
+    """Return the request with its parameters in its statement; raises RequestError."""
+    match request.statement:
+        case SentSql(text, given) if given is not None:
+            size = len(text) + len(given.json)
+            try:
+                sql = await texts.run(request.user, size, bound, text, given)
+            except RefusedError as error:
+                raise refused(error) from error
+            return replace(request, statement=SentSql(sql))
+        case SentSql() | SentRows():
+            return request
+        case _:
+            assert_never(request.statement)
+
+
+class Classifying:
+    """Classifies by an operator's rules. Methods raise RequestError."""
+
+    def __init__(self, texts: Texts, rules: Rules, bounds: Bounds) -> None:
+        self._texts = texts
+        self._rules = rules
+        self._bounds = bounds
+
+    async def request(self, request: Request, settings: Settings) -> Classified:
+        """Return what a request's statement is; its parameters are bound."""
+        match request.statement:
+            case SentSql(text):
+                return await self.text(text, settings, request.user, request.operation_class)
+            case SentRows(table):
+                return self._rows(table, settings, request.user)
+            case _:
+                assert_never(request.statement)
+
+    async def again(self, op: Operation) -> Classified:
+        """Return what an operation of the log is by the rules as they are now."""
+        match op.write:
+            case SqlText(sql) | QueryWrite(sql):
+                return await self.text(sql, op.settings, op.user, op.operation_class)
+            case ArrowRows(table):
+                return self._rows(table, op.settings, op.user)
+            case _:
+                assert_never(op.write)
+
+    async def text(
+        self, sql: str, settings: Settings, user: str, override: OperationClass | None = None
+    ) -> Classified:
+        """Return what a text is."""
+        context = Context(settings.catalog, settings.schema, user)
+        values = (sql, context, self._rules, override, self._bounds)
+        try:
+            return await self._texts.run(user, len(sql), classify, *values)
+        except RefusedError as error:
+            raise refused(error) from error
+
+    def _rows(self, table: str, settings: Settings, user: str) -> Classified:
+        """Return what rows for a table are: the rules see them as the INSERT that they are."""
+        parts = parts_of(table)
+        if parts is None:
+            raise refusal(
+                ErrorClass.TABLE_NAME,
+                f"{table!r} is no table name",
+                "write [catalog.][schema.]name, with backquotes where a part needs them",
+            )
+        name = ".".join(quote_name(part) for part in parts)
+        context = Context(settings.catalog, settings.schema, user)
+        try:
+            found = classify(f"INSERT INTO {name} VALUES (1)", context, self._rules)
+        except RefusedError as error:
+            raise refused(error) from error
+        asynchronous = OperationClass.ASYNCHRONOUS
+        return replace(found, kind=Kind.ROWS, operation_class=asynchronous, insert=None)

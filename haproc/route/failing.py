@@ -1,0 +1,49 @@
+"""What clients are told of requests that failed."""
+
+from __future__ import annotations
+
+from haproc.classify.model import RefusedError
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.status import UNKNOWN
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+
+
+def refused(error: RefusedError) -> RequestError:
+    """Return what a client is told whose request is not run."""
+    return RequestError(
+        FailureKind.REFUSED, error.message, error_class=error.error_class, hint=error.hint
+    )
+
+
+def timed_out(timeout_s: float, cluster: str) -> RequestError:
+    """Return what a client is told whose time is over."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"cluster {cluster} did not finish within {timeout_s:g} s",
+        error_class=ErrorClass.TIMEOUT,
+        outcome=WriteOutcome.UNKNOWN,
+        hint="ask again with the same request_id",
+    )
+
+
+def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> RequestError:
+    """Return what a client is told of a cluster's error."""
+    if error.kind is ErrorKind.APPLICATION:
+        return RequestError(
+            FailureKind.APPLICATION,
+            error.message,
+            error_class=error.error_class,
+            sqlstate=error.sqlstate,
+            outcome=WriteOutcome.REJECTED,
+        )
+    unexplained = error.kind is ErrorKind.ENVIRONMENT and error.error_class in ("", UNKNOWN)
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"cluster {cluster}: {error.message}",
+        error_class=ErrorClass.UNKNOWN_ERROR
+        if unexplained
+        else error.error_class or ErrorClass(f"HAPROC_{error.kind.upper()}"),
+        sqlstate=error.sqlstate,
+        outcome=outcome,
+        hint="ask the next HAProc with the same request_id",
+    )
