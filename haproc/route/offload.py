@@ -14,6 +14,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -64,11 +65,16 @@ class Worker:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._lock = threading.Lock()
 
     def exchange(self, asked: Any) -> Any:
         """Send a value and return the answer; raises WorkerDiedError."""
         try:
-            process = self._process or self._started()
+            with self._lock:
+                if self._ended:
+                    raise WorkerDiedError("the HAProc is stopping")
+                process = self._process or self._started()
             assert process.stdin is not None and process.stdout is not None
             sent = messages.write(process.stdin, asked)
             return messages.read(process.stdout, sent)[0]
@@ -90,7 +96,8 @@ class Worker:
 
     def kill(self) -> None:
         """End the process; harmless if there is none. The next `exchange` starts another."""
-        process, self._process = self._process, None
+        with self._lock:
+            process, self._process = self._process, None
         if process is None:
             return
         process.kill()
@@ -99,6 +106,12 @@ class Worker:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+
+    def end(self) -> None:
+        """End the process for good: no `exchange` starts another one."""
+        with self._lock:
+            self._ended = True
+        self.kill()
 
 
 @dataclass(slots=True, eq=False)
@@ -204,11 +217,9 @@ class Offload:
                     task.done.set_exception(_stopping())
         self._queues.clear()
         for worker in self._all:
-            worker.kill()
+            worker.end()
         if self._running:
             await asyncio.wait(self._running)
-        for worker in self._all:  # one that was just being started
-            worker.kill()
         self._threads.shutdown(wait=False)
 
 

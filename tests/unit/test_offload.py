@@ -136,8 +136,9 @@ async def test_aclose_ends_what_waits_and_the_workers() -> None:
     offload = Offload()
     worker = await offload.run("ann", LONG, pid)
     waiting = [asyncio.ensure_future(offload.run("ann", LONG, time.sleep, 60)) for _ in range(2)]
-    await asyncio.sleep(0)
-    await offload.aclose()
+    await asyncio.sleep(0)  # one is on its way to the worker
+    async with asyncio.timeout(DEADLINE_S):
+        await offload.aclose()
     for task in waiting:
         with pytest.raises(RequestError):
             await asyncio.wait_for(task, DEADLINE_S)
