@@ -257,6 +257,27 @@ async def test_statement_malformed_body_answered_as_json(
                 assert (await response.json()).keys() == ERROR_FIELDS
 
 
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (b'{"statement": "SELECT 1", "statement": "SELECT 1"}', "statement"),
+        (b'{"statement": "SELECT 1", "\\u0073tatement": "SELECT 2"}', "statement"),
+        (b'{"statement": "SELECT 1", "seen": {"b": 1, "a": 1, "b": 2}}', "b"),
+        (b'{"statement": "SELECT 1", "x": 1, "x": 2}', "x"),
+    ],
+)
+async def test_statement_body_that_says_something_twice_refused(
+    tmp_path: Path, data: bytes, name: str
+) -> None:
+    async with door(tmp_path) as rig:
+        headers = {"Content-Type": "application/json"}
+        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
+            answer = await response.json()
+            assert (response.status, answer["error_class"]) == (400, "HAPROC_BAD_REQUEST")
+            assert answer["message"] == f"'{name}' comes twice in one object"
+        assert not rig.service.requests
+
+
 @pytest.mark.parametrize("operator", [False, True])
 async def test_access_with_two_tokens_refused(tmp_path: Path, operator: bool) -> None:
     async with door(tmp_path, users=USERS, operator=operator) as rig:

@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NoReturn, TypeVar
@@ -24,9 +25,9 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a body."""
+    """Return the JSON object of a body; in none of its objects may a name stand twice."""
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise refused(ErrorClass.BAD_REQUEST, f"the body is not JSON: {_brief(error)}") from None
     if not isinstance(value, dict):
@@ -36,6 +37,14 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise refused(ErrorClass.BAD_REQUEST, f"{name[:80]!r} comes twice in one object")
+    return found
 
 
 def _brief(error: Exception) -> str:
