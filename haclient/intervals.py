@@ -1,18 +1,15 @@
 """Year-month intervals, which Arrow has and pyarrow has no class for, in a form that it can show.
 
-Their bytes are those of int32, as which only Arrow's C interface hands them over; from there they
-become intervals of months, days and nanoseconds, whose values are `pyarrow.MonthDayNano`.
+Their bytes are those of int32, as which only Arrow's C interface gives them (`_Retyped`); from
+there they become intervals of months, days and nanoseconds, whose values are
+`pyarrow.MonthDayNano`.
 """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import pyarrow as pa
-
-# sizeof(struct ArrowArray) of Arrow's C data interface.
-_C_ARRAY_BYTES = 80
 
 
 def readable_schema(schema: Any) -> Any:
@@ -25,7 +22,7 @@ def readable(batch: Any) -> Any:
     target = readable_schema(batch.schema)
     if target == batch.schema:
         return batch
-    numbers = _as_numbers(batch)
+    numbers = pa.record_batch(_Retyped(batch, _with_types(batch.schema, pa.int32())))
     columns = [
         column
         if field.type == wanted.type
@@ -35,11 +32,14 @@ def readable(batch: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def _as_numbers(batch: Any) -> Any:
-    exported = (ctypes.c_byte * _C_ARRAY_BYTES)()
-    batch._export_to_c(ctypes.addressof(exported))
-    schema = _with_types(batch.schema, pa.int32())
-    return pa.RecordBatch._import_from_c(ctypes.addressof(exported), schema)
+class _Retyped:
+    """A batch's memory under another schema, by Arrow's PyCapsule interface."""
+
+    def __init__(self, batch: Any, schema: Any) -> None:
+        self._batch, self._schema = batch, schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
 
 
 def _is_months(kind: Any) -> bool:

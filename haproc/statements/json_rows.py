@@ -8,7 +8,6 @@ integers, floats and booleans are JSON's own and all else is written as at the t
 from __future__ import annotations
 
 import base64
-import ctypes
 import datetime
 import decimal
 import json
@@ -22,8 +21,6 @@ import pyarrow.compute as pc
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _SECOND_US: Final = 1_000_000
-_C_ARRAY_BYTES: Final = 80
-"""Size of Arrow's C struct ArrowArray on 64 bits."""
 
 
 def rows_of(data: bytes) -> tuple[pa.Schema, list[tuple[str | None, ...]]]:
@@ -58,9 +55,17 @@ def _with_months_as_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
     plain = pa.schema([field.with_type(_months_as_numbers(field.type)) for field in batch.schema])
     if plain == batch.schema:
         return batch
-    exported = (ctypes.c_byte * _C_ARRAY_BYTES)()
-    batch._export_to_c(ctypes.addressof(exported))
-    return pa.RecordBatch._import_from_c(ctypes.addressof(exported), plain)
+    return pa.record_batch(_Retyped(batch, plain))
+
+
+class _Retyped:
+    """A batch's memory under another schema, by Arrow's PyCapsule interface."""
+
+    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._batch, self._schema = batch, schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
 
 
 def _months_as_numbers(kind: pa.DataType) -> pa.DataType:

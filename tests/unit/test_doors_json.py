@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import base64
 import datetime as dt
 import decimal
 import json
@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from haproc.engine.interface import Column
 from haproc.statements.collect import _json_joined
-from haproc.statements.json_rows import dumps, rows_of, texts
+from haproc.statements.json_rows import _Retyped, dumps, rows_of, texts
 from haproc.statements.spark_types import columns_of, head_of, manifest_column, text_of
+from tests.unit.test_haclient_values import YEAR_MONTHS
 
 UTC = dt.UTC
 D = decimal.Decimal
@@ -90,52 +91,20 @@ def test_texts_of_every_type(kind: pa.DataType, values: list[Any], written: list
 
 
 def test_texts_of_a_year_month_interval() -> None:
-    kind = _month_interval()
+    # pyarrow reads the type, but has no function to make it.
+    kind = pa.ipc.open_stream(base64.b64decode(YEAR_MONTHS)).schema.field("a").type
     months = pa.array([14, None, -1], pa.int32())
     nested = pa.array([[1], None, [12, None]], pa.list_(pa.int32()))
     names = ["m", "l"]
     plain = pa.RecordBatch.from_arrays([months, nested], names)
     schema = pa.schema([pa.field("m", kind), pa.field("l", pa.list_(kind))])
-    exported = (ctypes.c_byte * 80)()
-    plain._export_to_c(ctypes.addressof(exported))
-    batch = pa.RecordBatch._import_from_c(ctypes.addressof(exported), schema)
+    batch = pa.record_batch(_Retyped(plain, schema))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(batch)
     rows = rows_of(sink.getvalue().to_pybytes())[1]
     assert rows == [("1-2", '["0-1"]'), (None, None), ("-0-1", '["1-0",null]')]
     assert text_of(kind) == "interval year to month"
-
-
-class _ArrowSchema(ctypes.Structure):
-    """Arrow's C data interface."""
-
-    _fields_ = (
-        ("format", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("metadata", ctypes.c_char_p),
-        ("flags", ctypes.c_int64),
-        ("n_children", ctypes.c_int64),
-        ("children", ctypes.c_void_p),
-        ("dictionary", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-        ("private_data", ctypes.c_void_p),
-    )
-
-
-_RELEASE = ctypes.CFUNCTYPE(None, ctypes.POINTER(_ArrowSchema))
-
-
-@_RELEASE
-def _release(schema: Any) -> None:
-    schema.contents.release = None
-
-
-def _month_interval() -> pa.DataType:
-    """Return a type that pyarrow reads but has no function to make."""
-    release = ctypes.cast(_release, ctypes.c_void_p)
-    schema = _ArrowSchema(b"tiM", b"", None, 2, 0, None, None, release, None)
-    return pa.DataType._import_from_c(ctypes.addressof(schema))
 
 
 @pytest.mark.parametrize(
