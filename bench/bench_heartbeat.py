@@ -41,7 +41,7 @@ NAMES = "abc"
 ROUNDS = 3
 ROUND_S = 10.0
 SETTLE_S = 2.0
-BAR_PERCENT = 1.0
+BAR_PERCENT = 3.0
 
 
 def _config(folder: Path, sending: bool, redis: str = "") -> Config:
@@ -72,7 +72,7 @@ async def _live(config: Config, name: str, line: Connection) -> None:
     )
     own = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 123_456, 123_456, log_up=True)
     presence.describe = lambda: own
-    door = Listener(app, config.cluster(name).peer, front=presence.door.quick)
+    door = Listener(app, config.cluster(name).peer, shortcut=presence.door.shortcut)
     await door.open()
     await asyncio.to_thread(line.recv)
     line.send(sum(peer.alive for peer in presence.members.peers().values()))

@@ -54,7 +54,7 @@ class Here:
         self.presence.describe = lambda: self.own
         door = self.presence.door
         app = waiting_app(config, name, status, self.metrics, door)
-        self.listener = Listener(app, config.cluster(name).peer, front=door.quick)
+        self.listener = Listener(app, config.cluster(name).peer, shortcut=door.shortcut)
 
     async def open(self) -> None:
         await self.listener.open()

@@ -2,9 +2,8 @@
 
 Twenty heartbeats a second are too many for a general HTTP client, so each line writes the bytes of
 a request and only counts the answers, of which the good one is always the same. Several requests
-may be on their way, and heartbeats that say nothing new are answered a few at a time. A peer that
-leaves a whole window of requests unanswered is connected to anew. Nothing here waits, and nothing
-raises: what does not arrive is missed by the receiver.
+may be on their way. A peer that leaves a whole window of requests unanswered is connected to anew.
+Nothing here waits, and nothing raises: what does not arrive is missed by the receiver.
 """
 
 from __future__ import annotations
@@ -24,16 +23,7 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_PATH: Final = "/heartbeat"
 REPORT_PATH: Final = "/reportlag"
 TAKEN: Final = b"HTTP/1.1 204 No Content\r\n\r\n"
-"""The answer to a heartbeat or a report, as the quick handler writes it."""
-
-
-def answered_together(rules: Membership) -> int:
-    """Return how many heartbeats that say nothing new are answered by one write.
-
-    Answers are half of what a heartbeat costs, and nobody waits for them. Several come within a
-    window all the same: a line without any is taken for dead.
-    """
-    return max(1, min(5, round(rules.window_s / rules.heartbeat_interval_s) // 4))
+"""The answer to a heartbeat or a report, as the shortcut gives it."""
 
 
 def head(path: str, secret: str) -> bytes:
@@ -51,7 +41,6 @@ class Links:
         self._me = me
         self._rules = config.membership
         self._links: dict[str, _Link] = {}
-        self._written: dict[str, tuple[Mapping[str, Json], list[bytes]]] = {}
         self.follow(config.clusters)
         self._heads = {path: head(path, config.secret) for path in (HEARTBEAT_PATH, REPORT_PATH)}
 
@@ -64,28 +53,14 @@ class Links:
         for name, address in wanted.items():
             if name not in self._links:
                 self._links[name] = _Link(name, address, self._rules)
-        self._written = {}
 
     def send(self, path: str, body: Mapping[str, Json], to: Collection[str] | None = None) -> None:
-        """Send one message to every peer (of ``to``) that is connected; connect to the others.
-
-        The very body that was sent last is not written anew.
-        """
-        before, requests = self._written.get(path, ({}, []))
-        if body is not before:
-            requests = self._write(path, body)
-            self._written[path] = body, requests
-        for (name, link), request in zip(self._links.items(), requests, strict=True):
-            if to is None or name in to:
-                link.send(request)
-
-    def _write(self, path: str, body: Mapping[str, Json]) -> list[bytes]:
+        """Send one message to every peer (of ``to``) that is connected; connect to the others."""
         data = json.dumps(body, separators=(",", ":")).encode()
         length = f"Content-Length: {len(data)}\r\n\r\n".encode()
-        return [
-            self._heads[path] + f"Host: {link.host}\r\n".encode() + length + data
-            for link in self._links.values()
-        ]
+        for name, link in self._links.items():
+            if to is None or name in to:
+                link.send(self._heads[path] + link.host + length + data)
 
     def silent(self) -> frozenset[str]:
         """Return the peers that have given no sign for a window: no answer, and no refusal."""
@@ -110,7 +85,7 @@ class _Link(asyncio.Protocol):
         self._unanswered_max = max(2, round(rules.window_s / rules.heartbeat_interval_s))
         self._sign_at = self._loop.time()
         self._trouble = ""
-        self.host = address.url.removeprefix("http://")
+        self.host = f"Host: {address.url.removeprefix('http://')}\r\n".encode()
 
     def send(self, request: bytes) -> None:
         transport = self._transport

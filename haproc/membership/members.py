@@ -76,10 +76,6 @@ class Members:
         self._clock = asyncio.get_running_loop().time
         self._view = RingView(rules, peers, self._clock())
         self._isolated = ""
-        self._beat: Beat | None = None
-        self._beat_body: dict[str, Json] = {}
-        self._report: Report | None = None
-        self._report_body: dict[str, Json] = {}
         self._check_at = self._report_at = 0.0
 
     # -- what is asked -----------------------------------------------------------------------
@@ -186,17 +182,13 @@ class Members:
         cluster, incarnation = self.cluster, self.incarnation
         hears = self._view.hears(now)
         beat = Beat(cluster, incarnation, own.epoch, hears, own.log_up, own.state)
-        if beat != self._beat:
-            self._beat, self._beat_body = beat, beat.body()
-        self._lines.send(HEARTBEAT_PATH, self._beat_body)
+        self._lines.send(HEARTBEAT_PATH, beat.body())
         if now >= self._report_at:
             self._report_at = now + self._rules.report_interval_s
             report = Report(
                 cluster, incarnation, own.epoch, own.state, own.since, own.cursor, own.log_end
             )
-            if report != self._report:
-                self._report, self._report_body = report, report.body()
-            self._lines.send(REPORT_PATH, self._report_body)
+            self._lines.send(REPORT_PATH, report.body())
 
     def _check(self) -> None:
         self._tell(self._view.check(self._clock()))

@@ -59,9 +59,7 @@ class RedisLines:
         self._warm_at = 0.0
         self._warned_at = float("-inf")
         self._published = b""
-        self._known: dict[tuple[str, str], tuple[Mapping[str, Json], Callable[[], None]]] = {}
-        """The last message of each peer and kind, and what takes it in again."""
-        self.deliver: Callable[[str, Mapping[str, Json]], Callable[[], None]]
+        self.deliver: Callable[[str, Mapping[str, Json]], None]
         self.recall: Callable[[Mapping[str, Json]], None] = lambda body: None
         self.urls: dict[str, str] = {}
         """Where clients reach the peers' clusters, as these told."""
@@ -88,7 +86,6 @@ class RedisLines:
         self._exchange.follow(self._peers, self._loop.time())
         self._channel.follow(self._peers)
         self.urls = {name: url for name, url in self.urls.items() if name in self._peers}
-        self._known = {key: known for key, known in self._known.items() if key[0] in self._peers}
 
     # -- what is asked -----------------------------------------------------------------------
 
@@ -179,14 +176,7 @@ class RedisLines:
         for path, body in envelope.messages.items():
             if body.get("cluster") == envelope.cluster:
                 with contextlib.suppress(RequestError):  # of another version: not understood
-                    self._deliver(path, body, envelope.cluster)
-
-    def _deliver(self, path: str, body: Mapping[str, Json], cluster: str) -> None:
-        before, repeat = self._known.get((cluster, path), ({}, None))
-        if repeat is not None and body == before:
-            repeat()
-        else:
-            self._known[cluster, path] = body, self.deliver(path, body)
+                    self.deliver(path, body)
 
     def _take_kept(self, data: bytes) -> None:
         """Take in what a peer's key holds: no sign of life, but how far it was."""

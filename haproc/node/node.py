@@ -154,7 +154,7 @@ class Node:
             app,
             self._cluster.peer,
             shutdown_s=1.0,
-            front=self._presence.door.quick,
+            shortcut=self._presence.door.shortcut,
             connections_max=self._config.limits.connections_max,
         )
 

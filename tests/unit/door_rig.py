@@ -17,6 +17,7 @@ from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
 from haproc.doors.apps import client_app, operator_app
+from haproc.doors.http.connections import no_shortcut
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.forwarded import Forwarded
 from haproc.doors.operators.heartbeats import HeartbeatDoor
@@ -486,12 +487,11 @@ async def door(
         tell(app, config, CannedSettings())
     else:
         app = client_app(config, "a", service, status, metrics)
-    front = heartbeats.quick if operator else None
     listener = Listener(
         app,
         Address("127.0.0.1", 0),
         shutdown_s=1.0,
-        front=front,
+        shortcut=heartbeats.shortcut if operator else no_shortcut,
         connections_max=connections_max,
     )
     await listener.open()

@@ -108,7 +108,6 @@ async def test_head_that_does_not_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, operator: bool
 ) -> None:
     monkeypatch.setattr("haproc.doors.http.connections.HEAD_S", 0.05)
-    monkeypatch.setattr("haproc.doors.operators.heartbeats.HEAD_S", 0.05)
     async with door(tmp_path, operator=operator) as rig, connection(rig, data) as (reader, _):
         assert await rest_of(reader) == b""
 

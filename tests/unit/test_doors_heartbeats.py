@@ -1,10 +1,9 @@
-"""Heartbeats and reports on the operator door: the quick way, the usual way, what is refused."""
+"""Heartbeats and reports on the operator door: the shortcut, the usual way, what is refused."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from haproc.config.model import Membership
 from haproc.doors.operators.heartbeats import BODY_BYTES_MAX
-from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, answered_together, head
+from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State
 from tests.unit.door_rig import STATEMENTS, Rig, door
@@ -56,17 +54,7 @@ class Line:
         self._writer.close()
 
 
-def _so_many(rig: Rig, count: int) -> bool:
-    return len(rig.members.beats) == count
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
-async def test_quick_way_takes_heartbeats_and_reports_on_one_connection(tmp_path: Path) -> None:
+async def test_shortcut_takes_heartbeats_and_reports_on_one_connection(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         both = written(HEARTBEAT_PATH, BEAT.body()) + written(REPORT_PATH, REPORT.body())
@@ -77,37 +65,9 @@ async def test_quick_way_takes_heartbeats_and_reports_on_one_connection(tmp_path
         line.close()
 
 
-async def test_repeated_heartbeats_are_taken_at_once_and_answered_together(tmp_path: Path) -> None:
-    async with door(tmp_path, operator=True) as rig:
-        line, request = await Line.to(rig), written(HEARTBEAT_PATH, BEAT.body())
-        assert await line.ask(request) == TAKEN
-        together = answered_together(Membership())
-        assert together == 5
-        for count in range(2, together + 1):
-            line.send(request)
-            await until(functools.partial(_so_many, rig, count))
-        assert await line.ask(request, TAKEN * together) == TAKEN * together
-        # what says something new is answered at once, with what is owed
-        line.send(request)
-        await until(lambda: len(rig.members.beats) == together + 2)
-        report = written(REPORT_PATH, REPORT.body())
-        assert await line.ask(report, TAKEN * 2) == TAKEN * 2
-        line.close()
-
-
-@pytest.mark.parametrize(
-    ("interval_s", "window_s", "together"), [(0.1, 2.0, 5), (0.1, 0.8, 2), (1.0, 3.0, 1)]
-)
-def test_answers_come_several_times_in_a_window(
-    interval_s: float, window_s: float, together: int
-) -> None:
-    rules = Membership(heartbeat_interval_s=interval_s, window_s=window_s)
-    assert answered_together(rules) == together
-
-
 def test_both_ways_on_the_loop_that_haproc_uses(tmp_path: Path) -> None:
     """uvloop's transports are of other classes than asyncio's."""
-    uvloop.run(test_quick_way_takes_heartbeats_and_reports_on_one_connection(tmp_path))
+    uvloop.run(test_shortcut_takes_heartbeats_and_reports_on_one_connection(tmp_path))
     uvloop.run(test_connection_with_other_requests_goes_to_the_usual_way(tmp_path))
 
 
@@ -219,7 +179,7 @@ async def test_client_door_takes_no_heartbeats(tmp_path: Path) -> None:
         assert (await rig.get(STATEMENTS, 405))["error_class"] == "HAPROC_METHOD_NOT_ALLOWED"
 
 
-async def test_listener_closed_ends_quick_connections(tmp_path: Path) -> None:
+async def test_listener_closed_ends_peers_connections(tmp_path: Path) -> None:
     async with door(tmp_path, operator=True) as rig:
         line = await Line.to(rig)
         assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
@@ -230,11 +190,15 @@ async def test_listener_closed_ends_quick_connections(tmp_path: Path) -> None:
         silent.close()
 
 
-async def test_quick_connection_that_is_idle_is_closed(
+async def test_peers_connection_that_falls_silent_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haproc.doors.operators.heartbeats.HEAD_S", 0.05)
+    monkeypatch.setattr("haproc.doors.http.connections.HEAD_S", 0.1)
+    monkeypatch.setattr("haproc.doors.http.connections.KEEPALIVE_S", 0.5)
     async with door(tmp_path, operator=True) as rig:
+        began = asyncio.get_running_loop().time()
         line = await Line.to(rig)
+        assert await line.ask(written(HEARTBEAT_PATH, BEAT.body())) == TAKEN
         assert await line.closed()
+        assert asyncio.get_running_loop().time() - began >= 0.5
         line.close()

@@ -151,7 +151,7 @@ class HAProc:
         )
         self._doors = [
             Listener(clients, cluster.listen, shutdown_s=1),
-            Listener(operators, cluster.peer, shutdown_s=1, front=heartbeats.quick),
+            Listener(operators, cluster.peer, shutdown_s=1, shortcut=heartbeats.shortcut),
         ]
 
     def positions(self) -> list[Candidate]:

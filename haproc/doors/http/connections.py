@@ -19,7 +19,8 @@ import json
 import logging
 import time
 import traceback
-from typing import Final, Protocol, cast
+from collections.abc import Callable
+from typing import Final, TypeAlias, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError
@@ -42,31 +43,19 @@ TELL_S: Final = 10.0
 _HEADER_BYTES_MAX: Final = 16 << 10
 
 
-class Connected(Protocol):
-    """A connection that has a place."""
-
-    def expendable(self) -> bool:
-        """Whether nothing is under way on it."""
-        ...
-
-    def give_up(self) -> None:
-        """Close it now."""
-        ...
-
-
 class Places:
     """So many connections at a time; the one that was heard of longest ago comes first."""
 
     def __init__(self, connections_max: int, cluster: str) -> None:
         self._connections_max = connections_max
-        self._taken: dict[Connected, None] = {}
+        self._taken: dict[Connection, None] = {}
         self._full = _answer(busy(f"{connections_max} connections are open here"), cluster)
         self._told = Told("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
         return len(self._taken)
 
-    def take(self, connection: Connected, transport: asyncio.Transport) -> None:
+    def take(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Give the connection a place, or close it where there is none."""
         if len(self._taken) >= self._connections_max and not self._make_room():
             self._told.tell(len(self._taken))
@@ -75,21 +64,21 @@ class Places:
             return
         self._taken[connection] = None
 
-    def heard(self, connection: Connected) -> None:
+    def heard(self, connection: Connection) -> None:
         """Note that a request came on it."""
         if connection in self._taken:
             del self._taken[connection]
             self._taken[connection] = None
 
-    def give_back(self, connection: Connected) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Take the place back; harmless for one that has none."""
         self._taken.pop(connection, None)
 
     def _make_room(self) -> bool:
         for connection in self._taken:
-            if connection.expendable():
+            if connection.is_expendable:
                 del self._taken[connection]
-                connection.give_up()
+                connection.force_close()
                 return True
         return False
 
@@ -115,13 +104,29 @@ class Told:
         self._kept = 0
 
 
-class Connections:
-    """Makes aiohttp's protocol for each connection of a listener."""
+Shortcut: TypeAlias = Callable[[bytes], tuple[bytes, bytes]]
+"""Takes in what it can of what came on a connection; returns the answers and the rest."""
 
-    def __init__(self, server: web.Server, places: Places, cluster: str) -> None:
+
+def no_shortcut(data: bytes) -> tuple[bytes, bytes]:
+    """Leave everything to aiohttp."""
+    return b"", data
+
+
+class Connections:
+    """Makes aiohttp's protocol for each connection of a listener.
+
+    A connection is the ``shortcut``'s for as long as nothing is left over for aiohttp. Whoever was
+    answered by it is no stranger, and keeps the connection.
+    """
+
+    def __init__(
+        self, server: web.Server, places: Places, cluster: str, shortcut: Shortcut = no_shortcut
+    ) -> None:
         self.server = server
         self.places = places
         self.cluster = cluster
+        self.shortcut = shortcut
         self.unreadable = Told("a request from %s could not be read (%s)")
         self.broken = Told("a connection from %s ended with %s at %s")
 
@@ -133,7 +138,7 @@ class Connections:
 class Connection(web.RequestHandler):
     """One connection; `_waiter`, `_messages` and `_request_in_progress` are not aiohttp's API."""
 
-    __slots__ = ("_door", "_head", "_peer", "_stall")
+    __slots__ = ("_came", "_door", "_head", "_known", "_peer", "_short", "_stall")
 
     def __init__(self, door: Connections) -> None:
         super().__init__(
@@ -148,19 +153,24 @@ class Connection(web.RequestHandler):
         self._head: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._peer = ""
+        self._short = True
+        """Nothing was left over for aiohttp yet."""
+        self._known = self._came = False
+        """Whether the shortcut has answered: ever, and since the last look."""
 
     @property
     def is_idle(self) -> bool:
         """Whether it waits for a request, and none has come."""
         return self._waiter is not None and not self._waiter.done()
 
-    def expendable(self) -> bool:
-        """Whether nothing is under way on it."""
-        return self.is_idle or not (self._request_in_progress or self._messages)
+    @property
+    def is_expendable(self) -> bool:
+        """Whether nothing is under way on it, and it may be a stranger's."""
+        return not (self._known or self._is_busy)
 
-    def give_up(self) -> None:
-        """Close it now."""
-        self.force_close()
+    @property
+    def _is_busy(self) -> bool:
+        return not self.is_idle and bool(self._request_in_progress or self._messages)
 
     # -- asyncio.Protocol ------------------------------------------------------------------
 
@@ -171,12 +181,22 @@ class Connection(web.RequestHandler):
         self._door.places.take(self, cast(asyncio.Transport, transport))
 
     def data_received(self, data: bytes) -> None:
+        if self._short and not (data := self._left_by_shortcut(data)):
+            return
         super().data_received(data)
         if self._messages or self._request_in_progress:
             self._stop_head()
             self._door.places.heard(self)
-        elif data:
+        else:
             self._await_head()
+
+    def _left_by_shortcut(self, data: bytes) -> bytes:
+        answers, rest = self._door.shortcut(data)
+        if answers and self.transport is not None:
+            self._known = self._came = True
+            self.transport.write(answers)
+        self._short = not rest
+        return rest
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._door.places.give_back(self)
@@ -208,7 +228,10 @@ class Connection(web.RequestHandler):
 
     def _head_is_late(self) -> None:
         self._head = None
-        if self.expendable():
+        if self._came:
+            self._came = False
+            self._head = self._loop.call_later(KEEPALIVE_S, self._head_is_late)
+        elif not self._is_busy:
             self.force_close()
 
     def _stop_head(self) -> None:

@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import web
 
 from haproc.config.model import Address
-from haproc.doors.http.connections import CONNECTIONS_MAX, Connection, Connections, Places
+from haproc.doors.http.connections import (
+    CONNECTIONS_MAX,
+    Connection,
+    Connections,
+    Places,
+    Shortcut,
+    no_shortcut,
+)
 from haproc.doors.http.context import CLUSTER, error_response
 from haproc.doors.http.errors import as_request_error
 
@@ -30,23 +37,11 @@ _TURNS: Final = 6
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-class Front(Protocol):
-    """What makes the protocols of connections in the application's place."""
-
-    def __call__(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections that were not handed to the application."""
-        ...
-
-
 class Listener:
     """One application's listener; closed until `open` is called.
 
-    ``front``, if there is one, is asked for the protocol of each connection, and is given what
-    makes the application's own. No more than ``connections_max`` are open at a time.
+    ``shortcut`` is asked for answers before aiohttp (see `Connections`). No more than
+    ``connections_max`` connections are open at a time.
     """
 
     def __init__(
@@ -55,7 +50,7 @@ class Listener:
         address: Address,
         *,
         shutdown_s: float = 30.0,
-        front: Callable[[Connections], Front] | None = None,
+        shortcut: Shortcut = no_shortcut,
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         app.middlewares.insert(0, self._last_answer)
@@ -64,8 +59,7 @@ class Listener:
         self._places = Places(connections_max, self._cluster)
         self.address = address
         """As configured."""
-        self._make_front = front
-        self._front: Front | None = None
+        self._shortcut = shortcut
         self._server: asyncio.Server | None = None
         self._lock = asyncio.Lock()
         self._started = False
@@ -96,11 +90,8 @@ class Listener:
             if self._server is not None:
                 return
             await self.start()
-            protocols = Connections(self._server_of(), self._places, self._cluster)
-            if self._make_front is not None:
-                self._front = self._make_front(protocols)
             self._server = await asyncio.get_running_loop().create_server(
-                self._front or protocols,
+                Connections(self._server_of(), self._places, self._cluster, self._shortcut),
                 self.address.host,
                 self.address.port,
                 backlog=_BACKLOG,
@@ -124,8 +115,6 @@ class Listener:
                 await asyncio.sleep(0)
 
     def _close_idle(self) -> None:
-        if self._front is not None:
-            self._front.close()
         for connection in self._server_of().connections:
             if isinstance(connection, Connection) and connection.is_idle:
                 connection.force_close()
