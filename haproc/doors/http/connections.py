@@ -220,17 +220,17 @@ class Connection(web.RequestHandler):
         if left_before is not None and left >= left_before:
             self.transport.abort()
         else:
-            self._stall = self._loop.call_later(STALL_S, self._watch, left)
+            self._stall = asyncio.get_running_loop().call_later(STALL_S, self._watch, left)
 
     def _await_head(self) -> None:
         if self._head is None:
-            self._head = self._loop.call_later(HEAD_S, self._head_is_late)
+            self._head = asyncio.get_running_loop().call_later(HEAD_S, self._head_is_late)
 
     def _head_is_late(self) -> None:
         self._head = None
         if self._came:
             self._came = False
-            self._head = self._loop.call_later(KEEPALIVE_S, self._head_is_late)
+            self._head = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._head_is_late)
         elif not self._is_busy:
             self.force_close()
 
