@@ -11,7 +11,7 @@ MINUTES ?= 20
 KILLS ?= 100
 export PYTHON
 
-.PHONY: help setup demo test check ring bench simulate torture lock clean
+.PHONY: help setup demo test check ring bench simulate stories torture lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -43,6 +43,9 @@ bench: $(READY) ## All benchmarks, with results in bench/results
 
 simulate: $(READY) ## A ring on a virtual clock: make simulate SEEDS=n FIRST=seed
 	@$(PY) -m tests.simulation $(SEEDS) $(FIRST)
+
+stories: $(READY) ## Write the golden traces of the simulation anew (tests/golden/stories)
+	@$(PY) -m tests.simulation.stories
 
 torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sqlite|kafka SEED=n OPTIONS=...
 	@$(PY) -m tests.fault.torture --minutes $(MINUTES) --kills $(KILLS) --log $(LOG) \
