@@ -25,7 +25,7 @@ from dmq import Json
 from haproc.classify.model import OperationClass
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
-from haproc.doors.http.context import ARROW_STREAM
+from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.http.listener import Listener
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress

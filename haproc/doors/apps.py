@@ -12,10 +12,11 @@ from haproc.config.shares import Shares
 from haproc.doors.clients.answers import Answers
 from haproc.doors.clients.rows import RowsDoor
 from haproc.doors.clients.sessions import Sessions
-from haproc.doors.clients.statements import USER, Statements
+from haproc.doors.clients.statements import Statements
 from haproc.doors.clients.stream import Streams
-from haproc.doors.http.context import ASKED, CLUSTER, CONFIG, HELD, Credentials, error_response
-from haproc.doors.http.errors import as_request_error
+from haproc.doors.http.access import USER, Credentials
+from haproc.doors.http.bodies import HELD
+from haproc.doors.http.errors import ASKED, CLUSTER, as_request_error, error_response
 from haproc.doors.operators.drain import DrainDoor, DrainService
 from haproc.doors.operators.forwarded import Forwarded, ForwardedDoor
 from haproc.doors.operators.heartbeats import HeartbeatDoor
@@ -31,6 +32,7 @@ from haproc.statements.results import ResultStore
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+CONFIG = web.AppKey("config", Config)
 REGISTRY = web.AppKey("registry", Registry)
 STATE_HEADER = "HAProc-State"
 SMALL_BYTES = 64 << 10

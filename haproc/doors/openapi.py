@@ -16,7 +16,7 @@ from haproc.classify.model import WriteConcern
 from haproc.config.model import Consistency
 from haproc.doors.clients.freshness import HEADERS as FRESHNESS_HEADERS
 from haproc.doors.clients.statement_request import HEADERS
-from haproc.doors.http.context import ARROW_STREAM
+from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.doors.openapi_schemas import SCHEMAS, ref
 from haproc.doors.operators.queue import PAGE_DEFAULT, PAGE_MAX

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from dmq import Json
-from haproc.doors.http.context import json_response, raw_json
+from haproc.doors.http.bodies import json_response, raw_json
 from haproc.doors.openapi import document_json
 from haproc.metrics import CONTENT_TYPE, Metrics
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from haproc.config.model import Limits, User
 from haproc.doors.clients.statement_request import FIELDS, read_statement
-from haproc.doors.http.context import Credentials
+from haproc.doors.http.access import Credentials
 from haproc.doors.status import Readiness
 from haproc.failure import RequestError
 from haproc.route.model import SentSql
@@ -318,7 +318,7 @@ async def test_unknown_path_and_method_answered_as_json(tmp_path: Path) -> None:
 
 
 async def test_slow_body_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("haproc.doors.http.context.BODY_READ_S", 0.1)
+    monkeypatch.setattr("haproc.doors.http.bodies.BODY_READ_S", 0.1)
     async with door(tmp_path) as rig:
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.listener.port)
         writer.write(

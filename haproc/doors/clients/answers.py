@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 
 from dmq import Json
-from haproc.doors.http.context import STATEMENTS_PATH
 from haproc.doors.http.errors import body_of
+from haproc.doors.http.statuses import STATEMENTS_PATH
 from haproc.failure import ErrorClass, FailureKind, refused
 from haproc.route.model import HaReport
 from haproc.statements.execution import Execution, StatementState

@@ -27,10 +27,12 @@ def read_freshness(
     given: Mapping[str, Any], headers: Mapping[str, str], defaults: Reads
 ) -> Freshness:
     """Check and combine them; raises RequestError."""
-    told = {name: headers[header].strip() for name, header in HEADERS.items() if header in headers}
+    told: dict[str, Any] = {
+        name: headers[header].strip() for name, header in HEADERS.items() if header in headers
+    }
     for name in ("acceptable_offset_lag", "after_offset"):
         if name in told:
-            told[name] = _number(told[name], HEADERS[name])
+            told[name] = fields.whole_number(told[name], HEADERS[name], 19)
     asked = {**told, **{name: given[name] for name in FIELDS if given.get(name) is not None}}
     level = fields.choice(asked, "consistency", Consistency)
     lag_max = fields.offset(asked, "acceptable_offset_lag")
@@ -40,12 +42,6 @@ def read_freshness(
         fields.offset(asked, "after_offset") or 0,
         _seen(asked),
     )
-
-
-def _number(text: str, header: str) -> Any:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise refused(ErrorClass.BAD_REQUEST, f"{header} must be a whole number of at least 0")
-    return int(text)
 
 
 def _seen(asked: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:

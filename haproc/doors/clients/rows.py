@@ -13,9 +13,10 @@ from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Config
 from haproc.doors.clients.answers import ha_block
 from haproc.doors.clients.statement_request import with_headers
-from haproc.doors.clients.statements import USER
 from haproc.doors.http import fields
-from haproc.doors.http.context import ARROW_STREAM, ASKED, HELD, json_response, read_body
+from haproc.doors.http.access import USER
+from haproc.doors.http.bodies import ARROW_STREAM, HELD, json_response, read_body
+from haproc.doors.http.errors import ASKED
 from haproc.doors.http.statuses import Asked
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Request, SentRows
@@ -65,8 +66,9 @@ class RowsDoor:
         request_id = own_id or uuid.uuid4().hex
         request[ASKED] = Asked(request_id, own_id is not None)
         arrived_s = asyncio.get_running_loop().time()
-        age_s = fields.age(_number(given, "age_s"))
-        timeout_s = fields.seconds(_number(given, "timeout_s"), "timeout_s", TIMEOUT_MAX_S)
+        age_s = fields.age(fields.seconds_in(given.get("age_s"), "age_s"))
+        timeout_s = fields.seconds_in(given.get("timeout_s"), "timeout_s")
+        timeout_s = fields.seconds(timeout_s, "timeout_s", TIMEOUT_MAX_S)
         body = await read_body(request, self._config.limits.operation_bytes_max)
         table, catalog, schema = (
             request.match_info["table"],
@@ -101,10 +103,3 @@ def _query(request: web.Request) -> dict[str, str]:
             raise refused(ErrorClass.BAD_REQUEST, f"{name} is empty")
         given[name] = value
     return given
-
-
-def _number(given: dict[str, str], name: str) -> float | None:
-    try:
-        return float(given[name]) if name in given else None
-    except ValueError:
-        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be a number of seconds") from None

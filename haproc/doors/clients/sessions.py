@@ -5,9 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from haproc.config.model import Config
-from haproc.doors.clients.statements import USER
 from haproc.doors.http import fields
-from haproc.doors.http.context import check_json, json_response, raw_json, read_body
+from haproc.doors.http.access import USER
+from haproc.doors.http.bodies import check_json, json_response, raw_json, read_body
 from haproc.failure import ErrorClass, refused
 from haproc.route.interface import Service
 from haproc.route.offload import Texts

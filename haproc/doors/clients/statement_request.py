@@ -156,9 +156,7 @@ def _waiting(given: Mapping[str, Any]) -> tuple[float, OnWaitTimeout]:
 
 def _statement(given: Mapping[str, Any]) -> SentSql:
     """Return the statement with its parameters as they came."""
-    text = fields.text(given, "statement")
-    if text is None or not text.strip():
-        raise refused(ErrorClass.BAD_REQUEST, "statement is missing or empty")
+    text = fields.needed_text(given, "statement")
     parameters, rows = given.get("parameters"), given.get("parameter_rows")
     if not parameters and rows is None:
         return SentSql(text)

@@ -13,16 +13,11 @@ from haproc.config.model import Config
 from haproc.doors.clients.answers import RESULTS_PATH, Answers
 from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
 from haproc.doors.clients.stream import Streams
-from haproc.doors.http.context import (
-    ARROW_STREAM,
-    ASKED,
-    HELD,
-    STATEMENTS_PATH,
-    check_json,
-    raw_json,
-    read_body,
-)
-from haproc.doors.http.statuses import Asked
+from haproc.doors.http import fields
+from haproc.doors.http.access import USER
+from haproc.doors.http.bodies import ARROW_STREAM, HELD, check_json, raw_json, read_body
+from haproc.doors.http.errors import ASKED
+from haproc.doors.http.statuses import STATEMENTS_PATH, Asked
 from haproc.failure import ErrorClass, refused
 from haproc.route.offload import Texts
 from haproc.statements.execution import Execution
@@ -31,7 +26,6 @@ from haproc.statements.request import Format, OnWaitTimeout, StatementRequest
 
 RECALL_S: Final = 1.0
 """What became of a write that is in the log is mostly known at once; chosen, not measured."""
-USER: Final = web.RequestKey("user", str)
 
 
 class Statements:
@@ -122,9 +116,10 @@ class Statements:
 
 def _index(request: web.Request) -> int:
     text = request.match_info["chunk_index"]
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    index = fields.number_in(text, 9)
+    if index is None:
         raise refused(ErrorClass.STATEMENT_UNKNOWN, f"there is no chunk {text[:40]!r}")
-    return int(text)
+    return index
 
 
 def _origin(request: web.Request) -> str:

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from dmq import Json
 from haproc.doors.clients.answers import ha_block
-from haproc.doors.http.context import ARROW_STREAM
+from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.http.errors import as_request_error
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Answer

@@ -10,9 +10,15 @@ from typing import Final
 from aiohttp import web
 
 from dmq import Json
-from haproc.doors.http.statuses import CODE_OF_STATUS, status_of
+from haproc.doors.http.bodies import json_response
+from haproc.doors.http.statuses import CODE_OF_STATUS, RETRY_AFTER_S, Asked, in_our_words, status_of
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.statements.errors import told
+
+CLUSTER: Final = web.AppKey("cluster", str)
+"""Whose application it is: every error names the cluster."""
+ASKED: Final = web.RequestKey("asked", Asked)
+"""What a request turned out to ask for."""
 
 _CLASS_OF_HTTP: Final = {
     404: (ErrorClass.NOT_FOUND, "there is nothing at this path", "see /openapi.json"),
@@ -53,3 +59,17 @@ def _of_http(error: web.HTTPException) -> RequestError:
     if error.status in _CLASS_OF_HTTP:
         return refused(*_CLASS_OF_HTTP[error.status])
     return refused(ErrorClass.BAD_REQUEST, error.reason or "the request cannot be read")
+
+
+def error_response(error: RequestError, cluster: str, asked: Asked | None = None) -> web.Response:
+    """Return an error's answer; ``asked`` tells of the statement that it is about."""
+    status = status_of(error, asked)
+    body = body_of(
+        in_our_words(error, asked), cluster, asked.statement_id if asked else None, status
+    )
+    response = json_response(body, status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    elif status in RETRY_AFTER_S:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
+    return response

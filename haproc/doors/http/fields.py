@@ -70,6 +70,30 @@ def text(body: Mapping[str, Any], name: str, default: str | None = None) -> str 
     return value
 
 
+def needed_text(body: Mapping[str, Any], name: str) -> str:
+    """Return a field of text that must be there, and not empty."""
+    value = text(body, name)
+    if value is None or not value.strip():
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} is missing or empty")
+    return value
+
+
+def needed_texts(body: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Return fields of text that must all be there."""
+    found = [value for name in names if (value := text(body, name)) is not None]
+    if len(found) < len(names):
+        raise refused(ErrorClass.BAD_REQUEST, f"needed: {', '.join(names)}")
+    return found
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    """Return a field that is true or false; absent is false."""
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be true or false")
+    return value
+
+
 def identifier(body: Mapping[str, Any], name: str) -> str | None:
     """Return an id: at most 128 of letters, digits and ``._:-``."""
     value = text(body, name)
@@ -120,6 +144,28 @@ def offset(body: Mapping[str, Any], name: str) -> int | None:
     if not 0 <= value <= _INTEGER_MAX:
         raise refused(ErrorClass.BAD_REQUEST, f"{name} must be at least 0 and at most 2^63-1")
     return value
+
+
+def number_in(written: str, digits_max: int = 18) -> int | None:
+    """Return the whole number of at least 0 in a path, a query or a header; None if it is none."""
+    number = written.isascii() and written.isdigit() and len(written) <= digits_max
+    return int(written) if number else None
+
+
+def whole_number(written: str, name: str, digits_max: int = 18) -> int:
+    """Return the same; a number it must be."""
+    number = number_in(written, digits_max)
+    if number is None:
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be a whole number of at least 0")
+    return number
+
+
+def seconds_in(written: str | None, name: str) -> float | None:
+    """Return the number of seconds that a query holds; its range is not looked at."""
+    try:
+        return None if written is None else float(written)
+    except ValueError:
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be a number of seconds") from None
 
 
 def seconds(value: object, name: str, maximum_s: float) -> float | None:

@@ -26,8 +26,7 @@ from haproc.doors.http.connections import (
     Shortcut,
     no_shortcut,
 )
-from haproc.doors.http.context import CLUSTER, error_response
-from haproc.doors.http.errors import as_request_error
+from haproc.doors.http.errors import CLUSTER, as_request_error, error_response
 
 _BACKLOG: Final = 512
 _TURNS: Final = 6

@@ -19,6 +19,7 @@ from typing import Final
 
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
+STATEMENTS_PATH: Final = "/api/2.0/sql/statements"
 SETTLED_ELSEWHERE: Final = 424
 _STATUS_OF_CLASS: Final[Mapping[str, int]] = {
     ErrorClass.UNAUTHENTICATED: 401,
@@ -78,8 +79,8 @@ def status_of(error: RequestError, asked: Asked | None = None) -> int:
     return _STATUS_OF_CLASS.get(error.error_class, _STATUS_OF_KIND[error.kind])
 
 
-def told(error: RequestError, asked: Asked | None, path: str) -> RequestError:
-    """Return the error in the words in which it is told; ``path`` is that of all statements.
+def in_our_words(error: RequestError, asked: Asked | None) -> RequestError:
+    """Return the error in the words in which it is told.
 
     databricks-sdk reads the message, and no other field, for words of its own servers: so none of
     Spark's may be in it where repeating does harm.
@@ -89,7 +90,8 @@ def told(error: RequestError, asked: Asked | None, path: str) -> RequestError:
     return RequestError(
         error.kind,
         f"whether statement {asked.statement_id} was applied is not known: do not send it again, "
-        f"ask with GET {path}/{asked.statement_id}, here or at another HAProc of the ring",
+        f"ask with GET {STATEMENTS_PATH}/{asked.statement_id}, here or at another HAProc of the "
+        "ring",
         error_class=error.error_class,
         sqlstate=error.sqlstate,
         outcome=error.outcome,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
 from dmq import Json
 from haproc.doors.http import fields
-from haproc.doors.http.context import Credentials, check_json, json_response, read_body
-from haproc.failure import ErrorClass, refused
-
-_BODY_BYTES_MAX: Final = 64 << 10
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import json_response, read_object
 
 
 class DrainService(Protocol):
@@ -54,28 +52,14 @@ class DrainDoor:
     async def drain(self, request: web.Request) -> web.Response:
         """Drain the cluster."""
         self._credentials.user_of(request.headers)
-        body = await _body(request, ("cluster", "force"))
-        force = body.get("force", False)
-        if not isinstance(force, bool):
-            raise refused(ErrorClass.BAD_REQUEST, "force must be true or false")
-        return json_response(dict(self._service.drain(_cluster(body), force=force)))
+        body = await read_object(request, ("cluster", "force"))
+        force = fields.flag(body, "force")
+        (cluster,) = fields.needed_texts(body, ("cluster",))
+        return json_response(dict(self._service.drain(cluster, force=force)))
 
     async def undrain(self, request: web.Request) -> web.Response:
         """Give the cluster back to its clients."""
         self._credentials.user_of(request.headers)
-        body = await _body(request, ("cluster",))
-        return json_response(dict(self._service.undrain(_cluster(body))))
-
-
-async def _body(request: web.Request, names: tuple[str, ...]) -> dict[str, Any]:
-    check_json(request)
-    body = fields.parse_object(await read_body(request, _BODY_BYTES_MAX))
-    fields.no_unknown(body, names)
-    return body
-
-
-def _cluster(body: dict[str, Any]) -> str:
-    cluster = fields.text(body, "cluster")
-    if cluster is None:
-        raise refused(ErrorClass.BAD_REQUEST, "needed: cluster")
-    return cluster
+        body = await read_object(request, ("cluster",))
+        (cluster,) = fields.needed_texts(body, ("cluster",))
+        return json_response(dict(self._service.undrain(cluster)))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from haproc.classify.model import OperationClass
 from haproc.doors.clients.stream import STALL_S
 from haproc.doors.http import fields
-from haproc.doors.http.context import CLUSTER, Credentials, check_json, read_body
-from haproc.doors.http.errors import as_request_error, body_of
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import check_json, read_body
+from haproc.doors.http.errors import CLUSTER, as_request_error, body_of
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, refused
 from haproc.route import pieces
@@ -127,7 +128,7 @@ def read_query(body: bytes) -> tuple[Request, int]:
     """Return what a peer asks, and how many records it needs; raises RequestError."""
     given = fields.parse_object(body)
     fields.no_unknown(given, _FIELDS)
-    statement, user = _text(given, "statement"), _text(given, "user")
+    statement, user = fields.needed_text(given, "statement"), fields.needed_text(given, "user")
     request_id = fields.identifier(given, "request_id")
     timeout_s = fields.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
     needed = fields.offset(given, "needed")
@@ -144,10 +145,3 @@ def read_query(body: bytes) -> tuple[Request, int]:
         timeout_s=timeout_s,
     )
     return request, needed
-
-
-def _text(given: dict[str, Any], name: str) -> str:
-    value = fields.text(given, name)
-    if not value:
-        raise refused(ErrorClass.BAD_REQUEST, f"{name} is missing or empty")
-    return value

@@ -18,7 +18,8 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.doors.http import fields
-from haproc.doors.http.context import Credentials, check_json, read_body
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import check_json, read_body
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, TAKEN, head
 from haproc.membership.messages import Beat, Report

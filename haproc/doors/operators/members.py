@@ -13,10 +13,10 @@ from haproc.config.check import NAME
 from haproc.config.hosts import is_client_url, is_wildcard
 from haproc.config.model import Address, Config
 from haproc.doors.http import fields
-from haproc.doors.http.context import Credentials, check_json, json_response, read_body
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
 
-_BODY_BYTES_MAX: Final = 64 << 10
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]{1,60})\]|([A-Za-z0-9._-]{1,253})):(\d{1,5})")
 
 
@@ -65,12 +65,8 @@ class MembersDoor:
         """Add a cluster."""
         self._credentials.user_of(request.headers)
         name = _name(request)
-        check_json(request)
-        body = fields.parse_object(await read_body(request, _BODY_BYTES_MAX))
-        fields.no_unknown(body, ("peer", "client_url"))
-        peer, client_url = fields.text(body, "peer"), fields.text(body, "client_url")
-        if peer is None or client_url is None:
-            raise refused(ErrorClass.BAD_REQUEST, "needed: peer, client_url")
+        names = ("peer", "client_url")
+        peer, client_url = fields.needed_texts(await read_object(request, names), names)
         if not is_client_url(client_url):
             raise refused(
                 ErrorClass.BAD_REQUEST, f"client_url {client_url[:80]!r} is no URL for clients"
@@ -81,8 +77,7 @@ class MembersDoor:
         """Remove a cluster."""
         self._credentials.user_of(request.headers)
         name = _name(request)
-        check_json(request)
-        fields.no_unknown(fields.parse_object(await read_body(request, _BODY_BYTES_MAX)), ())
+        await read_object(request, ())
         return json_response(dict(await self._service.leave(name)))
 
 

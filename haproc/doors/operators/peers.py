@@ -9,11 +9,10 @@ from aiohttp import web
 
 from dmq import Json
 from haproc.doors.http import fields
-from haproc.doors.http.context import Credentials, check_json, json_response, read_body
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
-
-_BODY_BYTES_MAX = 64 << 10
-_TIMEOUT_MAX_S = 86_400.0
+from haproc.statements.request import TIMEOUT_MAX_S
 
 
 class PeerService(Protocol):
@@ -57,15 +56,11 @@ class PeerDoor:
     async def apply(self, request: web.Request) -> web.Response:
         """Run a synchronous operation now."""
         self._credentials.user_of(request.headers)
-        check_json(request)
-        body = fields.parse_object(await read_body(request, _BODY_BYTES_MAX))
-        fields.no_unknown(body, ("offset", "operation_id", "timeout_s"))
-        offset = body.get("offset")
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise refused(ErrorClass.BAD_REQUEST, "offset must be a whole number of at least 0")
+        body = await read_object(request, ("offset", "operation_id", "timeout_s"))
+        offset = fields.offset(body, "offset")
         operation_id = fields.text(body, "operation_id")
-        timeout_s = fields.seconds(body.get("timeout_s"), "timeout_s", _TIMEOUT_MAX_S)
-        if operation_id is None or timeout_s is None:
+        timeout_s = fields.seconds(body.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
+        if offset is None or operation_id is None or timeout_s is None:
             raise refused(
                 ErrorClass.BAD_REQUEST, "offset, operation_id and timeout_s are all needed"
             )
@@ -74,20 +69,15 @@ class PeerDoor:
     async def outcome(self, request: web.Request) -> web.Response:
         """Tell what became of an operation here."""
         self._credentials.user_of(request.headers)
-        text = request.match_info["offset"]
-        if not (text.isascii() and text.isdigit() and len(text) < 19):
-            raise refused(ErrorClass.BAD_REQUEST, "an offset is a whole number")
-        return json_response(dict(await self._peers.outcome(int(text))))
+        offset = fields.whole_number(request.match_info["offset"], "an offset")
+        return json_response(dict(await self._peers.outcome(offset)))
 
     async def progress(self, request: web.Request) -> web.Response:
         """Tell what is applied here, once that is new to who asks."""
         self._credentials.user_of(request.headers)
         fields.no_unknown(request.query, ("seen", "timeout_s"))
-        try:
-            wait_s = float(request.query.get("timeout_s", ""))
-        except ValueError:
-            raise refused(ErrorClass.BAD_REQUEST, "timeout_s must be a number of seconds") from None
-        timeout_s = fields.seconds(wait_s, "timeout_s", _TIMEOUT_MAX_S)
+        wait_s = fields.seconds_in(request.query.get("timeout_s", ""), "timeout_s")
+        timeout_s = fields.seconds(wait_s, "timeout_s", TIMEOUT_MAX_S)
         assert timeout_s is not None
         seen = request.query.get("seen", "")
         return json_response(dict(await self._peers.progress(seen, timeout_s)))

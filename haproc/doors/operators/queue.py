@@ -9,12 +9,12 @@ from aiohttp import web
 
 from dmq import Json
 from haproc.doors.http import fields
-from haproc.doors.http.context import Credentials, check_json, json_response, read_body
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 1000
-_BODY_BYTES_MAX: Final = 64 << 10
 
 
 class OperatorService(Protocol):
@@ -74,8 +74,8 @@ class QueueDoor:
         """List the queue."""
         self._credentials.user_of(request.headers)
         fields.no_unknown(request.query, ("start", "limit"))
-        start = _number(request.query.get("start", "0"), "start")
-        limit = _number(request.query.get("limit", str(PAGE_DEFAULT)), "limit")
+        start = fields.whole_number(request.query.get("start", "0"), "start")
+        limit = fields.whole_number(request.query.get("limit", str(PAGE_DEFAULT)), "limit")
         if not 1 <= limit <= PAGE_MAX:
             raise refused(ErrorClass.BAD_REQUEST, f"limit must be 1 to {PAGE_MAX}")
         return json_response(dict(self._service.queue(start, limit)))
@@ -88,22 +88,22 @@ class QueueDoor:
     async def retry(self, request: web.Request) -> web.Response:
         """Retry what fails."""
         self._credentials.user_of(request.headers)
-        body = await _body(request, ("cluster",))
-        return json_response(dict(await self._service.retry(body["cluster"], _offset(request))))
+        (cluster,) = await _texts(request, "cluster")
+        return json_response(dict(await self._service.retry(cluster, _offset(request))))
 
     async def skip(self, request: web.Request) -> web.Response:
         """Skip what cannot be applied here."""
         self._credentials.user_of(request.headers)
-        body = await _body(request, ("cluster", "reason"))
-        done = await self._service.skip(body["cluster"], _offset(request), body["reason"])
+        cluster, reason = await _texts(request, "cluster", "reason")
+        done = await self._service.skip(cluster, _offset(request), reason)
         return json_response(dict(done))
 
     async def reject(self, request: web.Request) -> web.Response:
         """Give up what no cluster can apply."""
         self._credentials.user_of(request.headers)
-        body = await _body(request, ("cluster", "without"))
-        without = [name for name in body["without"].split(",") if name]
-        done = await self._service.reject(body["cluster"], _offset(request), without)
+        cluster, names = await _texts(request, "cluster", "without")
+        without = [name for name in names.split(",") if name]
+        done = await self._service.reject(cluster, _offset(request), without)
         return json_response(dict(done))
 
     async def verify(self, request: web.Request) -> web.Response:
@@ -117,23 +117,10 @@ class QueueDoor:
         return json_response(dict(await self._service.verification(_offset(request))))
 
 
-async def _body(request: web.Request, names: tuple[str, ...]) -> dict[str, str]:
-    """Return a body of these texts, all of which are needed."""
-    check_json(request)
-    body = fields.parse_object(await read_body(request, _BODY_BYTES_MAX))
-    fields.no_unknown(body, names)
-    values = {name: fields.text(body, name) for name in names}
-    found = {name: value for name, value in values.items() if value is not None}
-    if found.keys() != set(names):
-        raise refused(ErrorClass.BAD_REQUEST, f"needed: {', '.join(names)}")
-    return found
-
-
 def _offset(request: web.Request) -> int:
-    return _number(request.match_info["offset"], "an offset")
+    return fields.whole_number(request.match_info["offset"], "an offset")
 
 
-def _number(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be a whole number of at least 0")
-    return int(text)
+async def _texts(request: web.Request, *names: str) -> list[str]:
+    """Return the texts of a body, all of which are needed."""
+    return fields.needed_texts(await read_object(request, names), names)

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from dmq import Json
 from haproc.config.model import Config
-from haproc.doors.http.context import Credentials, json_response
+from haproc.doors.http.access import Credentials
+from haproc.doors.http.bodies import json_response
 
 
 class SettingsService(Protocol):
