@@ -10,10 +10,10 @@ from aiohttp import web
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.clients.answers import Answers
-from haproc.doors.clients.rows import RowsDoor
-from haproc.doors.clients.sessions import Sessions
-from haproc.doors.clients.statements import Statements
-from haproc.doors.clients.stream import Streams
+from haproc.doors.clients.rows_door import RowsDoor
+from haproc.doors.clients.session_door import SessionDoor
+from haproc.doors.clients.statement_door import StatementDoor
+from haproc.doors.clients.streamed import StreamedAnswers
 from haproc.doors.http.access import USER, Credentials
 from haproc.doors.http.bodies import HELD
 from haproc.doors.http.errors import ASKED, CLUSTER, as_request_error, error_response
@@ -28,7 +28,7 @@ from haproc.route.interface import Service
 from haproc.route.offload import Inline, Texts
 from haproc.statements.gate import Gate
 from haproc.statements.registry import Registry
-from haproc.statements.results import ResultStore
+from haproc.statements.store import ResultStore
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -55,11 +55,11 @@ def client_app(
     registry = Registry(service, store, config, gate, metrics)
     app[REGISTRY] = registry
     texts = texts or Inline()
-    answers, streams = Answers(registry, cluster), Streams(registry)
-    statements = Statements(config, registry, answers, streams, texts)
+    answers, streams = Answers(registry, cluster), StreamedAnswers(registry)
+    statements = StatementDoor(config, registry, answers, streams, texts)
     app.add_routes(statements.routes())
     app.add_routes(RowsDoor(config, registry).routes())
-    app.add_routes(Sessions(config, cluster, service, gate, texts).routes())
+    app.add_routes(SessionDoor(config, cluster, service, gate, texts).routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     app.cleanup_ctx.append(_results)
     app.on_response_prepare.append(_farewell(status))

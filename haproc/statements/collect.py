@@ -18,8 +18,8 @@ from haproc.route.model import Answer
 from haproc.statements import json_rows
 from haproc.statements.cut import Cutter
 from haproc.statements.request import Delivery, Disposition, Format
-from haproc.statements.results import Kept, ResultStore
 from haproc.statements.spark_types import columns_of
+from haproc.statements.store import Kept, ResultStore
 
 CHUNK_BYTES: Final = 4 << 20
 """A chunk is closed once it has this size; chosen, not measured."""

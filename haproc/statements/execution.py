@@ -14,7 +14,7 @@ from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import HaReport, Request
 from haproc.statements.gate import Held, stopped
 from haproc.statements.request import Delivery
-from haproc.statements.results import Kept
+from haproc.statements.store import Kept
 
 
 class StatementState(StrEnum):

@@ -29,11 +29,11 @@ from haproc.metrics import Metrics
 from haproc.route.interface import Service
 from haproc.route.model import Answer, Freshness, Request, SentSql
 from haproc.statements.collect import Collector
-from haproc.statements.errors import told
 from haproc.statements.execution import Execution, Key, StatementState
 from haproc.statements.gate import Gate, Held
 from haproc.statements.request import Delivery, StatementRequest
-from haproc.statements.results import OVERHEAD_BYTES, ResultStore
+from haproc.statements.store import OVERHEAD_BYTES, ResultStore
+from haproc.statements.unforeseen import as_told
 
 STATEMENTS_KEPT_MAX: Final = 10_000
 """Finished statements remembered, whatever their size; chosen, not measured."""
@@ -311,7 +311,7 @@ class Registry:
         except RequestError:
             raise
         except Exception as error:
-            raise self.told(execution, error) from error
+            raise self.failure(execution, error) from error
         finally:
             if self._running.get(execution.key) is execution:
                 del self._running[execution.key]
@@ -328,7 +328,7 @@ class Registry:
             execution.state = StatementState.CANCELED
             raise
         except Exception as error:
-            execution.error = self.told(execution, error)
+            execution.error = self.failure(execution, error)
             execution.state = StatementState.FAILED
         finally:
             self._finish(execution)
@@ -349,9 +349,9 @@ class Registry:
         execution.kept = collector.kept
         await collector.collect(answer)
 
-    def told(self, execution: Execution, error: Exception) -> RequestError:
+    def failure(self, execution: Execution, error: Exception) -> RequestError:
         """Return what the client of this execution is told of an error."""
-        failed = told(error, f"statement {execution.id}")
+        failed = as_told(error, f"statement {execution.id}")
         lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION
         if lost and execution.is_query() is False:
             failed.outcome = WriteOutcome.UNKNOWN

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from haproc.config.shares import Shares
 from haproc.failure import RequestError
-from haproc.statements.results import Kept, ResultStore
+from haproc.statements.store import Kept, ResultStore
 
 
 def files(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import pytest
 from haproc.config.model import User
 from haproc.doors.apps import REGISTRY
 from haproc.doors.http import statuses
-from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, status_of, told
+from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, in_our_words, status_of
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import Request, SentSql
 from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
@@ -53,10 +53,10 @@ def test_status_that_is_repeated_only_where_that_does_no_harm(
 ) -> None:
     failed = error(kind, WriteOutcome.UNKNOWN, error_class)
     assert status_of(failed, MADE) not in REPEATED
-    assert not any(word in told(failed, MADE, STATEMENTS).message for word in SDK_WORDS)
-    assert "s1" in told(failed, MADE, STATEMENTS).message
+    assert not any(word in in_our_words(failed, MADE).message for word in SDK_WORDS)
+    assert "s1" in in_our_words(failed, MADE).message
     assert status_of(failed, OWN) == status_of(failed)  # its repetition is recognised
-    assert told(failed, OWN, STATEMENTS) is failed
+    assert in_our_words(failed, OWN) is failed
 
 
 @pytest.mark.parametrize(

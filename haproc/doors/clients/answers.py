@@ -17,8 +17,8 @@ from haproc.route.model import HaReport
 from haproc.statements.execution import Execution, StatementState
 from haproc.statements.registry import Registry
 from haproc.statements.request import Delivery, Disposition, Format
-from haproc.statements.results import Kept
 from haproc.statements.spark_types import manifest_column
+from haproc.statements.store import Kept
 
 RESULTS_PATH = "/api/ha/results"
 

@@ -13,7 +13,7 @@ from dmq import Json
 from haproc.doors.http.bodies import json_response
 from haproc.doors.http.statuses import CODE_OF_STATUS, RETRY_AFTER_S, Asked, in_our_words, status_of
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.statements.errors import told
+from haproc.statements.unforeseen import as_told
 
 CLUSTER: Final = web.AppKey("cluster", str)
 """Whose application it is: every error names the cluster."""
@@ -52,7 +52,7 @@ def as_request_error(error: BaseException, what: str) -> RequestError:
         return _of_http(error)
     if isinstance(error, web.RequestPayloadError):
         return refused(ErrorClass.BAD_REQUEST, "the request's body is not what its head says")
-    return told(error, what)
+    return as_told(error, what)
 
 
 def _of_http(error: web.HTTPException) -> RequestError:

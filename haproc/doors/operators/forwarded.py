@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from aiohttp import web
 
 from haproc.classify.model import OperationClass
-from haproc.doors.clients.stream import STALL_S
+from haproc.doors.clients.streamed import STALL_S
 from haproc.doors.http import fields
 from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import check_json, read_body

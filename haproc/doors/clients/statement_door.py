@@ -12,7 +12,7 @@ from aiohttp import web
 from haproc.config.model import Config
 from haproc.doors.clients.answers import RESULTS_PATH, Answers
 from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
-from haproc.doors.clients.stream import Streams
+from haproc.doors.clients.streamed import StreamedAnswers
 from haproc.doors.http import fields
 from haproc.doors.http.access import USER
 from haproc.doors.http.bodies import ARROW_STREAM, HELD, check_json, raw_json, read_body
@@ -28,11 +28,16 @@ RECALL_S: Final = 1.0
 """What became of a write that is in the log is mostly known at once; chosen, not measured."""
 
 
-class Statements:
+class StatementDoor:
     """The handlers; one object for each application."""
 
     def __init__(
-        self, config: Config, registry: Registry, answers: Answers, streams: Streams, texts: Texts
+        self,
+        config: Config,
+        registry: Registry,
+        answers: Answers,
+        streams: StreamedAnswers,
+        texts: Texts,
     ) -> None:
         self._config = config
         self._texts = texts

@@ -16,7 +16,7 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 _LOG = logging.getLogger(__name__)
 
 
-def told(error: BaseException, what: str) -> RequestError:
+def as_told(error: BaseException, what: str) -> RequestError:
     """Turn whatever was raised while ``what`` was done into what the client is told."""
     if isinstance(error, RequestError):
         return error

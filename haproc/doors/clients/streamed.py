@@ -34,7 +34,7 @@ STALL_S: Final = 60.0
 """A client that takes nothing for so long is cut off: it holds the cluster's result back."""
 
 
-class Streams:
+class StreamedAnswers:
     """Answers statements with streams."""
 
     def __init__(self, registry: Registry, stall_s: float = STALL_S) -> None:
@@ -83,7 +83,7 @@ class Streams:
         try:
             return await anext(pieces)
         except Exception as error:
-            raise self._registry.told(execution, error) from error
+            raise self._registry.failure(execution, error) from error
 
     async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
         async with asyncio.timeout(self._stall_s):

@@ -17,7 +17,7 @@ JOURNAL_STATEMENTS_MAX = 10_000
 """A longer journal is a client that never closes its session; chosen, not measured."""
 
 
-class Sessions:
+class SessionDoor:
     """The handlers."""
 
     def __init__(
