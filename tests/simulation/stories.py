@@ -16,7 +16,7 @@ from haproc.config.model import Limits
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
-from haproc.route.model import Request
+from haproc.route.model import Request, SentSql
 from tests.simulation import computed
 from tests.simulation.directed import ddl, parallel
 from tests.simulation.looking import service
@@ -210,7 +210,7 @@ async def a_stale_write_made_anew(stage: Telling) -> None:
             await stage.ask("b", left.pop())
 
     stage.say("client", f"sends {COPY} to a, which asks Spark what t is")
-    answer = await service(stage, "a", meanwhile).execute(Request("copy", COPY, "copy"))
+    answer = await service(stage, "a", meanwhile).execute(Request("copy", SentSql(COPY), "copy"))
     stage.say("client", f"hears of copy from a: {answer.report.outcomes['a']}")
     await ready(stage)
     stage.holds("copies")
@@ -277,11 +277,12 @@ def trace(name: str) -> str:
 
 def write_all() -> None:
     """Write all traces anew."""
+    traces = {name: trace(name) for name in STORIES}
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in FOLDER.glob("*.txt"):
         path.unlink()
-    for name in STORIES:
-        (FOLDER / f"{name}.txt").write_text(trace(name), encoding="utf-8")
+    for name, text in traces.items():
+        (FOLDER / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
