@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,13 @@ from haproc.statements.gate import Gate
 STATEMENTS = "/api/2.0/sql/statements"
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
 WAIT_S = 10.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, with a deadline."""
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
 
 
 def arrow(**columns: Any) -> bytes:

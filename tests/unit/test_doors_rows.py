@@ -22,7 +22,7 @@ from haproc.engine.interface import Column
 from haproc.failure import FailureKind, RequestError
 from haproc.route.model import SentRows
 from haproc.route.rows import RowsError, fits, plain, read
-from tests.unit.door_rig import ONE, WAIT_S, WRITE, Canned, Rig, door, stream_of
+from tests.unit.door_rig import ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 
@@ -267,3 +267,38 @@ async def test_rows_of_a_client_that_left_fail_without_a_trace_of_asyncio(
         assert await gate.wait_idle(WAIT_S)
     gc.collect()
     assert caplog.text == ""
+
+
+async def test_rows_under_way_are_found_by_their_id_and_count_once(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        hold = asyncio.Event()
+        rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
+        data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+        post = partial(rig.http.post, rows_url(rig, "?request_id=r1", "t"), headers=ROWS)
+        asking = [asyncio.create_task(_status(post, data)) for _ in range(3)]
+        await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
+        assert (await rig.get(f"{STATEMENTS}/r1"))["status"] == {"state": "RUNNING"}
+        async with rig.http.post(f"{rig.url}{STATEMENTS}/r1/cancel") as response:
+            assert response.status == 200  # a write goes on
+        hold.set()
+        assert await asyncio.gather(*asking) == [200, 200, 200]
+        assert rig.service.finished == ["r1"]
+        # What is not kept is asked of the log.
+        await rig.get(f"{STATEMENTS}/r1", 404)
+        rig.service.written["anonymous", "r1"] = rig.service.rows[0]
+        assert (await rig.get(f"{STATEMENTS}/r1"))["ha"]["log_offset"] == 7
+
+
+async def test_rows_over_a_limit_wait_for_nobody(tmp_path: Path) -> None:
+    async with door(tmp_path, limits=Limits(statements_max=1)) as rig:
+        hold = asyncio.Event()
+        rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
+        data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+        post = partial(rig.http.post, rows_url(rig, "", "t"), headers=ROWS)
+        asking = asyncio.create_task(_status(post, data))
+        await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
+        assert await _status(post, data) == 429
+        hold.set()
+        assert await asking == 200
+        text = rig.metrics.text().decode()
+        assert 'class="asynchronous"' in text

@@ -17,8 +17,18 @@ from haproc.doors.http import statuses
 from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, in_our_words, status_of
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import Request, SentSql
-from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
-from tests.unit.test_doors_stream import until
+from tests.unit.door_rig import (
+    ARROW,
+    ONE,
+    STATEMENTS,
+    WAIT_S,
+    WRITE,
+    Canned,
+    Rig,
+    door,
+    stream_of,
+    until,
+)
 
 SDK_WORDS = (
     "com.databricks.backend.manager.util.UnknownWorkerEnvironmentException",

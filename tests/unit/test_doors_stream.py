@@ -21,16 +21,10 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.frames import FrameError, continuation, joined, opening
 from haproc.engine.interface import Chunk
 from haproc.statements.cut import Cutter
-from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, Canned, Rig, chunks_of, door
+from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, Canned, Rig, chunks_of, door, until
 
 NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) for i in range(3)]
 BIG = [pa.table({"s": ["x" * (1 << 20)]}) for _ in range(64)]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 def stream(rig: Rig, **body: Any) -> Any:

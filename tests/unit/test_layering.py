@@ -31,7 +31,6 @@ STILL_LARGE = frozenset(
         "tests/simulation/test_concern.py",
         "tests/simulation/test_giving_up.py",
         "tests/unit/door_rig.py",
-        "tests/unit/test_doors_statements.py",
         "tests/unit/test_schedule.py",
         "tests/unit/test_schedule_model.py",
     ]

@@ -18,8 +18,7 @@ from haproc.engine.interface import Settings
 from haproc.failure import RequestError
 from haproc.route.sessions import Sessions
 from haproc.statements import registry as registry
-from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, chunks_of, door, make_config
-from tests.unit.test_doors_stream import until
+from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, chunks_of, door, make_config, until
 
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
 
