@@ -42,6 +42,18 @@ ROUNDS = 3
 ROUND_S = 10.0
 SETTLE_S = 2.0
 BAR_PERCENT = 3.0
+OWN = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 123_456, 123_456, log_up=True)
+
+
+class Caught:
+    """A HAProc that has applied everything."""
+
+    def own(self) -> Own:
+        """It stays so."""
+        return OWN
+
+    def isolate(self, why: str) -> None:
+        """It has no log to lose."""
 
 
 def _config(folder: Path, sending: bool, redis: str = "") -> Config:
@@ -70,8 +82,7 @@ async def _live(config: Config, name: str, line: Connection) -> None:
     app = waiting_app(
         config, name, WaitingForLog(config, name, presence, ""), metrics, presence.door
     )
-    own = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 123_456, 123_456, log_up=True)
-    presence.describe = lambda: own
+    presence.members.attach(Caught())
     door = Listener(app, config.cluster(name).peer, shortcut=presence.door.shortcut)
     await door.open()
     await asyncio.to_thread(line.recv)

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,19 +26,17 @@ from dmq.memory import MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.interface import EngineAddress, Settings
+from haproc.engine.interface import EngineAddress
 from haproc.membership.http_peers import HttpPeers
+from haproc.membership.links import Links
+from haproc.membership.members import Members
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
-from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.member.core import Core
-from haproc.replicate.member.identity import Identity
-from haproc.replicate.replica import Replica
+from haproc.node.member import World, build_member, build_reads, build_service
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
 from haproc.route.model import Request, SentSql
-from haproc.route.reads import Reads
 from haproc.route.service import RingService
 from haproc.witness.judge import Verdict
 
@@ -102,8 +100,8 @@ async def _measured(folder: Path, rounds: int) -> list[Row]:
 
 
 async def _compared(service: RingService, schema: str, rounds: int) -> list[Row]:
-    timed: Any = Timed(service._analysis)
-    service._analysis = timed
+    timed: Any = Timed(service._making.analysis)
+    service._making.analysis = timed
     rows = []
     for name, text in STATEMENTS.items():
         whole: dict[str, list[float]] = {"repeated": [], "never seen": []}
@@ -157,34 +155,15 @@ async def _service(address: EngineAddress) -> AsyncIterator[RingService]:
     config = Config("bench", "memory:", (cluster,), "secret")
     engine = SparkConnectEngine(address, ring=f"bench{uuid.uuid4().hex[:6]}", cluster="a")
     peers = PeerDoors(config, "a")
-    core = Core(
-        Identity("bench", "a", "a1", ("a",)),
-        MemoryLog(MemoryStore()),
-        engine,
-        HttpPeers(peers),
-        config.limits,
-        config.timeouts,
-    )
-    replica = Replica(core)
-    nobody: Callable[[], list[Any]] = list
-    service = RingService(
-        replica,
-        engine,
-        Rules.builtin(),
-        assurance=Assurance(core, config.writes, config.membership, dict),
-        defaults=Settings(),
-        fanout_parallel=False,
-        reads=Reads(
-            replica,
-            config.reads,
-            nobody,
-            HttpForwarding(peers),
-            Metrics("bench", "a", ["READY"]),
-        ),
-    )
-    task = asyncio.ensure_future(replica.run())
+    members = Members(config.membership, ("a", "a1"), (), Links(config, "a"))
+    log = MemoryLog(MemoryStore())
+    member = build_member(config, World(log, engine, HttpPeers(peers), members))
+    metrics = Metrics("bench", "a", ["READY"])
+    reads = build_reads(config, member, HttpForwarding(peers), metrics)
+    service = build_service(config, member, Rules.builtin(), reads)
+    task = asyncio.ensure_future(member.replica.run())
     try:
-        while not replica.serving:  # noqa: ASYNC110
+        while not member.replica.serving:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         yield service
     finally:

@@ -24,6 +24,7 @@ NAMES = "abc"
 RULES = Membership(heartbeat_interval_s=0.2, window_s=4.0, check_interval_s=0.2)
 """Slower than the defaults: a busy machine is no finding."""
 WITHIN_S = 30.0
+OWN = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 40, 42, log_up=True)
 
 
 def ring_config(folder: Path, redis: Redis | None, rules: Membership = RULES) -> Config:
@@ -50,11 +51,16 @@ class Here:
         self.metrics = Metrics(config.ring, name, ["READY"])
         self.presence = Presence(config, name, incarnation or f"{name}1", self.metrics)
         status = WaitingForLog(config, name, self.presence, "")
-        self.own = Own(State.READY, "2026-01-01T00:00:00.000Z", 7, 40, 42, log_up=True)
-        self.presence.describe = lambda: self.own
+        self.presence.members.attach(self)
         door = self.presence.door
         app = waiting_app(config, name, status, self.metrics, door)
         self.listener = Listener(app, config.cluster(name).peer, shortcut=door.shortcut)
+
+    def own(self) -> Own:
+        return OWN
+
+    def isolate(self, why: str) -> None:
+        """It has no log to lose."""
 
     async def open(self) -> None:
         await self.listener.open()

@@ -12,15 +12,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 from dmq import Json
 from haproc.config.model import Membership
+from haproc.membership.insync import Place, places
 from haproc.membership.judgement import isolated
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH
-from haproc.membership.messages import Beat, Report
+from haproc.membership.messages import Beat, Report, time_text
+from haproc.membership.roster import Neighbour
 from haproc.membership.state import State
 from haproc.membership.view import Peer, RingView
 
@@ -43,6 +46,18 @@ class Own:
     log_lost: bool = False
 
 
+class Subject(Protocol):
+    """The HAProc of which the peers are told."""
+
+    def own(self) -> Own:
+        """Return what is told of it; asked at every tick."""
+        ...
+
+    def isolate(self, why: str) -> None:
+        """It is cut off (why), or is not any more (empty)."""
+        ...
+
+
 class Lines(Protocol):
     """How messages go to all peers."""
 
@@ -54,9 +69,13 @@ class Lines(Protocol):
         """Return the peers that give no sign: no answer, and no refusal."""
         ...
 
+    def follow(self, members: Sequence[Neighbour]) -> None:
+        """Go to these from now on; this HAProc may be among them."""
+        ...
+
 
 class Members:
-    """See the module. ``describe`` is asked at every tick; ``on_isolated`` is told changes."""
+    """See the module. Until a subject is attached, the HAProc is one that starts."""
 
     def __init__(
         self,
@@ -64,21 +83,37 @@ class Members:
         identity: tuple[str, str],
         peers: tuple[str, ...],
         lines: Lines,
-        describe: Callable[[], Own],
-        *,
-        on_isolated: Callable[[str], None],
+        unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._rules = rules
         self.cluster, self.incarnation = identity
         self._lines = lines
-        self._describe = describe
-        self._on_isolated = on_isolated
+        self._subject: Subject | None = None
+        self._unix_ms = unix_ms
+        self.since = self._now_text()
+        """When the state began."""
+        self.ring: tuple[Neighbour, ...] = ()
+        """The ring's clusters, once they are not those of the configuration any more."""
         self._clock = asyncio.get_running_loop().time
         self._view = RingView(rules, peers, self._clock())
         self._isolated = ""
         self._check_at = self._report_at = 0.0
 
+    def attach(self, subject: Subject) -> None:
+        """Tell of this one from now on."""
+        self._subject = subject
+
     # -- what is asked -----------------------------------------------------------------------
+
+    def own(self) -> Own:
+        """Return what is told of this HAProc."""
+        return self._subject.own() if self._subject else Own(State.STARTING, self.since)
+
+    def places(self) -> dict[str, Place]:
+        """Return how every cluster stands, as far as writes may have to wait for it."""
+        own, limit = self.own(), self._rules.in_sync_lag_max
+        told, unheard = self.judged(), self.unheard()
+        return places(self.cluster, own.state, own.cursor, own.log_end, told, unheard, limit)
 
     def peers(self) -> Mapping[str, Peer]:
         """Return what is known of the peers at this moment."""
@@ -123,9 +158,12 @@ class Members:
         """Return whether the ring has such a peer."""
         return peer in self._view.peers
 
-    def follow(self, peers: Iterable[str]) -> None:
-        """Go by these peers from now on: a cluster was added or removed."""
-        self._view.follow([name for name in peers if name != self.cluster], self._clock())
+    def follow(self, members: Sequence[Neighbour]) -> None:
+        """Go by these clusters from now on: one was added or removed."""
+        self.ring = tuple(members)
+        names = [each.name for each in members if each.name != self.cluster]
+        self._view.follow(names, self._clock())
+        self._lines.follow(members)
 
     def heartbeat(self, beat: Beat) -> None:
         """A peer lives; one that the ring does not have any more is passed over."""
@@ -143,13 +181,14 @@ class Members:
 
     # -- its life ----------------------------------------------------------------------------
 
-    def report_soon(self) -> None:
+    def state_changed(self) -> None:
         """This HAProc's state changed: tell it at the next tick."""
+        self.since = self._now_text()
         self._report_at = 0.0
 
     def report_now(self) -> None:
         """Tell state and progress at once."""
-        self.report_soon()
+        self._report_at = 0.0
         self._send(self._clock())
 
     async def run(self) -> None:
@@ -178,7 +217,7 @@ class Members:
         self._send(now)
 
     def _send(self, now: float) -> None:
-        own = self._describe()
+        own = self.own()
         cluster, incarnation = self.cluster, self.incarnation
         hears = self._view.hears(now)
         beat = Beat(cluster, incarnation, own.epoch, hears, own.log_up, own.state)
@@ -192,11 +231,15 @@ class Members:
 
     def _check(self) -> None:
         self._tell(self._view.check(self._clock()))
-        log_lost = self._describe().log_lost
+        log_lost = self.own().log_lost
         found = isolated(self._view.evidence(log_lost, self._lines.silent())) if log_lost else ""
         if found != self._isolated:
             self._isolated = found
-            self._on_isolated(found)
+            if self._subject is not None:
+                self._subject.isolate(found)
+
+    def _now_text(self) -> str:
+        return time_text(datetime.fromtimestamp(self._unix_ms() / 1000, UTC))
 
     def _tell(self, changed: list[str]) -> None:
         for name in changed:

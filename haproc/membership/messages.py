@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from dmq import Json
 from haproc.membership.state import State
@@ -57,3 +58,8 @@ class Report:
             "cursor": self.cursor,
             "log_end": self.log_end,
         }
+
+
+def time_text(at: datetime) -> str:
+    """Return a time (UTC) as reports and answers show it."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

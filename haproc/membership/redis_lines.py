@@ -39,8 +39,7 @@ class Tally:
 class RedisLines:
     """See the module. ``identity``: cluster and incarnation.
 
-    ``deliver`` takes in what a peer said, by its HTTP path; ``recall`` is given the report that a
-    peer left behind, which may be some seconds old.
+    Nothing goes or comes before `listen` was called.
     """
 
     def __init__(self, config: Config, identity: tuple[str, str], mesh: Links) -> None:
@@ -59,8 +58,6 @@ class RedisLines:
         self._warm_at = 0.0
         self._warned_at = float("-inf")
         self._published = b""
-        self.deliver: Callable[[str, Mapping[str, Json]], None]
-        self.recall: Callable[[Mapping[str, Json]], None] = lambda body: None
         self.urls: dict[str, str] = {}
         """Where clients reach the peers' clusters, as these told."""
         self.reason = "Redis is not connected yet"
@@ -76,6 +73,18 @@ class RedisLines:
             on_kept=self._take_kept,
             on_change=self._change,
         )
+
+    def listen(
+        self,
+        deliver: Callable[[str, Mapping[str, Json]], None],
+        recall: Callable[[Mapping[str, Json]], None],
+    ) -> None:
+        """Begin; once, with whoever is told what peers say, who need these lines to be made.
+
+        ``deliver`` takes in what a peer said, by its HTTP path; ``recall`` is given the report that
+        a peer left behind, which may be some seconds old.
+        """
+        self._deliver, self._recall = deliver, recall
         self._task = asyncio.ensure_future(self._channel.run())
 
     def follow(self, members: Sequence[Neighbour]) -> None:
@@ -176,7 +185,7 @@ class RedisLines:
         for path, body in envelope.messages.items():
             if body.get("cluster") == envelope.cluster:
                 with contextlib.suppress(RequestError):  # of another version: not understood
-                    self.deliver(path, body)
+                    self._deliver(path, body)
 
     def _take_kept(self, data: bytes) -> None:
         """Take in what a peer's key holds: no sign of life, but how far it was."""
@@ -189,7 +198,7 @@ class RedisLines:
         report = envelope.messages.get(REPORT_PATH)
         if report is not None and report.get("cluster") == envelope.cluster:
             with contextlib.suppress(RequestError):
-                self.recall(report)
+                self._recall(report)
 
     def _note_url(self, envelope: Envelope) -> None:
         if envelope.url != self.urls.get(envelope.cluster) and is_client_url(envelope.url):

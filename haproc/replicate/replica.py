@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -19,6 +19,7 @@ from dmq import Json, LogError, LogUnavailableError, RecordTooLargeError
 from haproc.config.model import LANES_MAX
 from haproc.engine.errors import EngineError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.membership.roster import Member
 from haproc.membership.state import SERVING
 from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
@@ -71,7 +72,9 @@ class Attempt:
 class Replica:
     """See the module."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(
+        self, core: Core, on_members: Callable[[Sequence[Member]], None] = lambda members: None
+    ) -> None:
         self.core = core
         self._comparison = Comparison(core)
         self._synchronous = Synchronous(core)
@@ -79,7 +82,7 @@ class Replica:
         self._verifier = Verifier(core)
         self._giving_up = GivingUp(core)
         self.operators = Operators(core, self._verifier, self._giving_up)
-        self.admission = Admission(core)
+        self.admission = Admission(core, on_members)
         self._reader = Reader(
             core,
             self._comparison.reported,

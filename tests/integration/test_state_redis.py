@@ -43,7 +43,7 @@ def carried_by(way: str, ring: dict[str, Here]) -> bool:
 
 
 def metric(here: Here, name: str) -> float:
-    here.presence.clusters()
+    here.presence.measure()
     for line in here.metrics.text().decode().splitlines():
         if line.startswith(name + " "):
             return float(line.split()[-1])
@@ -127,7 +127,7 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
     a, b, _ = config.clusters
     async with presences(config, "ab") as two:
         for here in two.values():
-            here.presence.follow([a, b])
+            here.presence.members.follow([a, b])
         await until(lambda: carried_by("redis", two))
         async with presences(config, "c") as new:
             # It says that it is there before anybody knows that it belongs to the ring.
@@ -135,10 +135,10 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
             await until(lambda: metric(two["a"], refused) > 0)
             assert two["a"].presence.members.peers().keys() == {"b"}
             for here in two.values():
-                here.presence.follow(config.clusters)
+                here.presence.members.follow(config.clusters)
             await until(lambda: carried_by("redis", two | new))
         for here in two.values():
-            here.presence.follow([a, b])
+            here.presence.members.follow([a, b])
         assert carried_by("redis", two)
         assert two["a"].presence.members.peers().keys() == {"b"}
 
@@ -218,9 +218,7 @@ async def test_key_shows_operators_a_clusters_state_for_a_while(
         )  # fmt: skip
         other = Here(config, "b", "b2")
         try:
-            await until(
-                lambda: other.presence.clusters()[0]["url"] == "http://zurich.example.com:8080"  # type: ignore[index, call-overload]
-            )
+            await until(lambda: other.presence.views()[0].url == "http://zurich.example.com:8080")
         finally:
             await other.aclose()
 

@@ -13,6 +13,7 @@ from haproc.classify.model import Classified
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
+from haproc.node.member import build_service
 from haproc.pin.model import Pinned
 from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService
@@ -79,7 +80,7 @@ def stream(table: pa.Table) -> bytes:
 
 def service(
     stage: Stage,
-    name: str,
+    name: str = "a",
     meanwhile: Callable[[], Awaitable[None]] = at_once,
     rules: str = "[]",
 ) -> RingService:
@@ -87,14 +88,9 @@ def service(
     life = stage.node(name).life
     assert life is not None
     engine: Any = Looking(stage, name, meanwhile)
-    doors = RingService(
-        life.replica,
-        engine,
-        parse_rules(f"rules: {rules}"),
-        assurance=life.assurance,
-        defaults=Settings(),
-        fanout_parallel=False,
-        reads=Doors(stage.ring, random.Random(1)).reads(life),
+    reads = Doors(stage.ring, random.Random(1)).reads(life)
+    doors = build_service(
+        stage.ring.config, life.member, parse_rules(f"rules: {rules}"), reads, engine=engine
     )
     doors._making.analysis = engine
     return doors

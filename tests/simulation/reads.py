@@ -20,25 +20,25 @@ from dmq import decode
 from haclient.freshness import Seen
 from haproc.classify.model import OperationClass
 from haproc.config.model import Consistency
-from haproc.config.model import Reads as Rules
 from haproc.engine.errors import EngineError
 from haproc.failure import FailureKind, RequestError
 from haproc.membership.peers import PeerUnavailableError
+from haproc.node.member import build_reads
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
-from haproc.route.freshness import Candidate
 from haproc.route.model import Answer, Freshness, HaReport, Request, SentSql
-from haproc.route.reads import Reads, readers
+from haproc.route.reads import Reads
 from tests.simulation.clock import run
-from tests.simulation.ring import Life, Refused, Ring
+from tests.simulation.life import Life
+from tests.simulation.network import Refused
+from tests.simulation.ring import Ring
 from tests.simulation.scenario import Attempted, Report, Scenario, insert
 from tests.simulation.violations import Violation
 
 TABLES = ("ids", "copies")
 """What is read: two tables, so that operations run side by side."""
 BOUND = 3
-RULES = Rules(wait_s=4)
 
 
 @dataclass
@@ -78,12 +78,9 @@ class Doors:
     def reads(self, life: Life) -> Reads:
         """Return a process's reads, made when first asked for."""
         if life not in self._reads:
-
-            def peers() -> Sequence[Candidate]:
-                return readers(life.members.peers())
-
             forwarding = SimForwarding(self, life)
-            self._reads[life] = Reads(life.replica, RULES, peers, forwarding, self.counted)
+            config = self.ring.config
+            self._reads[life] = build_reads(config, life.member, forwarding, self.counted)
         return self._reads[life]
 
     async def ask(self, name: str, request: Request) -> tuple[frozenset[str], HaReport]:
@@ -115,7 +112,7 @@ class Doors:
             raise RequestError(FailureKind.AVAILABILITY, str(error), error_class="SIM") from error
         await life.check()
         ids = self.shown(found)
-        after = life.replica.core.schedule.high
+        after = life.member.core.schedule.high
         report = HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
         return Answer(report, Shown(ids))  # type: ignore[arg-type]
 

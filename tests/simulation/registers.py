@@ -19,8 +19,8 @@ from tests.fault.torture.contradiction import contradiction
 from tests.fault.torture.history import Verb
 from tests.fault.torture.linearizability import Call, search
 from tests.simulation.clock import run
+from tests.simulation.network import Refused
 from tests.simulation.reads import Doors
-from tests.simulation.ring import Refused
 from tests.simulation.scenario import KEYS, Attempted, Report, Scenario
 from tests.simulation.violations import Violation
 

@@ -20,7 +20,8 @@ from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Attempt, Replica
 from haproc.route.attempts import Attempts
 from tests.simulation.clock import run
-from tests.simulation.ring import Life, Refused, unix_ms
+from tests.simulation.life import Life, unix_ms
+from tests.simulation.network import Refused
 from tests.simulation.scenario import SETUP, TOO_LATE, Attempted, Report, Scenario, operation
 from tests.simulation.violations import Violation
 

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from dmq import Cursor, Entry, Json, LogUnavailableError, Record
-from dmq.memory import MemoryLog, MemoryStore
 from haproc.classify.model import WriteConcern
-from haproc.config.model import Address, Limits, Membership, Timeouts, Trim, Writes
-from haproc.membership.insync import Place, places
-from haproc.membership.links import HEARTBEAT_PATH
-from haproc.membership.members import Members, Own
-from haproc.membership.messages import Beat, Report
-from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.roster import Member
+from haproc.config.model import (
+    Address,
+    ClusterConfig,
+    Config,
+    Limits,
+    Membership,
+    Reads,
+    Timeouts,
+    Trim,
+)
+from haproc.engine.interface import EngineAddress
 from haproc.membership.state import State
-from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.member.core import Core
-from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
-from haproc.replicate.trim.trimmer import Trimmer
-from tests.simulation.spark import SimEngine, SimSpark
+from tests.simulation.life import Life, unix_ms
+from tests.simulation.log import KeepingStore
+from tests.simulation.network import Refused
+from tests.simulation.spark import SimSpark
 
 T = TypeVar("T")
 MEMBERSHIP = Membership(
@@ -57,18 +58,17 @@ class Weather:
     delay_s: float = 0.01
 
 
-def unix_ms() -> int:
-    """Return what every clock shows."""
-    return int(asyncio.get_running_loop().time() * 1000) + 1_790_000_000_000
+READS = Reads(wait_s=4)
 
 
-def member_of(name: str) -> Member:
-    """Return a node as a member of the ring."""
-    return Member(name, Address(name, 1), f"http://{name}:8080")
+def cluster_of(name: str) -> ClusterConfig:
+    """Return a node as a configuration names it."""
+    return ClusterConfig(name, Address(name, 8080), Address(name, 1), EngineAddress(name, 1))
 
 
-class Refused(Exception):
-    """Nobody listens there."""
+def config_of(names: Iterable[str], **fields: Any) -> Config:
+    """Return the configuration of a ring of these."""
+    return Config("ring", "memory:", tuple(map(cluster_of, names)), "secret", **fields)
 
 
 class Node:
@@ -111,7 +111,7 @@ class Node:
         """haproc drain, or undrain."""
         self.drained = drained
         if self.life is not None:
-            self.life.replica.core.drain(drained=drained)
+            self.life.member.core.drain(drained=drained)
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -132,336 +132,13 @@ class Node:
     @property
     def replica(self) -> Replica | None:
         """What runs in the node's own process."""
-        return self.life.replica if self.life is not None else None
+        return self.life.member.replica if self.life is not None else None
 
     async def call(self, work: Callable[[Replica], Awaitable[T]]) -> T:
         """Call the node over the network; it may die meanwhile."""
         if self.life is None:
             raise Refused
         return await self.life.call(work)
-
-
-class Life:
-    """One process of a node. What it does to the world passes through here.
-
-    It does nothing while it is frozen, and nothing more once it is dead.
-    """
-
-    def __init__(self, node: Node, incarnation: int) -> None:
-        self.node = node
-        self.incarnation = incarnation
-        self.died = asyncio.Event()
-        self.thawed = asyncio.Event()
-        self.thawed.set()
-        self._checks_left: int | None = None
-        self._unread: list[tuple[str, Mapping[str, Any]]] = []
-        ring = node.ring
-        core = Core(
-            ring.identity(node.name, f"{node.name}{incarnation}"),
-            SimLog(ring, self),
-            SimEngine(node.spark, self.check),  # type: ignore[arg-type]  # has not all of it
-            SimPeers(ring, self),
-            ring.limits,
-            TIMEOUTS,
-            trace=self.trace,
-            on_state=self._state_changed,
-            tell=self._tell,
-            unix_ms=unix_ms,
-        )
-        core.drain(drained=node.drained)
-        self.replica = Replica(core)
-        self._lines = SimLines(ring, self, core.identity.peers)
-        self.members = Members(
-            MEMBERSHIP,
-            (node.name, core.identity.incarnation),
-            tuple(core.identity.peers),
-            self._lines,
-            self._describe,
-            on_isolated=core.isolate,
-        )
-        self.assurance = Assurance(core, ring.writes, MEMBERSHIP, self._places)
-        self.replica.admission.on_members = self._follow
-        self.trimmer = Trimmer(core, self.replica.admission, ring.trim, self.members.ready)
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self.replica.run()),
-            loop.create_task(self._beat()),
-            loop.create_task(self.trimmer.run()),
-        ]
-        for task in self._tasks:
-            task.add_done_callback(ring.ended)
-
-    def _follow(self, members: Sequence[Member]) -> None:
-        names = [member.name for member in members]
-        self.members.follow(names)
-        self._lines.follow(name for name in names if name != self.node.name)
-
-    async def _beat(self) -> None:
-        while True:
-            await self.thawed.wait()
-            self.members.tick()
-            await asyncio.sleep(MEMBERSHIP.heartbeat_interval_s)
-
-    def _describe(self) -> Own:
-        replica, core = self.replica, self.replica.core
-        low, seen, lost = core.schedule.low, core.log_seen, core.log_lost
-        return Own(core.state, "-", core.epoch + 1, low, replica.log_end, seen, lost)
-
-    def _places(self) -> dict[str, Place]:
-        own, limit = self._describe(), self.node.ring.in_sync_lag_max
-        peers, unheard = self.members.judged(), self.members.unheard()
-        return places(self.node.name, own.state, own.cursor, own.log_end, peers, unheard, limit)
-
-    def _tell(self) -> None:
-        if self.thawed.is_set() and not self.died.is_set():
-            self.members.report_now()
-
-    def kill(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self.died.set()
-        self.thawed.set()
-
-    def _state_changed(self, state: State, reason: str) -> None:
-        self.node.ring.on_state(self, state, reason)
-        if state is State.FENCED:
-            asyncio.get_running_loop().call_soon(self._exit)
-
-    def _exit(self) -> None:
-        """End, as a process does that was replaced."""
-        if self.node.life is self:
-            self.node.life = None
-        else:
-            self.node.replaced.remove(self)
-        self.kill()
-
-    def thaw(self) -> None:
-        self._checks_left = None
-        self.thawed.set()
-        unread, self._unread = self._unread, []
-        for path, body in unread:
-            self.told(path, body)
-
-    def freeze_after(self, checks: int) -> None:
-        """Freeze at one of the next moments at which the process touches the world outside."""
-        self._checks_left = checks
-
-    async def check(self) -> None:
-        """Go no further if this process is dead or frozen."""
-        if self._checks_left is not None:
-            self._checks_left -= 1
-            if self._checks_left < 0:
-                self._checks_left = None
-                self.thawed.clear()
-        await self.thawed.wait()
-        if self.died.is_set():
-            await asyncio.get_running_loop().create_future()
-
-    def told(self, path: str, body: Mapping[str, Any]) -> None:
-        """A peer's heartbeat or report arrives; a frozen process finds it when it wakes up."""
-        if self.died.is_set():
-            return
-        if not self.thawed.is_set():
-            self._unread.append((path, body))
-            return
-        values = {**body, "state": State(body["state"])}
-        if path == HEARTBEAT_PATH:
-            self.members.heartbeat(Beat(**{**values, "hears": tuple(body["hears"])}))
-        else:
-            self.members.report(Report(**values))
-
-    async def trace(self, step: Step) -> None:
-        ring = self.node.ring
-        await self.check()
-        ring.steps[step] = ring.steps.get(step, 0) + 1
-        ring.on_step(self.node, step)
-        await self.check()
-        if ring.rng.random() < ring.weather.step_crash_rate:
-            ring.note(f"{self.node.name} dies at {step}")
-            self.node.kill()
-            await self.check()
-
-    async def call(self, work: Callable[[Replica], Awaitable[T]]) -> T:
-        died, call = (
-            asyncio.ensure_future(self.died.wait()),
-            asyncio.ensure_future(self._answer(work)),
-        )
-        try:
-            await asyncio.wait([died, call], return_when=asyncio.FIRST_COMPLETED)
-            if not call.done():
-                raise Refused
-            return call.result()
-        finally:
-            for task in (died, call):
-                task.cancel()
-            await asyncio.gather(died, call, return_exceptions=True)
-
-    async def _answer(self, work: Callable[[Replica], Awaitable[T]]) -> T:
-        await self.thawed.wait()
-        answer = await work(self.replica)
-        await self.thawed.wait()
-        return answer
-
-
-class SimLog:
-    """The shared log as one incarnation reaches it."""
-
-    def __init__(self, ring: Ring, life: Life) -> None:
-        self._ring = ring
-        self._life = life
-        self._log = MemoryLog(ring.store)
-
-    async def _reach(self, call: Callable[[], Awaitable[T]]) -> T:
-        ring = self._ring
-        await self._life.check()
-        await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
-        await self._life.check()
-        cut = self._life.node.name in ring.cut | ring.cut_from_log
-        if cut or ring.weather.log_away or ring.rng.random() < ring.weather.log_error_rate / 2:
-            raise LogUnavailableError("away")
-        result = await call()
-        await self._life.check()
-        if ring.rng.random() < ring.weather.log_error_rate / 2:
-            raise LogUnavailableError("the answer was lost")
-        return result
-
-    async def append(self, records: Sequence[Record]) -> list[int]:
-        return await self._reach(lambda: self._log.append(records))
-
-    async def read(
-        self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
-    ) -> list[Entry]:
-        return await self._reach(lambda: self._log.read(start, records_max=records_max))
-
-    async def wait(self, offset: int, timeout_s: float) -> bool:
-        await self._life.check()
-        return await self._log.wait(offset, timeout_s)
-
-    async def start(self) -> int:
-        return await self._reach(self._log.start)
-
-    async def end(self) -> int:
-        return await self._reach(self._log.end)
-
-    async def load_cursor(self, reader: str) -> Cursor | None:
-        return await self._reach(lambda: self._log.load_cursor(reader))
-
-    async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
-        await self._reach(lambda: self._log.commit_cursor(reader, cursor))
-
-    async def cursors(self) -> Mapping[str, Cursor]:
-        return await self._reach(self._log.cursors)
-
-    async def trim(self, before: int) -> None:
-        await self._reach(lambda: self._log.trim(before))
-        self._ring.trimmed(self._life.node.name, before)
-
-    async def identity(self) -> str:
-        return await self._reach(self._log.identity)
-
-    async def close(self) -> None:
-        await self._log.close()
-
-
-class SimPeers:
-    """Calls between nodes: lost on the way there or back, delayed, delivered twice."""
-
-    def __init__(self, ring: Ring, life: Life) -> None:
-        self._ring = ring
-        self._life = life
-
-    def given_up(self, peer: str) -> bool:
-        return self._life.members.given_up(peer)
-
-    async def _call(
-        self,
-        peer: str,
-        timeout_s: float,
-        work: Callable[[Replica], Awaitable[Mapping[str, Json]]],
-    ) -> Mapping[str, Json]:
-        ring, node = self._ring, self._ring.nodes.get(peer)
-        await self._life.check()
-        if node is None:
-            raise PeerUnavailableError(peer)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
-                if not ring.joined(self._life.node.name, peer):
-                    await asyncio.sleep(timeout_s)
-                if ring.rng.random() < ring.weather.peer_loss_rate:
-                    await asyncio.sleep(timeout_s)
-                if ring.rng.random() < ring.weather.peer_copy_rate:
-                    await node.call(work)
-                answer = await node.call(work)
-                if ring.rng.random() < ring.weather.peer_loss_rate:
-                    await asyncio.sleep(timeout_s)
-        except (Refused, TimeoutError) as error:
-            raise PeerUnavailableError(peer) from error
-        await self._life.check()
-        return answer
-
-    async def apply_now(
-        self, peer: str, offset: int, operation_id: str, timeout_s: float
-    ) -> Mapping[str, Json]:
-        return await self._call(
-            peer, timeout_s, lambda replica: replica.apply_now(offset, operation_id, timeout_s)
-        )
-
-    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
-        return await self._call(peer, timeout_s, lambda replica: replica.outcome(offset))
-
-    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
-        return await self._call(
-            peer, timeout_s + 0.5, lambda replica: replica.progress(seen, timeout_s)
-        )
-
-    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
-        async def status(replica: Replica) -> Mapping[str, Json]:
-            return replica.status()
-
-        return await self._call(peer, timeout_s, status)
-
-
-class SimLines:
-    """Heartbeats and reports between nodes: late, lost, or not on their way at all."""
-
-    def __init__(self, ring: Ring, life: Life, peers: Iterable[str]) -> None:
-        self._ring = ring
-        self._life = life
-        self._sign_at = dict.fromkeys(peers, 0.0)
-
-    def follow(self, peers: Iterable[str]) -> None:
-        """Go by these peers from now on."""
-        self._sign_at = {name: self._sign_at.get(name, 0.0) for name in peers}
-
-    def send(self, path: str, body: Mapping[str, Json]) -> None:
-        ring, loop = self._ring, asyncio.get_running_loop()
-        for name in self._sign_at:
-            life = ring.nodes[name].life if name in ring.nodes else None
-            if not ring.joined(self._life.node.name, name):
-                continue
-            if life is None or life.thawed.is_set():
-                self._sign_at[name] = loop.time()  # an answer, or a refusal
-            if life is not None and ring.beats_rng.random() >= ring.weather.peer_loss_rate / 2:
-                delay_s = ring.beats_rng.uniform(0, ring.weather.delay_s)
-                loop.call_later(delay_s, life.told, path, body)
-
-    def silent(self) -> frozenset[str]:
-        now = asyncio.get_running_loop().time()
-        return frozenset(n for n, at in self._sign_at.items() if now - at > MEMBERSHIP.window_s)
-
-
-class KeepingStore(MemoryStore):
-    """Remembers what was trimmed, too, for checkers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.everything: list[bytes] = []
-        """By offset."""
-
-    def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
-        self.everything.extend(encoded)
-        return super().append_stored(encoded)
 
 
 class Ring:
@@ -475,14 +152,19 @@ class Ring:
         """Nodes that reach neither the log nor anybody else."""
         self.cut_from_log: set[str] = set()
         """Nodes that reach each other, but not the log."""
-        self.limits = limits
-        self.writes = Writes()
-        self.in_sync_lag_max = MEMBERSHIP.in_sync_lag_max
-        self.trim = TRIM
+        self.names = tuple("abcdefg"[:size])
+        self.config = config_of(
+            self.names,
+            limits=limits,
+            timeouts=TIMEOUTS,
+            membership=MEMBERSHIP,
+            trim=TRIM,
+            reads=READS,
+        )
+        """Of processes that start from now on."""
         self.trims = 0
         self.weather = Weather()
         self.store = KeepingStore()
-        self.names = tuple("abcdefg"[:size])
         self.nodes = {name: Node(self, name) for name in self.names}
         self.steps: dict[Step, int] = {}
         self.history: list[str] = []
@@ -496,11 +178,14 @@ class Ring:
         """Whether there is a way between two nodes."""
         return not {one, other} & self.cut
 
-    def identity(self, name: str, incarnation: str) -> Identity:
-        """Return who a process is; its configuration names itself and those of the beginning."""
-        names = tuple(sorted({*self.names, name}))
-        founders = tuple(member_of(each) for each in names)
-        return Identity("ring", name, incarnation, names, founders)
+    def configure(self, **changes: Any) -> None:
+        """Change what processes are started with from now on."""
+        self.config = replace(self.config, **changes)
+
+    def config_of(self, name: str) -> Config:
+        """Return a process's configuration; it names itself and those of the beginning."""
+        names = sorted({*self.names, name})
+        return replace(self.config, clusters=tuple(map(cluster_of, names)))
 
     def add(self, name: str) -> Node:
         """Put another cluster beside the others, empty; the ring has yet to take it."""
@@ -545,7 +230,7 @@ class Ring:
         life = self.nodes[name].life
         if life is None:
             raise Refused
-        assurance = life.assurance
+        assurance = life.member.assurance
 
         async def work(replica: Replica) -> tuple[int, Mapping[str, str]]:
             deadline_s = asyncio.get_running_loop().time() + timeout_s

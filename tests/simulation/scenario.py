@@ -23,7 +23,8 @@ from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
 from tests.simulation import computed
 from tests.simulation.clock import run
-from tests.simulation.ring import LIMITS, Node, Refused, Ring
+from tests.simulation.network import Refused
+from tests.simulation.ring import LIMITS, Node, Ring
 from tests.simulation.violations import Problem, Violation
 
 SETUP = (
@@ -392,7 +393,7 @@ class Scenario:
             self.check_one(name, dumps[name], report)
             report.problems += computed.check(name, dumps[name], offsets, self.attempts)
             for life in self.ring.nodes[name].replaced:
-                state = life.replica.core.state
+                state = life.member.core.state
                 report.wrong(Violation.NOT_ENDED, f"a replaced process of {name} is {state}")
         for error in self.ring.errors:
             report.wrong(Violation.CRASHED, repr(error))

@@ -24,7 +24,8 @@ from haproc.route.attempts import ATTEMPTS_MAX, Attempts
 from haproc.route.model import Request, SentSql
 from tests.simulation.directed import Stage, ddl, parallel, story
 from tests.simulation.looking import rows, service
-from tests.simulation.ring import LIMITS, Node, Refused
+from tests.simulation.network import Refused
+from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import operation
 
 CREATE = "CREATE TABLE t (x)"

@@ -29,8 +29,9 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Passed, Rows
 from tests.simulation.computed import SETUP, gather, make, tally
 from tests.simulation.directed import Stage, story
+from tests.simulation.network import Refused
 from tests.simulation.queries import SimReading
-from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Refused
+from tests.simulation.ring import LIMITS, TIMEOUTS, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS, many, one
 from tests.simulation.violations import Violation, found_by, found_in

@@ -10,15 +10,11 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from haproc.classify.model import WriteConcern
-from haproc.classify.rules import parse_rules
 from haproc.config.model import Writes
-from haproc.engine.interface import Settings
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import State
 from haproc.replicate.agree.assurance import Told
@@ -26,11 +22,12 @@ from haproc.replicate.agree.concern import Judgement, Requirement
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
 from haproc.route.model import Request, SentSql
-from haproc.route.service import RingService
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage, ddl, parallel, story
-from tests.simulation.reads import Doors
-from tests.simulation.ring import MEMBERSHIP, Life, Node, Refused, Ring
+from tests.simulation.life import Life
+from tests.simulation.looking import service
+from tests.simulation.network import Refused
+from tests.simulation.ring import MEMBERSHIP, Node, Ring
 from tests.simulation.scenario import insert
 from tests.simulation.violations import Problem, Violation, found_in
 
@@ -56,7 +53,7 @@ def life_of(stage: Stage, name: str) -> Life:
 
 
 def in_sync(stage: Stage, by: str = "a") -> str:
-    found = life_of(stage, by).assurance._ask_places()
+    found = life_of(stage, by).member.members.places()
     return "".join(sorted(name for name, place in found.items() if place.in_sync))
 
 
@@ -162,7 +159,7 @@ def test_too_few_in_sync_refuses_before_the_append() -> None:
 
 def test_min_insync_clusters_bounds_all() -> None:
     async def tell(stage: Stage) -> None:
-        stage.ring.writes = Writes(min_insync_clusters=2)
+        stage.ring.configure(writes=Writes(min_insync_clusters=2))
         stage.node("a").kill()
         stage.node("a").start()
         await stage.ready("a")
@@ -213,7 +210,7 @@ def test_origin_that_leaves_service_while_it_waits_sends_the_client_on() -> None
     async def tell(stage: Stage) -> None:
         stage.node("b").spark.held.add("t")
         waiting = asyncio.ensure_future(write(stage, "a", "one", ALL))
-        await stage.until(lambda: bool(life_of(stage, "a").assurance._waits))
+        await stage.until(lambda: bool(life_of(stage, "a").member.assurance._waits))
         stage.node("a").spark.kill()
         with pytest.raises(RequestError, match="this cluster is DOWN meanwhile"):
             await waiting
@@ -237,7 +234,10 @@ def test_origin_that_is_cut_off_does_not_take_the_others_for_gone() -> None:
 
 def test_returning_cluster_catches_up_first_and_then_counts_again() -> None:
     async def tell(stage: Stage) -> None:
-        stage.ring.in_sync_lag_max = 20
+        stage.ring.configure(membership=replace(MEMBERSHIP, in_sync_lag_max=20))
+        for node in stage.ring.nodes.values():
+            node.kill()
+        await stage.settle()
         stage.node("c").kill()
         for n in range(60):
             await stage.submit("a", insert(f"missed{n}", "t", "a"))
@@ -259,7 +259,7 @@ def test_returning_cluster_catches_up_first_and_then_counts_again() -> None:
 
 def test_waits_ask_each_peer_by_one_poll_however_many_they_are() -> None:
     async def tell(stage: Stage) -> None:
-        peers = life_of(stage, "a").replica.core.peers
+        peers = life_of(stage, "a").member.core.peers
         asked = {"b": 0, "c": 0}
         most = dict(asked)
         original = peers.progress
@@ -281,20 +281,6 @@ def test_waits_ask_each_peer_by_one_poll_however_many_they_are() -> None:
 
 
 # -- a client's request, with rules and configuration ------------------------------------------
-
-
-def service(stage: Stage, name: str = "a", rules: str = "[]") -> RingService:
-    life = life_of(stage, name)
-    sessions: Any = SimpleNamespace(session=None)  # an INSERT … VALUES asks Spark nothing
-    return RingService(
-        life.replica,
-        sessions,
-        parse_rules(f"rules: {rules}"),
-        assurance=life.assurance,
-        defaults=Settings(),
-        fanout_parallel=False,
-        reads=Doors(stage.ring, random.Random(1)).reads(life),
-    )
 
 
 def request(op_id: str, concern: WriteConcern | None, timeout_s: float = 30) -> Request:
@@ -350,7 +336,7 @@ def test_write_of_unknown_outcome_is_found_by_its_id_on_every_cluster() -> None:
 
 def test_request_without_a_concern_gets_the_configured_one() -> None:
     async def tell(stage: Stage) -> None:
-        life_of(stage, "a").assurance.default = ALL
+        life_of(stage, "a").member.assurance.default = ALL
         for concern, others in ((None, "applied"), (ONE, "queued")):
             answer = await service(stage).execute(request(f"{concern}", concern))
             assert answer.report.outcomes == {"a": "applied", "b": others, "c": others}
@@ -413,7 +399,7 @@ class Watch:
         while True:
             for name, node in self._ring.nodes.items():
                 life = node.life
-                core = life.replica.core if life is not None else None
+                core = life.member.core if life is not None else None
                 up = core is not None and core.state in (State.READY, State.READ_ONLY)
                 frozen = life is not None and not life.thawed.is_set()
                 if not up or frozen or self._lives.get(name) is not life:

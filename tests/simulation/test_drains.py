@@ -17,7 +17,8 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
 from tests.simulation.clock import run
-from tests.simulation.ring import Node, Refused, Ring
+from tests.simulation.network import Refused
+from tests.simulation.ring import Node, Ring
 from tests.simulation.scenario import insert, operation
 
 CLIENTS = 4

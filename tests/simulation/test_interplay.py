@@ -25,8 +25,9 @@ from haproc.replicate.records.rows import Passed
 from haproc.replicate.records.words import Abandon
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.network import Refused
 from tests.simulation.queries import SimReading
-from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node, Refused
+from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimEngine, SimSpark
 from tests.simulation.test_computed import rows_records, seen, tables

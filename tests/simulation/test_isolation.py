@@ -21,7 +21,7 @@ NOTICED_S = 15.0
 def standing(stage: Stage, by: str, name: str) -> Standing:
     life = stage.node(by).life
     assert life is not None
-    return life.members.peers()[name].standing
+    return life.member.members.peers()[name].standing
 
 
 def test_node_cut_off_is_isolated_and_returns_with_what_it_missed() -> None:
@@ -35,7 +35,7 @@ def test_node_cut_off_is_isolated_and_returns_with_what_it_missed() -> None:
             await stage.submit("c", insert("lost", "t", "c"))
         # the others go on, and don't wait for it
         life = stage.node("a").life
-        assert life is not None and life.members.given_up("c")
+        assert life is not None and life.member.members.given_up("c")
         outcome = await stage.submit("a", ddl("a", "more", "CREATE TABLE more (x)"))
         assert outcome.clusters == {"a": "applied", "b": "applied", "c": "queued"}
         await stage.submit("b", insert("missed", "t", "b"))
@@ -121,5 +121,5 @@ def test_replaced_process_is_not_listened_to() -> None:
 
 def _incarnation(stage: Stage, by: str, name: str) -> str | None:
     life = stage.node(by).life
-    beat = life.members.peers()[name].beat if life is not None else None
+    beat = life.member.members.peers()[name].beat if life is not None else None
     return beat.incarnation if beat is not None else None

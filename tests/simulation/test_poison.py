@@ -20,7 +20,8 @@ from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.contents import Checksums, Skip
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
-from tests.simulation.ring import Refused, Weather
+from tests.simulation.network import Refused
+from tests.simulation.ring import Weather
 from tests.simulation.scenario import insert, operation
 
 POISON = "UPDATE t SET x = x || '!'"

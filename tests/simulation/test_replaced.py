@@ -20,7 +20,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
-from tests.simulation.ring import Life
+from tests.simulation.life import Life
 from tests.simulation.scenario import insert, operation
 from tests.simulation.violations import Violation, found_by
 
@@ -59,7 +59,7 @@ async def replaced(stage: Stage, op: Operation, moment: int, *, fails: bool, res
 
 
 def is_fenced(life: Life) -> bool:
-    return life.replica.core.state is State.FENCED
+    return life.member.core.state is State.FENCED
 
 
 def an_insert(moment: int, fails: bool = False, restarts: str = "") -> None:

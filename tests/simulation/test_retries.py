@@ -156,7 +156,8 @@ def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_en
         await stage.submit("a", ddl("a"))
         await stage.ready("a", "b", "c")
         stage.node("c").kill()
-        stage.ring.limits = replace(LIMITS, window_records=LIMITS.window_records - 1)
+        fewer = replace(LIMITS, window_records=LIMITS.window_records - 1)
+        stage.ring.configure(limits=fewer)
         stage.node("c").start()
         await stage.ready("c")  # what it has applied needs no judging
         await stage.submit("a", insert("one", "t", "a"))
@@ -164,7 +165,7 @@ def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_en
         replica = stage.node("c").replica
         assert replica is not None and "limits.window_records = 5000" in replica.core.reason
         stage.node("c").kill()
-        stage.ring.limits = LIMITS
+        stage.ring.configure(limits=LIMITS)
         await stage.settle()
 
     story(tell)

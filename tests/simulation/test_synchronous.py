@@ -18,7 +18,9 @@ from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import FailureReport, Operation
 from tests.simulation.directed import CREATE, Stage, ddl, parallel, story
-from tests.simulation.ring import TIMEOUTS, Life, Node, Refused
+from tests.simulation.life import Life
+from tests.simulation.network import Refused
+from tests.simulation.ring import TIMEOUTS, Node
 from tests.simulation.scenario import insert
 from tests.simulation.violations import Violation, found_by
 
@@ -390,7 +392,7 @@ def second_incarnation(stage: Stage, name: str) -> Life:
 
 
 def fenced(life: Life) -> bool:
-    return life.replica.core.state is State.FENCED
+    return life.member.core.state is State.FENCED
 
 
 def test_second_incarnation_fences_the_first() -> None:
@@ -405,7 +407,7 @@ def test_second_incarnation_fences_the_first() -> None:
         first.thaw()
         await stage.until(lambda: fenced(first))
         with pytest.raises(RequestError, match="FENCED"):
-            await first.replica.submit(insert("three", "t", "b"), 5)
+            await first.member.replica.submit(insert("three", "t", "b"), 5)
         await stage.submit("a", insert("four", "t", "a"))
         await stage.settle()
         assert stage.node("b").spark.dump()["t"] == [("four",), ("one",), ("two",)]

@@ -20,7 +20,8 @@ from haproc.replicate.records.members import Roster
 from haproc.replicate.trim import trimmer
 from haproc.replicate.trim.plan import needs
 from tests.simulation.directed import CREATE, Stage, ddl, story
-from tests.simulation.ring import LIMITS, Node, SimLog, member_of
+from tests.simulation.log import SimLog
+from tests.simulation.ring import LIMITS, TRIM, Node, cluster_of
 from tests.simulation.scenario import insert
 from tests.simulation.seeds import one
 from tests.simulation.violations import Violation, found_in
@@ -38,7 +39,7 @@ async def writes(stage: Stage, count: int, by: str = "a") -> None:
 
 
 async def join(stage: Stage, name: str, through: str = "a") -> None:
-    member = member_of(name)
+    member = cluster_of(name)
     await stage.replica(through).admission.join(name, member.peer, member.client_url)
 
 
@@ -86,8 +87,8 @@ def test_dead_cluster_holds_trimming_back_and_returns_with_all_it_missed() -> No
         await writes(stage, 60)
         assert start(stage) <= max(0, low - KEPT)
         life = stage.node("b").life
-        assert life is not None and life.trimmer.plan is not None
-        plan = life.trimmer.plan
+        assert life is not None and life.member.trimmer.plan is not None
+        plan = life.member.trimmer.plan
         assert (plan.held_by, plan.held_records > 30) == ("c", True)
         await stage.settle()
         assert start(stage) == stage.ring.store.end - KEPT
@@ -118,7 +119,7 @@ def test_process_replaced_long_ago_ends_although_its_place_in_the_log_is_gone() 
         await stage.ready("c")
         await writes(stage, 60)
         await asyncio.sleep(5)
-        assert start(stage) > earlier.replica.core.schedule.read_to
+        assert start(stage) > earlier.member.core.schedule.read_to
         earlier.thaw()
         await stage.until(lambda: not stage.node("c").replaced)  # ended: FENCED
         await stage.settle()
@@ -158,7 +159,7 @@ def test_operator_keeps_more_than_is_needed() -> None:
     async def tell(stage: Stage) -> None:
         for node in stage.ring.nodes.values():
             node.kill()
-        stage.ring.trim = replace(stage.ring.trim, keep_records=35, keep_s=100)
+        stage.ring.configure(trim=replace(TRIM, keep_records=35, keep_s=100))
         await stage.settle()
         await stage.submit("a", ddl("a"))
         began = stage.now
@@ -257,7 +258,7 @@ def test_removed_cluster_stops_and_the_log_is_trimmed_without_it() -> None:
         assert start(stage) == stage.ring.store.end - KEPT
         assert "u" not in stage.tables("c")
         life = stage.node("a").life
-        assert life is not None and list(life.members.peers()) == ["b"]
+        assert life is not None and list(life.member.members.peers()) == ["b"]
         stage.check_equal("a", "b")
 
     story(tell, limits=SHORT)
@@ -351,7 +352,7 @@ def test_change_that_was_made_already_is_made_once() -> None:
         await leave(stage, "x", "b")
         assert stage.ring.store.end == end
         with pytest.raises(RequestError, match="member already"):
-            await stage.replica("a").admission.join("d", member_of("x").peer, "http://d:8080")
+            await stage.replica("a").admission.join("d", cluster_of("x").peer, "http://d:8080")
 
     story(tell)
 

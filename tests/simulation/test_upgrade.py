@@ -13,6 +13,7 @@ import lzma
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,15 +22,16 @@ from dmq.sqlite import SqliteLog
 from haproc.config.model import Limits, Timeouts
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
+from haproc.node.member import World, build_member
 from haproc.replicate import reader
-from haproc.replicate.member.core import Core
-from haproc.replicate.member.identity import Identity
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Filler, Message, from_record
 from haproc.replicate.records.progress import from_cursor
 from haproc.replicate.replica import Replica
+from tests.alone import alone
 from tests.simulation.directed import Stage, ddl, story
-from tests.simulation.ring import unix_ms
+from tests.simulation.life import unix_ms
+from tests.simulation.ring import config_of
 from tests.simulation.scenario import insert
 from tests.simulation.spark import SimEngine, SimSpark
 
@@ -66,16 +68,12 @@ async def always() -> None:
 
 
 async def started(spark: SimSpark, log: SqliteLog) -> tuple[Replica, asyncio.Task[None]]:
-    core = Core(
-        Identity("ring", spark.name, f"{spark.name}-new", ("a", "b", "c")),
-        log,
-        SimEngine(spark, always),  # type: ignore[arg-type]
-        NoPeers(),  # type: ignore[arg-type]
-        Limits(lanes=3),
-        Timeouts(probe_interval_s=0.1, retry_first_s=0.02),
-        unix_ms=unix_ms,
-    )
-    replica = Replica(core)
+    timeouts = Timeouts(probe_interval_s=0.1, retry_first_s=0.02)
+    config = config_of("abc", limits=Limits(lanes=3), timeouts=timeouts)
+    engine: Any = SimEngine(spark, always)
+    peers: Any = NoPeers()
+    members = alone(config, spark.name, f"{spark.name}-new")
+    replica = build_member(config, World(log, engine, peers, members, unix_ms=unix_ms)).replica
     return replica, asyncio.ensure_future(replica.run())
 
 

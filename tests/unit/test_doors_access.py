@@ -18,7 +18,8 @@ from haproc.doors.http.access import Credentials
 from haproc.doors.status import Readiness
 from haproc.failure import RequestError
 from haproc.route.model import SentSql
-from tests.unit.door_rig import ARROW, ONE, STATEMENTS, Canned, Rig, door
+from tests.unit.canned import ONE, Canned
+from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door
 
 PATHS = ["/healthz", "/readyz", "/clusterStatus", "/metrics", "/openapi.json"]
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))

@@ -10,7 +10,8 @@ import pytest
 
 from haproc.classify.model import WriteConcern
 from haproc.failure import FailureKind, RequestError, WriteOutcome
-from tests.unit.door_rig import STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
+from tests.unit.canned import WRITE, Canned, stream_of
+from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 BODY = stream_of(pa.table({"n": pa.array([1], pa.int32()), "s": ["x"]}))

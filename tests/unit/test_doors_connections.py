@@ -16,7 +16,8 @@ from haproc.config.model import User
 from haproc.doors.http import connections
 from haproc.doors.http.connections import Told
 from haproc.membership.links import HEARTBEAT_PATH, TAKEN
-from tests.unit.door_rig import STATEMENTS, Canned, Rig, door
+from tests.unit.canned import Canned
+from tests.unit.door_rig import STATEMENTS, Rig, door
 from tests.unit.test_doors_access import ERROR_FIELDS
 from tests.unit.test_doors_heartbeats import BEAT, written
 

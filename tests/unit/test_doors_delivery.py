@@ -14,14 +14,8 @@ from haproc.config.model import Limits
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
-from tests.unit.door_rig import (
-    ONE,
-    STATEMENTS,
-    Canned,
-    chunks_of,
-    door,
-    until,
-)
+from tests.unit.canned import ONE, Canned, chunks_of
+from tests.unit.door_rig import STATEMENTS, door, until
 
 NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) for i in range(3)]
 

@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 from haproc.config.model import Limits, User
 from haproc.doors.openapi import CLIENT, OPERATOR, document
 from haproc.failure import FailureKind, RequestError
-from tests.unit.door_rig import STATEMENTS, Canned, CannedPeers, Rig, chunks_of, door, stream_of
+from tests.unit.canned import Canned, CannedPeers, chunks_of, stream_of
+from tests.unit.door_rig import STATEMENTS, Rig, door
 
 DOCUMENT = document()
 

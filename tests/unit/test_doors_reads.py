@@ -23,16 +23,8 @@ from haproc.route import pieces
 from haproc.route.forward import HttpForwarding
 from haproc.route.model import Freshness, Request, SentSql
 from haproc.route.pieces import BrokenPiecesError
-from tests.unit.door_rig import (
-    ARROW,
-    STATEMENTS,
-    WAIT_S,
-    Canned,
-    Rig,
-    chunks_of,
-    door,
-    make_config,
-)
+from tests.unit.canned import Canned, chunks_of
+from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, make_config
 
 TABLES = [pa.table({"n": pa.array(range(i * 10, i * 10 + 10), pa.int64())}) for i in range(3)]
 

@@ -22,7 +22,8 @@ from haproc.engine.interface import Column
 from haproc.failure import FailureKind, RequestError
 from haproc.route.model import SentRows
 from haproc.route.rows import RowsError, fits, plain, read
-from tests.unit.door_rig import ONE, STATEMENTS, WAIT_S, WRITE, Canned, Rig, door, stream_of
+from tests.unit.canned import ONE, WRITE, Canned, stream_of
+from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 

@@ -15,16 +15,8 @@ from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import SentSql
-from tests.unit.door_rig import (
-    ARROW,
-    ONE,
-    STATEMENTS,
-    WAIT_S,
-    Canned,
-    Rig,
-    door,
-    until,
-)
+from tests.unit.canned import ONE, Canned
+from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
 
 
 async def test_statement_select_answers_as_documented(tmp_path: Path) -> None:
@@ -345,7 +337,7 @@ def test_rig_is_a_service() -> None:
     from haproc.doors.operators.peers import PeerService
     from haproc.doors.status import StatusSource
     from haproc.route.interface import Service
-    from tests.unit.door_rig import CannedPeers, CannedService, CannedStatus
+    from tests.unit.canned import CannedPeers, CannedService, CannedStatus
 
     service: Service = CannedService()
     status: StatusSource = CannedStatus()

@@ -17,18 +17,8 @@ from haproc.doors.http import statuses
 from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, in_our_words, status_of
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import Request, SentSql
-from tests.unit.door_rig import (
-    ARROW,
-    ONE,
-    STATEMENTS,
-    WAIT_S,
-    WRITE,
-    Canned,
-    Rig,
-    door,
-    stream_of,
-    until,
-)
+from tests.unit.canned import ONE, WRITE, Canned, stream_of
+from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
 
 SDK_WORDS = (
     "com.databricks.backend.manager.util.UnknownWorkerEnvironmentException",

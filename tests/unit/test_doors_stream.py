@@ -21,7 +21,8 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.frames import FrameError, continuation, joined, opening
 from haproc.engine.interface import Chunk
 from haproc.statements.cut import Cutter
-from tests.unit.door_rig import ARROW, ONE, STATEMENTS, WAIT_S, Canned, Rig, chunks_of, door, until
+from tests.unit.canned import ONE, Canned, chunks_of
+from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
 
 NUMBERS = [pa.table({"n": pa.array(range(i * 100, i * 100 + 100), pa.int64())}) for i in range(3)]
 BIG = [pa.table({"s": ["x" * (1 << 20)]}) for _ in range(64)]

@@ -26,7 +26,8 @@ from haproc.doors.status import Readiness
 from haproc.failure import FailureKind, RequestError
 from haproc.metrics import Metrics
 from haproc.ring.ports import free_port
-from tests.unit.door_rig import CannedService, CannedStatus, make_config
+from tests.unit.canned import CannedService, CannedStatus
+from tests.unit.door_rig import make_config
 
 WAIT_S = 30.0
 AWAY = RequestError(FailureKind.AVAILABILITY, "draining", error_class="HAPROC_DRAINING")

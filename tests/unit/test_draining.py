@@ -24,7 +24,8 @@ from haproc.node.maintenance import Maintenance, drained_file
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 from haproc.statements import registry as boards
-from tests.unit.door_rig import WRITE, Rig, door, make_config
+from tests.unit.canned import WRITE
+from tests.unit.door_rig import Rig, door, make_config
 from tests.unit.test_doors_openapi import check
 from tests.unit.test_doors_queue import config_of
 

@@ -20,10 +20,25 @@ from haproc.membership.members import Members, Own, until_tick
 from haproc.membership.messages import Beat
 from haproc.membership.roster import Member
 from haproc.membership.state import State
+from tests.alone import NoLines
 from tests.unit.door_rig import door, make_config
 
 RULES = Membership(heartbeat_interval_s=0.02, window_s=0.4, check_interval_s=0.04)
 BEAT = Beat("b", "2", 7, (), True, State.READY)
+
+
+@dataclasses.dataclass
+class Subject:
+    """A HAProc that is told of; ``why``: what it was told of being cut off."""
+
+    says: Own
+    why: list[str] = dataclasses.field(default_factory=list)
+
+    def own(self) -> Own:
+        return self.says
+
+    def isolate(self, why: str) -> None:
+        self.why.append(why)
 
 
 def config_with(tmp_path: Path, port: int, secret: str = "ring-secret") -> Config:
@@ -124,16 +139,10 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
     """The whole way: Members of b → line → shortcut of a."""
     async with door(tmp_path, operator=True) as rig:
         config = config_with(tmp_path, rig.listener.port)
-        isolated: list[str] = []
+        b = Subject(Own(State.READY, "2026-01-01T00:00:00Z", 7, 3, 5, log_up=True))
         async with sending(config) as links:
-            members = Members(
-                RULES,
-                ("b", "2"),
-                ("a",),
-                links,
-                lambda: Own(State.READY, "2026-01-01T00:00:00Z", 7, 3, 5, log_up=True),
-                on_isolated=isolated.append,
-            )
+            members = Members(RULES, ("b", "2"), ("a",), links)
+            members.attach(b)
             task = asyncio.ensure_future(members.run())
             await until(lambda: bool(rig.members.beats) and bool(rig.members.reports))
             report = rig.members.reports[0]
@@ -149,7 +158,7 @@ async def test_members_hear_each_other_over_real_sockets(tmp_path: Path) -> None
             await until(lambda: rig.members.beats[-1].hears == ("a",))
             await until(lambda: members.peers()["a"].standing is Standing.DOWN)
             await until(lambda: members.given_up("a"))
-            assert isolated == []
+            assert b.why == []
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -165,54 +174,45 @@ async def test_members_run_from_tick_to_tick_of_the_wall_clock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[float, float]] = []
-    sent: list[str] = []
 
     def at_once(interval_s: float, wall_s: float) -> float:
         asked.append((interval_s, wall_s))
         return 0.0
 
-    class Lines:
-        def send(self, path: str, body: object) -> None:
-            sent.append(path)
-
-        def silent(self) -> frozenset[str]:
-            return frozenset()
-
     monkeypatch.setattr("haproc.membership.members.until_tick", at_once)
-    own = Own(State.READY, "then")
-    members = Members(RULES, ("b", "2"), ("a",), Lines(), lambda: own, on_isolated=sent.append)
+    lines = NoLines()
+    members = Members(RULES, ("b", "2"), ("a",), lines)
     task = asyncio.ensure_future(members.run())
     await until(lambda: len(asked) > 3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert sent.count(HEARTBEAT_PATH) == len(asked)
+    assert [path for path, _ in lines.sent].count(HEARTBEAT_PATH) == len(asked)
     assert all(each == RULES.heartbeat_interval_s for each, _ in asked)
     assert all(abs(wall_s - time.time()) < 60 for _, wall_s in asked)
 
 
-async def test_members_state_change_is_reported_at_once(tmp_path: Path) -> None:
-    sent: list[tuple[str, object]] = []
-
-    class Lines:
-        def send(self, path: str, body: object) -> None:
-            sent.append((path, body))
-
-        def silent(self) -> frozenset[str]:
-            return frozenset("a")
-
-    own = Own(State.READY, "then", log_lost=True)
-    why: list[str] = []
-    members = Members(RULES, ("b", "2"), ("a",), Lines(), lambda: own, on_isolated=why.append)
+async def test_members_state_change_is_reported_at_once() -> None:
+    lines = NoLines(silent="a")
+    b = Subject(Own(State.READY, "then", log_lost=True))
+    members = Members(RULES, ("b", "2"), ("a",), lines)
+    members.attach(b)
     members.tick()
     members.tick()
-    assert [path for path, _ in sent] == [HEARTBEAT_PATH, REPORT_PATH, HEARTBEAT_PATH]
-    members.report_soon()
+    assert [path for path, _ in lines.sent] == [HEARTBEAT_PATH, REPORT_PATH, HEARTBEAT_PATH]
+    members.state_changed()
     members.tick()
-    assert [path for path, _ in sent[3:]] == [HEARTBEAT_PATH, REPORT_PATH]
-    assert why == ["neither the log nor a can be reached from here"]
-    own = Own(State.READY, "then")
+    assert [path for path, _ in lines.sent[3:]] == [HEARTBEAT_PATH, REPORT_PATH]
+    assert b.why == ["neither the log nor a can be reached from here"]
+    b.says = Own(State.READY, "then")
     members.peers()
-    assert why[1:] == [""]
+    assert b.why[1:] == [""]
+
+
+async def test_members_without_a_subject_tell_of_a_haproc_that_starts() -> None:
+    members = Members(RULES, ("b", "2"), ("a",), lines := NoLines(), lambda: 1_790_000_000_123)
+    members.tick()
+    report = dict(lines.sent)[REPORT_PATH]
+    assert (report["state"], report["since"]) == ("STARTING", "2026-09-21T14:13:20.123Z")
 
 
 async def test_links_follow_a_peer_that_moved_and_leave_one_that_is_gone(tmp_path: Path) -> None:

@@ -28,18 +28,13 @@ from haproc.engine.statement import SqlText, Statement
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
-from haproc.replicate.agree.assurance import Assurance
-from haproc.replicate.member.core import Core
-from haproc.replicate.member.identity import Identity
-from haproc.replicate.replica import Replica
+from haproc.node.member import World, build_member, build_service
 from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Candidate
 from haproc.route.reads import Reads as Reading
-from haproc.route.service import RingService
-from tests.unit.door_rig import (
-    STATEMENTS,
-    WAIT_S,
+from tests.alone import alone
+from tests.unit.canned import (
     CannedDrains,
     CannedMembers,
     CannedOperators,
@@ -47,6 +42,7 @@ from tests.unit.door_rig import (
     CannedStream,
     chunks_of,
 )
+from tests.unit.door_rig import STATEMENTS, WAIT_S
 
 QUERY = "SELECT name FROM t"
 
@@ -108,33 +104,15 @@ class HAProc:
         self.spark = Spark(name)
         self.spark.go.set()
         self.others: list[HAProc] = []
-        names = tuple(cluster.name for cluster in config.clusters)
         self.peers = PeerDoors(config, name)
-        self.core = Core(
-            Identity("demo", name, f"{name}1", names),
-            MemoryLog(store),
-            self.spark,  # type: ignore[arg-type]  # has no checksums
-            HttpPeers(self.peers),
-            config.limits,
-            config.timeouts,
-        )
-        self.replica = Replica(self.core)
+        spark: Any = self.spark  # has no checksums
+        world = World(MemoryLog(store), spark, HttpPeers(self.peers), alone(config, name))
+        member = build_member(config, world)
+        self.core, self.replica = member.core, member.replica
         self.metrics = Metrics("demo", name, ["READY"])
-        self.service = RingService(
-            self.replica,
-            self.spark,  # type: ignore[arg-type]
-            Rules.builtin(),
-            assurance=Assurance(self.replica.core, config.writes, config.membership, dict),
-            defaults=Settings(),
-            fanout_parallel=False,
-            reads=Reading(
-                self.replica,
-                config.reads,
-                self.positions,
-                HttpForwarding(self.peers),
-                self.metrics,
-            ),
-        )
+        forwarding = HttpForwarding(self.peers)
+        reads = Reading(self.replica, config.reads, self.positions, forwarding, self.metrics)
+        self.service = build_service(config, member, Rules.builtin(), reads)
         cluster = config.cluster(name)
         status, heartbeats = CannedStatus(), HeartbeatDoor(config, CannedMembers())
         clients = client_app(config, name, self.service, status, self.metrics)

@@ -18,7 +18,8 @@ from haproc.engine.interface import Settings
 from haproc.failure import RequestError
 from haproc.route.sessions import Sessions
 from haproc.statements import registry as registry
-from tests.unit.door_rig import ARROW, STATEMENTS, Canned, Rig, chunks_of, door, make_config, until
+from tests.unit.canned import Canned, chunks_of
+from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door, make_config, until
 
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
 

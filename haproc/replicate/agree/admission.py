@@ -35,9 +35,9 @@ CLUSTERS_MAX: Final = 64
 class Admission:
     """See the module. ``on_members`` is told the members whenever the log changes them."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, on_members: Callable[[Sequence[Member]], None]) -> None:
         self._core = core
-        self.on_members: Callable[[Sequence[Member]], None] = lambda members: None
+        self._on_members = on_members
 
     # -- what the log says -----------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class Admission:
         if removed != core.condition.removed:
             # One that is taken back applies what it missed before it serves again.
             core.update(removed=removed, caught_up=False)
-        self.on_members(members)
+        self._on_members(members)
 
     async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
         """Return whether all that the log says below an offset is known, or is within the time."""

@@ -1,0 +1,158 @@
+"""A HAProc as a member of its ring: one composition, for the process, the simulation and tests.
+
+What a member reaches is an argument, so it may be real or simulated; what it is made of is said
+here only. The view of the ring is there first, since a process has one already while it waits for
+its log; from here on that view tells of this member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dmq import Log
+from haproc.classify.model import WriteConcern
+from haproc.classify.rules import Rules
+from haproc.config.model import Config
+from haproc.config.shares import Shares
+from haproc.engine.interface import Engine, Settings
+from haproc.membership.members import Members, Own
+from haproc.membership.peers import Peers
+from haproc.membership.roster import Member, Neighbour, founders, with_own_addresses
+from haproc.membership.state import State
+from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
+from haproc.replicate.member.steps import Trace, no_trace
+from haproc.replicate.replica import Replica
+from haproc.replicate.trim.trimmer import Trimmer
+from haproc.route.freshness import Candidate
+from haproc.route.offload import Texts
+from haproc.route.reads import Counts, Forwarding, Reads, readers
+from haproc.route.service import RingService
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a member reaches, and how it sees its ring."""
+
+    log: Log
+    engine: Engine
+    peers: Peers
+    members: Members
+    trace: Trace = no_trace
+    unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told of what happens to a member."""
+
+    on_state: Callable[[State, str], None] = lambda state, reason: None
+    on_members: Callable[[Sequence[Neighbour]], None] = lambda members: None
+    on_applied: Callable[[str, int], None] = lambda outcome, operations: None
+    on_waited: Callable[[WriteConcern, bool, float], None] = lambda concern, met, seconds: None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalMember:
+    """This HAProc's part in the ring."""
+
+    members: Members
+    replica: Replica
+    assurance: Assurance
+    trimmer: Trimmer
+
+    @property
+    def core(self) -> Core:
+        """What the parts of the replica share."""
+        return self.replica.core
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Begin; the tasks end by being cancelled, or with what no retry can mend."""
+        return [asyncio.ensure_future(part.run()) for part in (self.replica, self.trimmer)]
+
+    def own(self) -> Own:
+        """Return what peers are told of it."""
+        core, log_end = self.core, self.replica.log_end
+        low, seen, lost = core.schedule.low, core.log_seen, core.log_lost
+        return Own(core.state, self.members.since, core.epoch + 1, low, log_end, seen, lost)
+
+    def isolate(self, why: str) -> None:
+        """Take in that it is cut off (why), or is not any more (empty)."""
+        self.core.isolate(why)
+
+
+def build_member(config: Config, world: World, listeners: Listeners | None = None) -> LocalMember:
+    """Put a member together; it does nothing before it is started."""
+    members, told = world.members, listeners or Listeners()
+
+    def state_changed(state: State, reason: str) -> None:
+        members.state_changed()
+        told.on_state(state, reason)
+
+    def follow(roster: Sequence[Member]) -> None:
+        known = with_own_addresses(roster, config.clusters)
+        members.follow(known)
+        told.on_members(known)
+
+    order = tuple(cluster.name for cluster in config.clusters)
+    core = Core(
+        Identity(config.ring, members.cluster, members.incarnation, order, founders(config)),
+        world.log,
+        world.engine,
+        world.peers,
+        config.limits,
+        config.timeouts,
+        guard_always=config.writes.guard_always,
+        trace=world.trace,
+        on_state=state_changed,
+        on_applied=told.on_applied,
+        tell=members.report_now,
+        unix_ms=world.unix_ms,
+    )
+    replica = Replica(core, follow)
+    member = LocalMember(
+        members,
+        replica,
+        Assurance(core, config.writes, config.membership, members.places, told.on_waited),
+        Trimmer(core, replica.admission, config.trim, members.ready),
+    )
+    members.attach(member)
+    return member
+
+
+def build_service(
+    config: Config,
+    member: LocalMember,
+    rules: Rules,
+    reads: Reads,
+    *,
+    engine: Engine | None = None,
+    texts: Texts | None = None,
+) -> RingService:
+    """Return what the doors of a member ask; ``engine``: where it looks things up, if elsewhere."""
+    return RingService(
+        member.replica,
+        engine or member.core.engine,
+        rules,
+        assurance=member.assurance,
+        defaults=Settings(time_zone=config.time_zone),
+        fanout_parallel=config.fanout_parallel,
+        sessions=Shares.of(config.limits.sessions_max, config),
+        texts=texts,
+        reads=reads,
+    )
+
+
+def build_reads(
+    config: Config, member: LocalMember, forwarding: Forwarding | None, counts: Counts
+) -> Reads:
+    """Return what sees to it that queries run where it is fresh enough."""
+
+    def peers() -> list[Candidate]:
+        return readers(member.members.peers())
+
+    return Reads(member.replica, config.reads, peers, forwarding, counts)

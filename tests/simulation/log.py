@@ -1,0 +1,89 @@
+"""The log of a simulated ring: one store, and each process's own way to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from dmq import Cursor, Entry, LogUnavailableError, Record
+from dmq.memory import MemoryLog, MemoryStore
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+    from tests.simulation.ring import Ring
+
+T = TypeVar("T")
+
+
+class KeepingStore(MemoryStore):
+    """Remembers what was trimmed, too, for checkers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.everything: list[bytes] = []
+        """By offset."""
+
+    def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
+        self.everything.extend(encoded)
+        return super().append_stored(encoded)
+
+
+class SimLog:
+    """The shared log as one incarnation reaches it."""
+
+    def __init__(self, ring: Ring, life: Life) -> None:
+        self._ring = ring
+        self._life = life
+        self._log = MemoryLog(ring.store)
+
+    async def _reach(self, call: Callable[[], Awaitable[T]]) -> T:
+        ring = self._ring
+        await self._life.check()
+        await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
+        await self._life.check()
+        cut = self._life.node.name in ring.cut | ring.cut_from_log
+        if cut or ring.weather.log_away or ring.rng.random() < ring.weather.log_error_rate / 2:
+            raise LogUnavailableError("away")
+        result = await call()
+        await self._life.check()
+        if ring.rng.random() < ring.weather.log_error_rate / 2:
+            raise LogUnavailableError("the answer was lost")
+        return result
+
+    async def append(self, records: Sequence[Record]) -> list[int]:
+        return await self._reach(lambda: self._log.append(records))
+
+    async def read(
+        self, start: int, *, records_max: int = 1024, bytes_max: int = 16 << 20
+    ) -> list[Entry]:
+        return await self._reach(lambda: self._log.read(start, records_max=records_max))
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        await self._life.check()
+        return await self._log.wait(offset, timeout_s)
+
+    async def start(self) -> int:
+        return await self._reach(self._log.start)
+
+    async def end(self) -> int:
+        return await self._reach(self._log.end)
+
+    async def load_cursor(self, reader: str) -> Cursor | None:
+        return await self._reach(lambda: self._log.load_cursor(reader))
+
+    async def commit_cursor(self, reader: str, cursor: Cursor) -> None:
+        await self._reach(lambda: self._log.commit_cursor(reader, cursor))
+
+    async def cursors(self) -> Mapping[str, Cursor]:
+        return await self._reach(self._log.cursors)
+
+    async def trim(self, before: int) -> None:
+        await self._reach(lambda: self._log.trim(before))
+        self._ring.trimmed(self._life.node.name, before)
+
+    async def identity(self) -> str:
+        return await self._reach(self._log.identity)
+
+    async def close(self) -> None:
+        await self._log.close()

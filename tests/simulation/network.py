@@ -1,0 +1,111 @@
+"""What lies between the nodes of a simulated ring: questions, heartbeats and reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from dmq import Json
+from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.roster import Neighbour
+from haproc.replicate.replica import Replica
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+    from tests.simulation.ring import Ring
+
+
+class Refused(Exception):
+    """Nobody listens there."""
+
+
+class SimPeers:
+    """Calls between nodes: lost on the way there or back, delayed, delivered twice."""
+
+    def __init__(self, ring: Ring, life: Life) -> None:
+        self._ring = ring
+        self._life = life
+
+    def given_up(self, peer: str) -> bool:
+        return self._life.member.members.given_up(peer)
+
+    async def _call(
+        self,
+        peer: str,
+        timeout_s: float,
+        work: Callable[[Replica], Awaitable[Mapping[str, Json]]],
+    ) -> Mapping[str, Json]:
+        ring, node = self._ring, self._ring.nodes.get(peer)
+        await self._life.check()
+        if node is None:
+            raise PeerUnavailableError(peer)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
+                if not ring.joined(self._life.node.name, peer):
+                    await asyncio.sleep(timeout_s)
+                if ring.rng.random() < ring.weather.peer_loss_rate:
+                    await asyncio.sleep(timeout_s)
+                if ring.rng.random() < ring.weather.peer_copy_rate:
+                    await node.call(work)
+                answer = await node.call(work)
+                if ring.rng.random() < ring.weather.peer_loss_rate:
+                    await asyncio.sleep(timeout_s)
+        except (Refused, TimeoutError) as error:
+            raise PeerUnavailableError(peer) from error
+        await self._life.check()
+        return answer
+
+    async def apply_now(
+        self, peer: str, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        return await self._call(
+            peer, timeout_s, lambda replica: replica.apply_now(offset, operation_id, timeout_s)
+        )
+
+    async def outcome(self, peer: str, offset: int, timeout_s: float) -> Mapping[str, Json]:
+        return await self._call(peer, timeout_s, lambda replica: replica.outcome(offset))
+
+    async def progress(self, peer: str, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        return await self._call(
+            peer, timeout_s + 0.5, lambda replica: replica.progress(seen, timeout_s)
+        )
+
+    async def status(self, peer: str, timeout_s: float) -> Mapping[str, Json]:
+        async def status(replica: Replica) -> Mapping[str, Json]:
+            return replica.status()
+
+        return await self._call(peer, timeout_s, status)
+
+
+class SimLines:
+    """Heartbeats and reports between nodes: late, lost, or not on their way at all."""
+
+    def __init__(self, ring: Ring, life: Life, peers: Iterable[str]) -> None:
+        self._ring = ring
+        self._life = life
+        self._sign_at = dict.fromkeys(peers, 0.0)
+
+    def follow(self, members: Iterable[Neighbour]) -> None:
+        """Go to these from now on."""
+        names = [each.name for each in members if each.name != self._life.node.name]
+        self._sign_at = {name: self._sign_at.get(name, 0.0) for name in names}
+
+    def send(self, path: str, body: Mapping[str, Json]) -> None:
+        ring, loop = self._ring, asyncio.get_running_loop()
+        if not self._life.awake:
+            return
+        for name in self._sign_at:
+            life = ring.nodes[name].life if name in ring.nodes else None
+            if not ring.joined(self._life.node.name, name):
+                continue
+            if life is None or life.thawed.is_set():
+                self._sign_at[name] = loop.time()  # an answer, or a refusal
+            if life is not None and ring.beats_rng.random() >= ring.weather.peer_loss_rate / 2:
+                delay_s = ring.beats_rng.uniform(0, ring.weather.delay_s)
+                loop.call_later(delay_s, life.told, path, body)
+
+    def silent(self) -> frozenset[str]:
+        now, window_s = asyncio.get_running_loop().time(), self._ring.config.membership.window_s
+        return frozenset(n for n, at in self._sign_at.items() if now - at > window_s)

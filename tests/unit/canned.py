@@ -1,0 +1,380 @@
+"""What stands behind a door in tests: it answers from tables, and notes what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dmq import Json
+from haproc.classify.model import OperationClass
+from haproc.config.model import Address
+from haproc.doors.status import Readiness
+from haproc.engine.interface import Chunk, Column
+from haproc.failure import RequestError
+from haproc.membership.messages import Beat, Report
+from haproc.route.classifying import with_bound
+from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
+from haproc.route.offload import Inline
+from haproc.route.rows import fitted
+
+
+def arrow(**columns: Any) -> bytes:
+    """Return an Arrow IPC stream of one batch."""
+    return stream_of(pa.table(columns))
+
+
+def stream_of(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def chunks_of(*tables: pa.Table) -> list[Chunk]:
+    return [Chunk(stream_of(table), table.num_rows) for table in tables]
+
+
+@dataclass
+class CannedStream:
+    """A result; an exception among the chunks is raised in its turn."""
+
+    chunks: Sequence[Chunk | Exception | asyncio.Event]
+    taken: int = 0
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        for chunk in self.chunks:
+            if isinstance(chunk, Exception):
+                raise chunk
+            if isinstance(chunk, asyncio.Event):
+                await chunk.wait()
+                continue
+            self.taken += 1
+            yield chunk
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+@dataclass
+class Canned:
+    """What the service does for one statement: wait, then answer or raise."""
+
+    chunks: Sequence[Chunk | Exception | asyncio.Event] = ()
+    operation_class: OperationClass = OperationClass.QUERY
+    columns: tuple[Column, ...] | None = None
+    affected_rows: int | None = None
+    error: Exception | None = None
+    hold: asyncio.Event | None = None
+    outcomes: Mapping[str, str] = field(default_factory=lambda: {"a": "applied"})
+
+
+ONE = Canned(chunks_of(pa.table({"n": pa.array([1], pa.int32())})), columns=(Column("n", "int"),))
+WRITE = Canned(
+    chunks_of(pa.table({"num_affected_rows": [1]})),
+    OperationClass.ASYNCHRONOUS,
+    affected_rows=1,
+)
+
+
+class CannedService:
+    """Answers from a table; notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, Canned] = {"SELECT 1": ONE, "INSERT": WRITE}
+        self.requests: list[Request] = []
+        self.needed: list[int] = []
+        self.rows: list[Request] = []
+        self.sessions: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self.streams: list[CannedStream] = []
+        self.cancelled: list[str] = []
+        self.finished: list[str] = []
+        self.started = asyncio.Event()
+        self.written: dict[tuple[str, str], Request] = {}
+        """What the log holds, by user and id."""
+        self.away: RequestError | None = None
+        """Why nothing new is taken, if so."""
+        self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
+
+    def canned(self, statement: Sent) -> Canned:
+        if isinstance(statement, SentRows):
+            return self.table.get(statement.table, WRITE)
+        return self.table.get(statement.text, ONE)
+
+    def note(self, request: Request) -> int | None:
+        """Note what is asked; return how many rows it brings."""
+        if isinstance(request.statement, SentSql):
+            self.requests.append(request)
+            return None
+        stream = fitted(request.statement.stream, self.columns, 1 << 20)
+        self.rows.append(request)
+        return int(pa.ipc.open_stream(stream).read_all().num_rows)
+
+    async def execute(self, request: Request) -> Answer:
+        if self.away is not None:
+            raise self.away
+        request = await with_bound(request, Inline())
+        brought = self.note(request)
+        self.started.set()
+        canned = self.canned(request.statement)
+        try:
+            if canned.hold is not None:
+                await canned.hold.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(request.id)
+            raise
+        if canned.error is not None:
+            raise canned.error
+        stream = CannedStream(canned.chunks)
+        self.streams.append(stream)
+        self.finished.append(request.id)
+        offset = None if canned.operation_class is OperationClass.QUERY else 7
+        outcomes = canned.outcomes if offset else {}
+        report = HaReport("a", canned.operation_class, offset, outcomes, 8 if offset else 5)
+        return Answer(report, stream, canned.columns, brought or canned.affected_rows)
+
+    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
+        found = self.written.get((user, request_id))
+        return None if found is None else self.execute(found)
+
+    async def query_for_peer(self, request: Request, needed: int) -> Answer:
+        self.needed.append(needed)
+        return await self.execute(request)
+
+    async def open_session(
+        self, session_id: str, user: str, statements: Sequence[str]
+    ) -> Mapping[str, str]:
+        self.sessions[session_id] = (user, tuple(statements))
+        return {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC"}
+
+    async def close_session(self, session_id: str, user: str) -> None:
+        self.sessions.pop(session_id, None)
+
+    def only_reads(self, request: Request) -> bool | None:
+        return self.canned(request.statement).operation_class is OperationClass.QUERY
+
+
+CLUSTER: dict[str, Json] = {
+    "name": "a",
+    "url": "http://127.0.0.1:8080",
+    "alive": True,
+    "direct": True,
+    "state": "READY",
+    "incarnation": "1",
+    "cursor": 118,
+    "log_end": 120,
+    "lag": 2,
+    "in_sync": True,
+    "since": "2026-01-01T00:00:00Z",
+    "last_update": "2026-01-01T00:00:00Z",
+}
+
+
+class CannedStatus:
+    """A HAProc that is ready until told otherwise."""
+
+    def __init__(self) -> None:
+        self.ready = Readiness(True, "READY")
+
+    def readiness(self) -> Readiness:
+        return self.ready
+
+    def cluster_status(self) -> Mapping[str, Json]:
+        return {
+            "ring": "demo",
+            "cluster": "a",
+            "state": self.ready.state,
+            "reason": "",
+            "incarnation": "1",
+            "since": "2026-01-01T00:00:00Z",
+            "log_end": 120,
+            "cursor": 118,
+            "lag": 2,
+            "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
+            "in_sync": ["a"],
+            "high_watermark": 118,
+            "transport": {
+                "configured": "redis",
+                "in_use": "mesh",
+                "reason": "no answer",
+                "since": "2026-01-01T00:00:00Z",
+                "peers": {"b": "mesh"},
+            },
+            "clusters": [CLUSTER],
+        }
+
+
+POSITION: dict[str, Json] = {
+    "position": "stuck",
+    "blocked_by": None,
+    "together": None,
+    "attempts": 8,
+    "error": "disk full",
+}
+ADVICE: dict[str, Json] = {"allowed": True, "text": "it is tried again"}
+
+
+class CannedOperators:
+    """A cluster stuck at offset 7."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str | int, ...]] = []
+        self.error: RequestError | None = None
+
+    def queue(self, start: int, count: int) -> Mapping[str, Json]:
+        line: dict[str, Json] = {"offset": 7, "head": True, "class": "asynchronous"}
+        line |= {"kind": "update", "reads": [], "writes": ["t"], "origin": "b", "age_s": 61}
+        self.done.append(("queue", start, count))
+        return {
+            "cluster": "a",
+            "state": "STUCK",
+            "reason": "disk full",
+            "cursor": 7,
+            "read_to": 9,
+            "more": False,
+            "operations": [{**line, **POSITION}],
+        }
+
+    async def show(self, offset: int) -> Mapping[str, Json]:
+        self._raise()
+        told: dict[str, Json] = {"cluster": "a", "offset": offset, "operation": {"sql": "UPDATE"}}
+        advice: dict[str, Json] = {"retry": ADVICE, "skip": ADVICE, "reject": ADVICE}
+        return {**told, **POSITION, "outcome": None, **advice, "unable": ["b"]}
+
+    async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("retry", cluster, offset))
+        return {"cluster": cluster, "offset": offset, "done": "tried"}
+
+    async def skip(self, cluster: str, offset: int, reason: str) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("skip", cluster, offset, reason))
+        told: dict[str, Json] = {"cluster": cluster, "offset": offset, "recorded_at": 9}
+        return {**told, "status": "skipped", "state": "DIVERGED", "reason": "verify"}
+
+    async def reject(
+        self, cluster: str, offset: int, without: Collection[str]
+    ) -> Mapping[str, Json]:
+        self._raise()
+        self.done.append(("reject", cluster, offset, *without))
+        given_up = "c" in without
+        told: dict[str, Json] = {"cluster": cluster, "offset": offset}
+        missing: list[Json] = [] if given_up else ["c"]
+        return {**told, "status": "rejected" if given_up else "unable", "missing": missing}
+
+    async def verify(self) -> Mapping[str, Json]:
+        return {"marker": 10}
+
+    async def verification(self, marker: int) -> Mapping[str, Json]:
+        self._raise()
+        clusters: dict[str, Json] = {"a": {"finding": "equal", "reason": ""}}
+        tables: dict[str, Json] = {"t": {"a": "equal"}}
+        told: dict[str, Json] = {"marker": marker, "by": "a", "complete": True}
+        return {**told, "clusters": clusters, "tables": tables}
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class CannedDrains:
+    """A cluster that may be drained, with a request and a result left."""
+
+    def __init__(self) -> None:
+        self.drained = False
+        self.forced = False
+        self.error: RequestError | None = None
+
+    def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
+        if self.error is not None:
+            raise self.error
+        self.drained, self.forced = True, force
+        return self.standing()
+
+    def undrain(self, cluster: str) -> Mapping[str, Json]:
+        self.drained = False
+        return self.standing()
+
+    def standing(self) -> Mapping[str, Json]:
+        state = "DRAINING" if self.drained else "READY"
+        left: dict[str, Json] = {"under_way": 1, "unfetched": 2}
+        return {"cluster": "a", "state": state, "reason": "", "drained": self.drained, **left}
+
+
+class CannedPeers:
+    """Answers peers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str, float]] = []
+        self.seen: list[tuple[str, float]] = []
+        self.hold: asyncio.Event | None = None
+
+    async def apply_now(
+        self, offset: int, operation_id: str, timeout_s: float
+    ) -> Mapping[str, Json]:
+        self.asked.append((offset, operation_id, timeout_s))
+        if self.hold is not None:
+            await self.hold.wait()
+        return {"outcome": "applied", "offset": offset}
+
+    async def outcome(self, offset: int) -> Mapping[str, Json]:
+        return {"outcome": "applied", "offset": offset}
+
+    async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
+        self.seen.append((seen, timeout_s))
+        return {"seen": "s2", "state": "READY", "known_to": 9, "unfinished": [5]}
+
+    def status(self) -> Mapping[str, Json]:
+        return {"state": "READY", "cursor": 3, "lag": 0}
+
+
+class CannedMembers:
+    """Takes in what the peer b tells."""
+
+    def __init__(self) -> None:
+        self.beats: list[Beat] = []
+        self.reports: list[Report] = []
+
+    def knows(self, peer: str) -> bool:
+        return peer == "b"
+
+    def heartbeat(self, beat: Beat) -> None:
+        self.beats.append(beat)
+
+    def report(self, report: Report) -> None:
+        self.reports.append(report)
+
+
+class CannedAdmission:
+    """Takes whoever wants to join."""
+
+    def __init__(self) -> None:
+        self.names = ["a", "b"]
+        self.asked: list[tuple[str, ...]] = []
+        self.error: RequestError | None = None
+
+    def describe(self) -> Mapping[str, Json]:
+        return {"since_offset": None, "names": [*self.names], "disagreement": ""}
+
+    async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
+        self.asked.append(("join", name, peer.url, client_url))
+        if self.error is not None:
+            raise self.error
+        self.names.append(name)
+        return {"cluster": name, **self.describe()}
+
+    async def leave(self, name: str) -> Mapping[str, Json]:
+        self.asked.append(("leave", name))
+        self.names.remove(name)
+        return {"cluster": name, **self.describe()}
+
+
+class CannedSettings:
+    """A server whose settings were read."""
+
+    def settings(self) -> Mapping[str, Json]:
+        return {"cluster": "a", "settings": {"version.spark": "4.2.1", "spark.sql.x": None}}
