@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, assert_never
 
 from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
@@ -139,9 +139,13 @@ class Operation:
     @property
     def size_bytes(self) -> int:
         """What it weighs in a batch and in memory."""
-        if isinstance(self.write, ArrowRows):
-            return len(self.write.rows)
-        return len(self.write.sql)
+        match self.write:
+            case SqlText(sql) | QueryWrite(sql):
+                return len(sql)
+            case ArrowRows(_, rows):
+                return len(rows)
+            case _:
+                assert_never(self.write)
 
 
 class Verdict(StrEnum):
@@ -226,12 +230,17 @@ def _operation_record(op: Operation) -> Record:
         if op.analyzed_to is not None:
             headers["rests_on"] = [op.analyzed_to, [*sorted(op.rests_on)]]
         headers["redefines"] = None if op.redefines is None else [*sorted(op.redefines)]
-    if isinstance(op.write, ArrowRows):
-        headers["rows_table"] = op.write.table
-        return Record(kind, op.id, headers, op.write.rows)
-    if isinstance(op.write, QueryWrite):
-        headers["query"] = [op.write.query_at, op.write.of_session]
-    return Record(kind, op.id, headers, op.write.sql.encode())
+    match op.write:
+        case SqlText(sql):
+            payload = sql.encode()
+        case QueryWrite(sql, query_at, of_session):
+            headers["query"] = [query_at, of_session]
+            payload = sql.encode()
+        case ArrowRows(table, payload):
+            headers["rows_table"] = table
+        case _:
+            assert_never(op.write)
+    return Record(kind, op.id, headers, payload)
 
 
 def _rests_on(value: Any) -> tuple[int | None, frozenset[str]]:
