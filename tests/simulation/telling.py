@@ -41,7 +41,9 @@ from haproc.replicate.records.rows import Passed, Rows
 from haproc.replicate.records.words import Abandon, Able, Unable
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage
-from tests.simulation.ring import LIMITS, Life, Node, Refused
+from tests.simulation.life import Life
+from tests.simulation.network import Refused
+from tests.simulation.ring import LIMITS, Node
 from tests.simulation.spark import SimSession, SimSpark
 
 PACES: Final = {"a": 1.0, "b": 1.1, "c": 1.25}
