@@ -11,7 +11,7 @@ from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context, parts_of
 from haproc.classify.rules import Rules
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ArrowRows, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.failure import refused as refusal
 from haproc.pin.parameters import bound
@@ -19,7 +19,7 @@ from haproc.pin.sqltypes import quote_name
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite
 from haproc.route.failing import refused
-from haproc.route.model import Request, SentRows, SentSql
+from haproc.route.model import Request, Sent, SentRows, SentSql
 from haproc.route.offload import Texts
 
 
@@ -37,6 +37,17 @@ async def with_bound(request: Request, texts: Texts) -> Request:
             return request
         case _:
             assert_never(request.statement)
+
+
+def as_it_runs(sent: Sent, statement: Classified) -> Statement:
+    """Return what a cluster is given of a statement that is not for the log."""
+    match sent:
+        case SentSql():
+            return SqlText(statement.sql)
+        case SentRows(table, stream):
+            return ArrowRows(table, stream)
+        case _:
+            assert_never(sent)
 
 
 class Classifying:

@@ -12,7 +12,6 @@ from haproc.classify.rules import Rules
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Session, Settings
-from haproc.engine.statement import SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.assurance import Assurance
@@ -23,7 +22,7 @@ from haproc.replicate.replica import Attempt, Replica
 from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
-from haproc.route.classifying import Classifying, with_bound
+from haproc.route.classifying import Classifying, as_it_runs, with_bound
 from haproc.route.failing import refused, timed_out
 from haproc.route.making import Making, of_session
 from haproc.route.model import Answer, HaReport, Request
@@ -156,7 +155,7 @@ class RingService:
                 answer = await self._reads.elsewhere(request)
                 return answer or await self._query(request, statement, settings, session)
             case OperationClass.SESSION:
-                return await self._session_statements.run(statement, session)
+                return await self._session_statements.run(request, statement, session)
             case _:
                 return await self._write(request, statement, settings, session, since)
 
@@ -225,10 +224,11 @@ class RingService:
         settings: Settings,
         session: ClientSession | None,
     ) -> Answer:
+        runs = as_it_runs(request.statement, statement)
         try:
             spark = await self._spark_session(settings, session)
             await self._analysis.confirm_query(statement, settings, session, request.user)
-            stream = await spark.query(SqlText(statement.sql), timeout_s=request.timeout_s)
+            stream = await spark.query(runs, timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error

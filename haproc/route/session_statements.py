@@ -9,14 +9,14 @@ from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.rules import WRITING_KINDS
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
-from haproc.engine.statement import SqlText
+from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.member.core import Core
 from haproc.route.analysis import Analysis
 from haproc.route.answering import failed
-from haproc.route.classifying import Classifying
+from haproc.route.classifying import Classifying, as_it_runs
 from haproc.route.failing import refused
-from haproc.route.model import Answer, HaReport
+from haproc.route.model import Answer, HaReport, Request
 from haproc.route.sessions import ClientSession, Sessions, settings_after
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
@@ -53,9 +53,11 @@ class SessionStatements:
                     error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
                     hint="a session's journal holds USE, SET, RESET, temporary views and the like",
                 )
-            await self._change(session, statement)
+            await self._change(session, statement, SqlText(statement.sql))
 
-    async def run(self, statement: Classified, session: ClientSession | None) -> Answer:
+    async def run(
+        self, request: Request, statement: Classified, session: ClientSession | None
+    ) -> Answer:
         """Run one that a client sent."""
         if session is None:
             raise RequestError(
@@ -64,7 +66,8 @@ class SessionStatements:
                 error_class=ErrorClass.SESSION_REQUIRED,
                 hint="open a session and send its session_id",
             )
-        chunks = await self._change(session, statement)
+        runs = as_it_runs(request.statement, statement)
+        chunks = await self._change(session, statement, runs)
         return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
 
     async def owned(self, statement: Classified, session: ClientSession | None) -> Classified:
@@ -81,7 +84,9 @@ class SessionStatements:
             raise refused(error) from error
         return replace(statement, operation_class=OperationClass.SESSION) if own else statement
 
-    async def _change(self, session: ClientSession, statement: Classified) -> list[bytes]:
+    async def _change(
+        self, session: ClientSession, statement: Classified, runs: Statement
+    ) -> list[bytes]:
         """Run a session statement and learn what the session is like afterwards."""
         timeout_s = self._core.timeouts.statement_s
         # Before it runs, for it may have run whatever becomes of the answer. CACHE TABLE x AS …
@@ -89,7 +94,7 @@ class SessionStatements:
         session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
         try:
             await self._analysis.confirm_session_statement(statement, session)
-            stream = await session.spark.query(SqlText(statement.sql), timeout_s=timeout_s)
+            stream = await session.spark.query(runs, timeout_s=timeout_s)
             chunks = [chunk.data async for chunk in stream]
             found = await session.spark.settings()
         except EngineError as error:
