@@ -123,7 +123,9 @@ class Trimmer:
     async def _keep_from(self, start: int, end: int) -> int:
         """Return where the newest ``keep_records`` begin, or the younger ones, if that is lower."""
         newest = max(0, end - self._rules.keep_records)
-        return await self._old_up_to(start, newest) if newest > start else newest
+        if newest <= start or not self._rules.keep_s:
+            return newest
+        return await self._old_up_to(start, newest)
 
     async def _old_up_to(self, start: int, limit: int) -> int:
         """Return an offset below which, and below the limit, all records are old enough to go.
