@@ -9,9 +9,10 @@ SEEDS ?= 2000
 FIRST ?= 0
 MINUTES ?= 20
 KILLS ?= 100
+SPREAD := --numprocesses 2 --no-loadscope-reorder
 export PYTHON
 
-.PHONY: help setup demo test check ring bench simulate stories torture lock clean
+.PHONY: help setup demo test quick check ring bench simulate stories torture lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -25,8 +26,11 @@ setup: $(READY) ## Install everything into .venv, fetch the jars
 demo: $(READY) ## A ring of three survives the loss of its parts, with real data (LOG=kafka)
 	@$(PY) scripts/demo.py --log $(LOG)
 
-test: $(READY) ## All tests
-	@$(PY) -m pytest
+test: $(READY) ## All tests, in two processes: one has the ring of real Sparks
+	@$(PY) -m pytest $(SPREAD)
+
+quick: $(READY) ## The tests that need no server, for the edit loop: under 2 minutes
+	@$(PY) -m pytest $(SPREAD) tests/unit tests/simulation
 
 check: $(READY) ## Formatting, lint, types
 	@$(VENV)/bin/ruff format --check .

@@ -7,13 +7,17 @@ Above all one real ring for those that need one; its log is in Kafka, unless a t
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from haproc.ring.local import LocalRing
 from tests.rig import SPARK_SETTINGS, Rig
@@ -21,6 +25,11 @@ from tests.rig import SPARK_SETTINGS, Rig
 # A busy machine is no finding.
 settings.register_profile("patient", settings.default, deadline=None)
 settings.load_profile("patient")
+
+RING = re.compile(r"tests/(fault/|integration/test_ring_)")
+"""Where the tests stand that need a ring of real Sparks."""
+SHARED = {"contract", "integration"}
+"""Folders whose other tests share servers, too."""
 
 THREADS_END_WITHIN_S = 20.0
 """A client that waits for a broker that is away notices late that it was closed."""
@@ -32,6 +41,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         marker = metafunc.definition.get_closest_marker("logs")
         logs = marker.args if marker is not None else ("kafka",)
         metafunc.parametrize("started_ring", logs, indirect=True, scope="session")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several processes one has the ring, which takes longest, from the beginning."""
+    for item in items:
+        needs = "sparks" in getattr(item, "fixturenames", ())
+        assert not needs or RING.match(item.nodeid), f"{item.nodeid} needs the ring: see RING"
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not RING.match(item.nodeid))
+
+
+class Sharing(LoadScopeScheduling):
+    """Gives tests that share servers to one process, which starts them once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if RING.match(nodeid):
+            return "ring"
+        file = PurePath(nodeid.partition("::")[0])
+        return str(file.parent if file.parent.name in SHARED else file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Sharing:
+    """Spread the tests over processes so (`make test`)."""
+    return Sharing(config, log)
 
 
 @pytest.fixture(scope="session")
