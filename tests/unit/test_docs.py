@@ -26,6 +26,7 @@ from haproc.engine.errors import ErrorKind
 from haproc.engine.interface import EngineAddress
 from haproc.failure import ErrorClass
 from haproc.membership.state import State
+from tests.unit.test_layering import ORDER
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -206,3 +207,31 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
         file = (document.parent / path).resolve() if path else document
         assert file.exists(), f"{document.name} links to {target}"
         assert not anchor or anchor in anchors(file), f"{document.name} links to {target}"
+
+
+# -- the tree as the documents draw it ---------------------------------------------------------
+
+PACKAGES = ("dmq", "haclient", "haproc")
+
+
+def is_there(path: str) -> bool:
+    """Whether a module is there: by its path, from haproc or the top, or by its end."""
+    places = ("", "haproc/", *(f"{top}/**/" for top in (*PACKAGES, "tests", "bench", "scripts")))
+    return any(next(ROOT.glob(place + path), None) is not None for place in places)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_modules_that_are_named_exist(document: Path) -> None:
+    named = set(re.findall(r"`([\w./*]+\.py)\b[^`]*`", document.read_text()))
+    assert {path for path in named if not is_there(path)} == set()
+
+
+def test_contributors_map_has_every_room_in_order() -> None:
+    text = (ROOT / "docs" / "development.md").read_text()
+    rooms = re.findall(
+        r"^\| `(\w+)` \|", text.split("## Rooms\n")[1].split("\n## ")[0], re.MULTILINE
+    )
+    folders = {path.parent.name for path in ROOT.glob("haproc/*/__init__.py")}
+    assert [room for room in rooms if room not in PACKAGES] == [
+        room for room in ORDER if room in folders
+    ]
