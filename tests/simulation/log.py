@@ -40,7 +40,7 @@ class SimLog:
     async def _reach(self, call: Callable[[], Awaitable[T]]) -> T:
         ring = self._ring
         await self._life.check()
-        await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
+        await asyncio.sleep(ring.delay_s(self._life.node.name))
         await self._life.check()
         cut = self._life.node.name in ring.cut | ring.cut_from_log
         if cut or ring.weather.log_away or ring.rng.random() < ring.weather.log_error_rate / 2:

@@ -42,7 +42,7 @@ class SimPeers:
             raise PeerUnavailableError(peer)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.sleep(ring.rng.uniform(0, ring.weather.delay_s))
+                await asyncio.sleep(ring.delay_s(self._life.node.name))
                 if not ring.joined(self._life.node.name, peer):
                     await asyncio.sleep(timeout_s)
                 if ring.rng.random() < ring.weather.peer_loss_rate:

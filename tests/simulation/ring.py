@@ -174,6 +174,10 @@ class Ring:
         self.on_state: Callable[[Life, State, str], None] = lambda life, state, reason: None
         """Called whenever a process changes its state."""
 
+    def delay_s(self, name: str) -> float:
+        """How long a call of this node's is on its way."""
+        return self.rng.uniform(0, self.weather.delay_s)
+
     def joined(self, one: str, other: str) -> bool:
         """Whether there is a way between two nodes."""
         return not {one, other} & self.cut

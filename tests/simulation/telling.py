@@ -88,6 +88,7 @@ class Telling(Stage):
         ring = self.ring
         ring.rng = ring.beats_rng = Steady()
         ring.on_state = self._is
+        ring.delay_s = lambda name: ring.weather.delay_s / 2 * PACES[name]  # type: ignore[method-assign]
         for name, node in ring.nodes.items():
             node.spark._rng = Steady(PACES[name])
             self._watch(node.spark)
