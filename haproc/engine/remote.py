@@ -23,6 +23,7 @@ from typing import Any, assert_never
 import grpc
 import grpc.aio
 
+from haproc.backoff import Backoff
 from haproc.engine import failure, protos
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
@@ -30,7 +31,7 @@ from haproc.engine.statement import ArrowRows, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
 
 USER = "haproc"
-_POLL_INTERVAL_S = 0.05
+_POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S = 0.05, 1.0
 _ANY_CONF = "spark.sql.ansi.enabled"
 """Asked for where the question is only whether there is a session."""
 _base = protos.base
@@ -196,14 +197,13 @@ class RemoteSession:
         On a busy server the interrupt can arrive before the statement has begun.
         """
         end = time.monotonic() + self._channel.limits.interrupt_wait_s
-        pause_s = _POLL_INTERVAL_S
+        pauses = Backoff(_POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S)
         with contextlib.suppress(EngineError):
             while time.monotonic() < end:
                 await self.interrupt(operation_id)
                 if operation_id in await self._operations(_ENDED):
                     return
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, 1.0)
+                await asyncio.sleep(pauses.pause_s())
 
     async def move_on(self, ids: int = 1) -> None:
         """Leave this session for good, with all that runs in it or may still arrive there.

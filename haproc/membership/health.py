@@ -24,7 +24,10 @@ class Probed(Protocol):
 
 
 class Health:
-    """Probes one cluster for ever; ``up`` is set while it answers."""
+    """Probes one cluster for ever; ``up`` is set while it answers.
+
+    ``on_change`` hears whether it does, and if not, why.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class Health:
         interval_s: float,
         timeout_s: float,
         missed_max: int,
-        on_change: Callable[[], None],
+        on_change: Callable[[bool, str], None],
     ) -> None:
         self._engine = engine
         self._interval_s = interval_s
@@ -70,9 +73,9 @@ class Health:
             gone = error.error_class in (REFUSED, ErrorClass.STORAGE_AWAY)
             if self.up.is_set() and (gone or self._missed >= self._missed_max):
                 self.up.clear()
-                self._on_change()
+                self._on_change(self.up.is_set(), self.error)
             elif not self.up.is_set() and self.error != before:
-                self._on_change()  # the reason is shown
+                self._on_change(self.up.is_set(), self.error)  # the reason is shown
             # However many suspect it, a cluster that fails must not be asked in a busy loop.
             await asyncio.sleep(min(0.05, self._interval_s))
             return
@@ -80,4 +83,4 @@ class Health:
         self.error = ""
         if not self.up.is_set():
             self.up.set()
-            self._on_change()
+            self._on_change(self.up.is_set(), self.error)

@@ -18,6 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from haproc.backoff import Backoff
 from haproc.config.model import Config
 from haproc.config.model import Redis as Settings
 from haproc.config.redis import RedisUrl, parse_redis_url
@@ -93,7 +94,7 @@ class RedisChannel:
 
     async def run(self) -> None:
         """Be connected, until cancelled."""
-        pause_s = self._pause_s
+        pauses = Backoff(self._pause_s, self._patience_s)
         while True:
             began = asyncio.get_running_loop().time()
             try:
@@ -104,9 +105,8 @@ class RedisChannel:
                 logger.exception("%s: the channel in Redis failed", self._key)
                 self._on_change(self._reason(error))
             if asyncio.get_running_loop().time() - began > 2 * self._patience_s:
-                pause_s = self._pause_s
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, self._patience_s)
+                pauses.reset()
+            await asyncio.sleep(pauses.pause_s())
 
     async def aclose(self) -> None:
         """Release what is left when `run` was cancelled."""

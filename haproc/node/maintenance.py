@@ -41,14 +41,14 @@ class Maintenance:
         self._file = drained_file(config, core.me)
         if self._file.exists():
             logger.info("%s is drained (%s)", core.me, self._file)
-            core.drain(drained=True)
+            core.condition.drain(drained=True)
 
     def drain(self, cluster: str, *, force: bool) -> Mapping[str, Json]:
         """Take no more requests from clients; raises RequestError."""
         core = self._core
         self._check_name(cluster)
-        if not core.condition.drained:
-            why = refusal(core.me, core.state, self._others(), force=force)
+        if not core.condition.now.drained:
+            why = refusal(core.me, core.condition.state, self._others(), force=force)
             if why:
                 raise refused(
                     ErrorClass.NOT_NOW,
@@ -56,7 +56,7 @@ class Maintenance:
                     "bring another cluster into service first; --force drains it all the same",
                 )
             self._keep()
-            core.drain(drained=True)
+            core.condition.drain(drained=True)
         return self.standing()
 
     def undrain(self, cluster: str) -> Mapping[str, Json]:
@@ -66,7 +66,7 @@ class Maintenance:
             self._file.unlink(missing_ok=True)
         except OSError as error:
             raise refused(ErrorClass.NOT_NOW, f"it stays drained: {error}") from error
-        self._core.drain(drained=False)
+        self._core.condition.drain(drained=False)
         return self.standing()
 
     def standing(self) -> Mapping[str, Json]:
@@ -74,9 +74,9 @@ class Maintenance:
         core = self._core
         return {
             "cluster": core.me,
-            "state": core.state.value,
-            "reason": core.reason,
-            "drained": core.condition.drained,
+            "state": core.condition.state.value,
+            "reason": core.condition.reason,
+            "drained": core.condition.now.drained,
             "under_way": self._registry.gate.inside,
             "unfetched": self._registry.unfetched(),
         }

@@ -76,13 +76,13 @@ class LocalMember:
 
     def own(self) -> Own:
         """Return what peers are told of it."""
-        core, log_end = self.core, self.replica.log_end
-        low, seen, lost = core.schedule.low, core.log_seen, core.log_lost
-        return Own(core.state, self.members.since, core.epoch + 1, low, log_end, seen, lost)
+        core, log, log_end = self.core, self.core.own_log, self.core.watermarks.log_end
+        state, low, since = core.condition.state, core.schedule.low, self.members.since
+        return Own(state, since, log.epoch + 1, low, log_end, log.seen, log.lost)
 
     def isolate(self, why: str) -> None:
         """Take in that it is cut off (why), or is not any more (empty)."""
-        self.core.isolate(why)
+        self.core.condition.isolate(why)
 
 
 def build_member(config: Config, world: World, listeners: Listeners | None = None) -> LocalMember:
@@ -99,7 +99,7 @@ def build_member(config: Config, world: World, listeners: Listeners | None = Non
         told.on_members(known)
 
     order = tuple(cluster.name for cluster in config.clusters)
-    core = Core(
+    core = Core.of(
         Identity(config.ring, members.cluster, members.incarnation, order, founders(config)),
         world.log,
         world.engine,

@@ -165,12 +165,13 @@ class Node:
         door = ClientDoor(self._name, doors.clients, again, retry_s)
         while True:
             if not self._stop.is_set():  # else it is `_drain` that closes it
-                await door.follow(core.state)
-            if core.state is State.FENCED:
-                logger.error("%s: %s", self._name, core.reason)
+                await door.follow(core.condition.state)
+            if core.condition.state is State.FENCED:
+                logger.error("%s: %s", self._name, core.condition.reason)
                 return ExitCode.FENCED
-            if core.state is State.DOWN and self._config.on_cluster_down is OnClusterDown.EXIT:
-                logger.error("%s is down: %s", self._name, core.reason)
+            exits = self._config.on_cluster_down is OnClusterDown.EXIT
+            if core.condition.state is State.DOWN and exits:
+                logger.error("%s is down: %s", self._name, core.condition.reason)
                 return ExitCode.CLUSTER_DOWN
             await self._changed.wait()
             self._changed.clear()
@@ -186,7 +187,7 @@ class Node:
         that this process lives.
         """
         timeout_s = self._config.timeouts.drain_s
-        member.core.update(draining=True)
+        member.core.condition.stopping()
         await doors.gate.wait_idle(timeout_s)
         doors.gate.leave_all()
         await doors.clients.close()

@@ -37,8 +37,8 @@ class Status:
     def readiness(self) -> Readiness:
         """Return whether the cluster serves."""
         core = self._member.core
-        serving, drained = core.state in SERVING, core.condition.drained
-        return Readiness(serving, core.state.value, core.reason, drained)
+        serving, drained = core.condition.state in SERVING, core.condition.now.drained
+        return Readiness(serving, core.condition.state.value, core.condition.reason, drained)
 
     def cluster_status(self) -> Mapping[str, Json]:
         """Return the body of ``GET /clusterStatus``."""
@@ -64,11 +64,11 @@ class Status:
         """Keep the metrics up to date."""
         core, replica, trimmer = self._member.core, self._member.replica, self._member.trimmer
         while True:
-            metrics.position(core.schedule.low, replica.log_end)
+            metrics.position(core.schedule.low, replica.core.watermarks.log_end)
             recovery = replica.recovery
             metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
             metrics.sessions(len(self._service.sessions))
-            metrics.undecided(core.condition.undecided_at is not None)
+            metrics.undecided(core.condition.now.undecided_at is not None)
             metrics.settings(*self._drift.findings.counts)
             if (plan := trimmer.plan) is not None:
                 metrics.trim(plan.start, plan.held_by, plan.held_records)

@@ -25,7 +25,6 @@ from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.synchronous import describe
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.queue.schedule import MARKER, Unfinished
 from haproc.replicate.queue.standing import (
     Advice,
     Position,
@@ -35,6 +34,7 @@ from haproc.replicate.queue.standing import (
     retry_advice,
     skip_advice,
 )
+from haproc.replicate.queue.units import MARKER, Unfinished
 from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, from_record, to_record
@@ -66,8 +66,8 @@ class Operators:
         page = list(itertools.islice(listed, count + 1))
         return {
             "cluster": core.me,
-            "state": core.state.value,
-            "reason": core.reason,
+            "state": core.condition.state.value,
+            "reason": core.condition.reason,
             "cursor": core.schedule.low,
             "read_to": core.schedule.read_to,
             "more": len(page) > count,
@@ -101,13 +101,13 @@ class Operators:
         if blocked_by is not None:
             return Standing(Position.BLOCKED, blocked_by, head=head)
         if each.uncomputed:
-            attempts, error = core.computations.trouble(offset)
+            attempts, error = core.heard.computations.trouble(offset)
             return Standing(Position.UNCOMPUTED, None, None, attempts, error, head)
         return Standing(Position.UNDECIDED if each.undecided else Position.QUEUED, head=head)
 
     def _standing_at(self, offset: int) -> Standing:
         """Return where the operation at an offset stands."""
-        core, diverged = self._core, self._core.condition.diverged
+        core, diverged = self._core, self._core.condition.now.diverged
         if diverged is not None and not diverged.applies and diverged.offset == offset:
             return Standing(Position.ODD)
         for each, blocked_by in blockers(core.schedule.unfinished()):
@@ -132,7 +132,7 @@ class Operators:
             "retry": {"allowed": retry.allowed, "text": retry.text},
             "skip": {"allowed": skip.allowed, "text": skip.text},
             "reject": {"allowed": reject.allowed, "text": reject.text},
-            "unable": [*sorted(core.words.standing(offset))],
+            "unable": [*sorted(core.heard.words.standing(offset))],
         }
 
     async def _operation(self, offset: int) -> Operation:
@@ -169,8 +169,7 @@ class Operators:
         advice = _allowed(retry_advice(standing), offset)
         trouble = self._core.troubles.of(offset)
         assert trouble is not None
-        trouble.attempts, trouble.apart = 0, len(trouble.offsets) > 1
-        trouble.poked.set()
+        trouble.retry()
         self._core.tell_stuck()
         return {"cluster": self._core.me, "offset": offset, "done": advice.text}
 
@@ -180,13 +179,15 @@ class Operators:
         self._check(cluster)
         op = await self._operation(offset)
         _allowed(skip_advice(self._standing_at(offset)), offset)
-        skip = Skip(offset, op.id, core.me, core.epoch, reason[:REASON_CHARACTERS_MAX])
+        skip = Skip(offset, op.id, core.me, core.own_log.epoch, reason[:REASON_CHARACTERS_MAX])
         recorded_at = await self._append(skip)
+
+        def carried_out() -> bool:
+            return core.schedule.read_to > recorded_at and not core.schedule.expects(offset)
+
         try:
             async with asyncio.timeout(SKIP_WAIT_S):
-                while core.schedule.read_to <= recorded_at or core.schedule.expects(offset):
-                    core.moved.clear()
-                    await core.moved.wait()
+                await core.news.until(carried_out)
         except TimeoutError:
             status = "recorded"
         else:
@@ -198,8 +199,8 @@ class Operators:
             "offset": offset,
             "recorded_at": recorded_at,
             "status": status,
-            "state": core.state.value,
-            "reason": core.reason,
+            "state": core.condition.state.value,
+            "reason": core.condition.reason,
         }
 
     async def reject(
@@ -240,13 +241,12 @@ class Operators:
         why = Failure(
             ErrorClass.NO_ROWS, "", "an operator had it rejected before its query gave its rows"
         )
-        await self._append(Rows(offset, op.id, core.me, core.epoch, failure=why))
+        await self._append(Rows(offset, op.id, core.me, core.own_log.epoch, failure=why))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SKIP_WAIT_S):
-                while (found := core.computations.found(offset)) is None:
-                    core.moved.clear()
-                    await core.moved.wait()
-                rejected = found.failure is not None
+                await core.news.until(lambda: core.heard.computations.found(offset))
+                found = core.heard.computations.found(offset)
+                rejected = found is not None and found.failure is not None
                 status = "rejected" if rejected else "tried"
                 return {"cluster": core.me, "offset": offset, "status": status, "missing": []}
         return {"cluster": core.me, "offset": offset, "status": "tried", "missing": []}
@@ -254,29 +254,32 @@ class Operators:
     def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
         """Return the newest claims of clusters that are away, or left the ring since."""
         core = self._core
-        gone = core.words.left_since(offset) - {*core.identity.peers}
+        gone = core.heard.words.left_since(offset) - {*core.members.peers}
         for name in frozenset(without) - gone:
-            if name not in core.identity.peers:
+            if name not in core.members.peers:
                 _refuse(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
             if not core.peers.given_up(name):
                 _refuse(
                     ErrorClass.NOT_NOW,
                     f"cluster {name} is heard: it can say itself what it has applied",
                 )
-        claims = dict(core.claims.before(core.heard_to))
+        claims = dict(core.heard.claims.before(core.watermarks.heard_to))
         return {name: claims.get(name, -1) for name in without}
 
     async def _have_it_said(self, offset: int) -> None:
         """Have a failing operation looked for in the tables at once, and its word said."""
         core = self._core
+
+        def said() -> bool:
+            if not core.schedule.expects(offset) or self._giving_up.stands(offset):
+                return True
+            if trouble := core.troubles.of(offset):
+                trouble.give_up()
+            return False
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SKIP_WAIT_S):
-                while core.schedule.expects(offset) and not self._giving_up.stands(offset):
-                    if (trouble := core.troubles.of(offset)) and not trouble.reject:
-                        trouble.reject = True
-                        trouble.poked.set()
-                    core.moved.clear()
-                    await core.moved.wait()
+                await core.news.until(said)
 
     async def verify(self) -> Mapping[str, Json]:
         """Put a marker into the log, at which every cluster notes what it holds."""
@@ -297,8 +300,16 @@ class Operators:
                 f"this is cluster {core.me}, not {cluster}",
                 "check the addresses",
             )
-        if core.state in (State.STARTING, State.STOPPED, State.FENCED, State.TOO_FAR_BEHIND):
-            _refuse(ErrorClass.NOT_NOW, f"cluster {core.me} is {core.state}: {core.reason}")
+        if core.condition.state in (
+            State.STARTING,
+            State.STOPPED,
+            State.FENCED,
+            State.TOO_FAR_BEHIND,
+        ):
+            _refuse(
+                ErrorClass.NOT_NOW,
+                f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
+            )
 
     async def _append(self, message: Skip | Verify | Rows) -> int:
         core = self._core
@@ -318,15 +329,13 @@ class Operators:
             return
         core = self._core
         logger.warning("%s skips offset %d: %s", message.cluster, message.offset, message.reason)
-        replaced = core.claims.void(offset, message.cluster, message.epoch)
-        if message.cluster != core.me or replaced or message.epoch < core.schedule.born:
+        replaced = core.heard.claims.void(offset, message.cluster, message.epoch)
+        if message.cluster != core.me or replaced or message.epoch < core.notes.born:
             return
-        at, diverged = message.offset, core.condition.diverged
+        at, diverged = message.offset, core.condition.now.diverged
         if core.schedule.expects(at):
-            core.troubles.skips[at] = message
             core.schedule.isolate(at)
-            if trouble := core.troubles.of(at):
-                trouble.poked.set()
+            core.troubles.skip(message)
         elif diverged is not None and not diverged.applies and at == diverged.offset:
             core.diverge(Divergence(at, Cause.OUTCOME, applies=True))
             core.store.soon()

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from dmq import Entry, TrimmedError
+from dmq import Entry
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.heard.definitions import records_needed
 from haproc.replicate.heard.window import Sighting, Window, WindowTooSmallError
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
-from haproc.replicate.queue.schedule import MARKER
+from haproc.replicate.queue.units import MARKER
 from haproc.replicate.records.contents import Check, Verify
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.operation import (
@@ -68,36 +68,29 @@ class Reader:
 
     async def rebuild(self, low: int) -> None:
         """Read what is applied already: its request ids and outcomes, and what it defined."""
-        try:
-            await self._rebuild(low)
-        except TrimmedError:
-            await self._core.unless_replaced()
-            raise
-
-    async def _rebuild(self, low: int) -> None:
         core = self._core
         # No record is taken in twice: a later definition would overtake an earlier operation.
-        log_start = await core.reaching(core.log.start)
+        log_start = await core.own_log.reaching(core.log.start)
         start = max(log_start, low - records_needed(core.limits.window_records))
         begin = max(log_start, self._window.begins(low))
-        core.definitions.known_from = start
+        core.heard.definitions.begin(start)
         self._giving_up.begin(low, begin)
         while start < low:
-            entries = await core.reaching(partial(core.log.read, start))
+            entries = await core.own_log.read(start)
             for entry in entries:
                 if entry.offset < low:
                     self._remember(entry, begin)
             if not entries:
                 break
             start = entries[-1].offset + 1
-        self._window.known_from = begin
+        self._window.knows_from(begin)
 
     def _remember(self, entry: Entry, begin: int) -> None:
         offset, message = entry.offset, from_record(entry.record)
         if offset < begin:
             # It is needed only to tell whether what follows is stale.
             if isinstance(message, Operation):
-                self._core.definitions.note(offset, message)
+                self._core.heard.definitions.note(offset, message)
         elif not isinstance(message, Operation):
             self._control(offset, message)
         elif self._is_new(offset, message, self._core.limits.window_records):
@@ -114,7 +107,7 @@ class Reader:
         it but what is told.
         """
         core = self._core
-        core.past.note(offset, op.created_ms)
+        core.heard.past.note(offset, op.created_ms)
         if self._is_stale(offset, op, passed=window_max is not None):
             logger.info("offset %d: what it rests on changed before its place", offset)
             core.outcomes.pass_over(offset, op, STALE)
@@ -133,7 +126,7 @@ class Reader:
         return sighting is Sighting.NEW
 
     def _is_stale(self, offset: int, op: Operation, *, passed: bool) -> bool:
-        definitions = self._core.definitions
+        definitions = self._core.heard.definitions
         stale = definitions.stale(offset, op)
         definitions.note(offset, op)
         if stale is not None:
@@ -150,16 +143,12 @@ class Reader:
     @property
     def known_from(self) -> int:
         """The offset from which on request ids are known."""
-        return max(self._window.known_from, self._window.sure_from)
+        return self._window.known_from
 
     async def run(self) -> None:
         """Follow the log until cancelled; raises LogError where it cannot be followed."""
         while True:
-            try:
-                await self._core.reaching(self._step)
-            except TrimmedError:
-                await self._core.unless_replaced()
-                raise
+            await self._step()
 
     async def _step(self) -> None:
         core = self._core
@@ -167,18 +156,20 @@ class Reader:
             await self._look_ahead()
             return
         position = core.schedule.read_to
-        entries = await core.log.read(position, records_max=4096)
+        entries = await core.own_log.read(position)
         for entry in entries:
             self.see(entry)
             if self._full():
                 break
         if entries:
-            core.wake.set()
-            core.moved.set()
+            core.news.changed()
             if core.schedule.pending == 0:
                 core.store.soon()
         else:
-            await core.log.wait(position, WAIT_S)
+            await self._wait(position, WAIT_S)
+
+    async def _wait(self, position: int, timeout_s: float) -> None:
+        await self._core.own_log.reaching(partial(self._core.log.wait, position, timeout_s))
 
     def _full(self) -> bool:
         schedule, limits = self._core.schedule, self._core.limits
@@ -192,18 +183,17 @@ class Reader:
     async def _look_ahead(self) -> None:
         """Read on for control records only, until there is room again."""
         core = self._core
-        position = core.heard_to
-        entries = await core.log.read(position, records_max=4096)
+        position = core.watermarks.heard_to
+        entries = await core.own_log.read(position)
         for entry in entries:
             message = from_record(entry.record)
             if not isinstance(message, Operation):
                 self._control(entry.offset, message)
         if entries:
-            core.looked_ahead_to = entries[-1].offset + 1
-            core.wake.set()
-            core.moved.set()
+            core.watermarks.looked_ahead(entries[-1].offset + 1)
+            core.news.changed()
         else:
-            await core.log.wait(position, core.timeouts.retry_first_s)
+            await self._wait(position, core.timeouts.retry_first_s)
 
     def see(self, entry: Entry) -> None:
         """Take in one entry at its place in the order."""
@@ -221,15 +211,15 @@ class Reader:
         core.outcomes.admit(offset, message)
         self._note_own(offset, message)
         if not core.schedule.add(offset, message):
-            rejected = core.verdicts.get(offset) is Verdict.REJECT
-            why = core.verdicts.failure(offset)
+            rejected = core.heard.verdicts.get(offset) is Verdict.REJECT
+            why = core.heard.verdicts.failure(offset)
             outcome = Outcome(Status.REJECTED, failure=why) if rejected else DONE_BEFORE
             core.outcomes.resolve(offset, outcome)
             self._giving_up.done_before(offset)
 
     def _note_own(self, offset: int, operation: Operation) -> None:
         own = operation.synchronous and operation.origin == self._core.me
-        if own and self._core.verdicts.get(offset) is None:
+        if own and self._core.heard.verdicts.get(offset) is None:
             self.unfinished[offset] = operation
 
     def _control(self, offset: int, message: Control) -> None:
@@ -239,11 +229,9 @@ class Reader:
                 self._decided(offset, message)
             case Rows() | Passed():
                 self._computed(offset, message)
-            case FailureReport() if (
-                message.cluster == core.me and message.epoch < core.schedule.born
-            ):
+            case FailureReport() if message.cluster == core.me and message.epoch < core.notes.born:
                 logger.info("offset %d: a report about tables that were rebuilt since", offset)
-            case FailureReport() if core.claims.void(
+            case FailureReport() if core.heard.claims.void(
                 offset, message.cluster, message.epoch
             ) and not self._was_stored(message):
                 logger.info("offset %d: a report of a replaced process", offset)
@@ -254,14 +242,14 @@ class Reader:
             case FailureReport():
                 self._on_failure(message)
             case Claim():
-                core.claimed(offset, message)
+                core.own_log.claimed(offset, message)
             case Roster():
                 self._giving_up.members_changed(offset, message)
                 self._on_roster(offset, message)
             case Unable() | Able() | Abandon():
                 self._giving_up.read(offset, message)
                 self.unfinished = {
-                    o: op for o, op in self.unfinished.items() if core.verdicts.get(o) is None
+                    o: op for o, op in self.unfinished.items() if core.heard.verdicts.get(o) is None
                 }
             case Filler():
                 pass
@@ -278,7 +266,7 @@ class Reader:
         known = core.outcomes.at(report.offset)
         return (
             report.cluster == core.me
-            and report.offset in core.schedule.judging
+            and report.offset in core.notes.judging
             and known is not None
             and known.outcome is not None
             and known.outcome.assumed
@@ -286,33 +274,31 @@ class Reader:
 
     def _decided(self, offset: int, decision: Decision) -> None:
         core = self._core
-        if core.claims.void(offset, decision.by, decision.epoch):
+        if core.heard.claims.void(offset, decision.by, decision.epoch):
             logger.info("offset %d: a decision of a replaced process", offset)
             return
         self._settle(decision.offset, decision.verdict, decision.failure)
 
     def _computed(self, place: int, message: Computed) -> None:
         core, offset = self._core, message.offset
-        if core.claims.void(place, message.by, message.epoch):
+        if core.heard.claims.void(place, message.by, message.epoch):
             logger.info("offset %d: rows of a replaced process", place)
         elif isinstance(message, Passed):
-            core.computations.see_passed(place, message)
-        elif core.computations.see(place, message):
+            core.heard.computations.see_passed(place, message)
+        elif core.heard.computations.see(place, message):
             if message.failure is not None:
                 self._settle(offset, Verdict.REJECT, message.failure)
             else:
                 core.schedule.provide(offset)
-        core.wake.set()
-        core.moved.set()
+        core.news.changed()
 
     def _settle(self, offset: int, verdict: Verdict, failure: Failure | None) -> None:
         """Note an operation's fate, if nothing has settled it before."""
         core = self._core
-        if not core.verdicts.see(offset, verdict, failure):
+        if not core.heard.verdicts.see(offset, verdict, failure):
             return
         self.unfinished.pop(offset, None)
         core.schedule.decide(offset, verdict)
         if verdict is Verdict.REJECT:
             core.outcomes.resolve(offset, Outcome(Status.REJECTED, failure=failure))
-        core.wake.set()
-        core.moved.set()
+        core.news.changed()

@@ -8,7 +8,7 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.replica import Attempt
+from haproc.replicate.writes import Attempt
 from haproc.route.failing import request_error
 from haproc.route.model import Answer, HaReport
 from haproc.route.sessions import ClientSession, unknown
@@ -22,7 +22,7 @@ def answer_of(attempt: Attempt, core: Core) -> Answer:
     operation, offset, outcome = attempt.operation, attempt.offset, attempt.outcome
     if outcome.status is not Status.APPLIED:
         raise rejected(outcome, offset)
-    others = dict.fromkeys(core.identity.peers, QUEUED)
+    others = dict.fromkeys(core.members.peers, QUEUED)
     report = HaReport(
         core.me,
         operation.operation_class,
@@ -36,7 +36,7 @@ def answer_of(attempt: Attempt, core: Core) -> Answer:
         affected = rows_in(operation.write.rows)
     elif affected is None and operation.insert is not None:
         affected = operation.insert.rows
-    elif affected is None and (found := core.computations.found(offset)) is not None:
+    elif affected is None and (found := core.heard.computations.found(offset)) is not None:
         affected = found.count
     return Answer(report, Collected(applied.chunks), affected_rows=affected)
 

@@ -26,7 +26,8 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 from haproc.replicate.heard.definitions import reach
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.replica import Attempt, Replica
+from haproc.replicate.replica import Replica
+from haproc.replicate.writes import Attempt
 from haproc.route.log_end import LogEnd
 
 ATTEMPTS_MAX: Final = 8
@@ -66,7 +67,7 @@ class Attempts:
 
         None if none was read here so far. Raises RequestError.
         """
-        return await self._replica.repeated((asked.user, asked.id), asked.fingerprint)
+        return await self._replica.writes.repeated((asked.user, asked.id), asked.fingerprint)
 
     async def unless_known(self, asked: Asked, error: RequestError) -> Attempt:
         """Return the operation of a request that would be refused, if the log has it; else raise.
@@ -102,7 +103,7 @@ class Attempts:
                 if looked_at >= needed:
                     raise
                 continue
-            offset, outcome = await self._replica.submit(operation, asked.timeout_s)
+            offset, outcome = await self._replica.writes.submit(operation, asked.timeout_s)
             if outcome.status is not Status.STALE:
                 return Attempt(operation, offset, outcome)
             await self._replica.applied(offset + 1)
@@ -122,7 +123,7 @@ class Attempts:
         It is near enough to the log's end for the operation to find its place in time.
         """
         far = reach(self._core.limits.window_records) // 2
-        await self._replica.applied(self._replica.log_end - far)
+        await self._replica.applied(self._replica.core.watermarks.log_end - far)
         return self._core.schedule.low
 
     async def _end_after(self, asked: Asked, refusal: RequestError) -> int:

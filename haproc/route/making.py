@@ -20,7 +20,7 @@ from haproc.replicate.heard.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite, Write
-from haproc.replicate.replica import now_ms
+from haproc.replicate.writes import now_ms
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying
 from haproc.route.model import Fanout, Request, SentRows, SentSql

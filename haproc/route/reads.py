@@ -184,8 +184,8 @@ class Reads:
         return answer
 
     def _check_serving(self) -> None:
-        if self._core.state not in SERVING:
-            raise self._replica.unavailable()
+        if self._core.condition.state not in SERVING:
+            raise self._replica.writes.unavailable()
 
 
 def readers(peers: Mapping[str, Peer]) -> list[Candidate]:

@@ -18,7 +18,8 @@ from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.replica import Attempt, Replica
+from haproc.replicate.replica import Replica
+from haproc.replicate.writes import Attempt
 from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
@@ -64,7 +65,7 @@ class RingService:
         core = self._core
         self._analysis = Analysis(
             engine,
-            lambda: core.definitions_applied,
+            lambda: core.watermarks.definitions_applied,
             self._now,
             core.timeouts.statement_s,
             self._texts,
@@ -89,7 +90,7 @@ class RingService:
 
     async def execute(self, request: Request) -> Answer:
         """See Service."""
-        since = self._replica.since(request.age_s, request.arrived_s)
+        since = self._replica.writes.since(request.age_s, request.arrived_s)
         deadline_s = self._now() + request.timeout_s
         try:
             async with asyncio.timeout(request.timeout_s):
@@ -188,7 +189,7 @@ class RingService:
         timeout_s = self._core.timeouts.statement_s
         try:
             async with asyncio.timeout(timeout_s):
-                outcome = await self._replica.settled(known)
+                outcome = await self._replica.writes.settled(known)
         except TimeoutError as error:
             raise timed_out(timeout_s, self._core.me) from error
         return answer_of(Attempt(known.operation, known.offset, outcome), self._core)
@@ -242,7 +243,9 @@ class RingService:
     async def _spark_session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None:
             return session.spark
-        spark = await self._shared.get(settings, self._core.exclusive_applied, self._now())
+        spark = await self._shared.get(
+            settings, self._core.watermarks.exclusive_applied, self._now()
+        )
         await spark.configure(settings)
         return spark
 
@@ -316,8 +319,8 @@ class RingService:
         )
 
     def _check_serving(self) -> None:
-        if self._core.state not in SERVING:
-            raise self._replica.unavailable()
+        if self._core.condition.state not in SERVING:
+            raise self._replica.writes.unavailable()
 
     @staticmethod
     def _now() -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.config.model import Limits
+from haproc.config.model import Limits, Timeouts
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
@@ -29,7 +29,7 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.replica import Replica
 from tests.simulation.clock import run
-from tests.simulation.ring import LIMITS, Node, Ring
+from tests.simulation.ring import LIMITS, TIMEOUTS, Node, Ring
 from tests.simulation.scenario import operation
 from tests.simulation.violations import Violated, Violation, in_time
 
@@ -49,8 +49,9 @@ def parallel(origin: str, op_id: str = "create", sql: str = CREATE) -> Operation
 class Stage:
     """See the module."""
 
-    def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
+    def __init__(self, seed: int, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS) -> None:
         self.ring = Ring(seed, limits=limits)
+        self.ring.configure(timeouts=timeouts)
         self.commits: list[tuple[float, str, str]] = []
         self._faults: dict[tuple[str, Step], list[Callable[[Node], None]]] = {}
         self.struck: dict[tuple[str, Step], float] = {}
@@ -86,19 +87,19 @@ class Stage:
     def state(self, name: str) -> State:
         replica = self.node(name).replica
         assert replica is not None, f"{name} is dead"
-        return replica.core.state
+        return replica.core.condition.state
 
     def alive_state(self, name: str) -> State | None:
         replica = self.node(name).replica
-        return None if replica is None else replica.core.state
+        return None if replica is None else replica.core.condition.state
 
     def reason(self, name: str) -> str:
         replica = self.node(name).replica
-        return "" if replica is None else replica.core.reason
+        return "" if replica is None else replica.core.condition.reason
 
     def stuck_at(self, name: str) -> int | None:
         replica = self.node(name).replica
-        return None if replica is None else replica.core.condition.stuck_at
+        return None if replica is None else replica.core.condition.now.stuck_at
 
     def operators(self, name: str) -> Operators:
         replica = self.node(name).replica
@@ -196,12 +197,15 @@ class Stage:
 
 
 def story(
-    tell: Callable[[Stage], Coroutine[Any, Any, None]], seed: int = 1, limits: Limits = LIMITS
+    tell: Callable[[Stage], Coroutine[Any, Any, None]],
+    seed: int = 1,
+    limits: Limits = LIMITS,
+    timeouts: Timeouts = TIMEOUTS,
 ) -> None:
     """Set the stage, and tell a story on it, in virtual time."""
 
     async def main() -> None:
-        stage = Stage(seed, limits)
+        stage = Stage(seed, limits, timeouts)
         for node in stage.ring.nodes.values():
             node.start()
         await stage.ring.settled()

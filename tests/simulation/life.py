@@ -58,7 +58,7 @@ class Life:
             SimLog(ring, self), engine, SimPeers(ring, self), members, self.trace, unix_ms
         )
         self.member = build_member(config, world, Listeners(on_state=self._state_changed))
-        self.member.core.drain(drained=node.drained)
+        self.member.core.condition.drain(drained=node.drained)
         self._tasks = [*self.member.start(), asyncio.ensure_future(self._beat())]
         for task in self._tasks:
             task.add_done_callback(ring.ended)

@@ -91,7 +91,7 @@ class Doors:
 
         async def work(replica: Replica) -> Answer:
             if not replica.serving:
-                raise replica.unavailable()
+                raise replica.writes.unavailable()
             return await self.reads(life).elsewhere(request) or await self.look(life)
 
         answer = await life.call(work)

@@ -17,7 +17,8 @@ from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.heard.definitions import reach
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.replica import Attempt, Replica
+from haproc.replicate.replica import Replica
+from haproc.replicate.writes import Attempt
 from haproc.route.attempts import Attempts
 from tests.simulation.clock import run
 from tests.simulation.life import Life, unix_ms
@@ -91,9 +92,9 @@ class RestsScenario(Scenario):
 
         async def work(replica: Replica) -> Attempt:
             if not replica.serving:
-                raise replica.unavailable()
+                raise replica.writes.unavailable()
             attempts, asked = Attempts(replica), Asked(attempt.id, age_s)
-            since = replica.since(age_s)
+            since = replica.writes.since(age_s)
 
             async def make() -> Operation:
                 op = await self.made(life, attempts, attempt)

@@ -111,7 +111,7 @@ class Node:
         """haproc drain, or undrain."""
         self.drained = drained
         if self.life is not None:
-            self.life.member.core.drain(drained=drained)
+            self.life.member.core.condition.drain(drained=drained)
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -217,10 +217,10 @@ class Ring:
 
         async def work(replica: Replica) -> tuple[int, Outcome]:
             if not replica.serving:
-                raise replica.unavailable()
-            since = replica.since(age_s)
+                raise replica.writes.unavailable()
+            since = replica.writes.since(age_s)
             op = replace(operation, since=since, created_ms=unix_ms())
-            return await replica.submit(op, timeout_s)
+            return await replica.writes.submit(op, timeout_s)
 
         return await self.nodes[name].call(work)
 
@@ -239,8 +239,8 @@ class Ring:
         async def work(replica: Replica) -> tuple[int, Mapping[str, str]]:
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             assurance.check(concern, operation.key)
-            op = replace(operation, since=replica.since(), created_ms=unix_ms())
-            offset, outcome = await replica.submit(op, timeout_s)
+            op = replace(operation, since=replica.writes.since(), created_ms=unix_ms())
+            offset, outcome = await replica.writes.submit(op, timeout_s)
             assert outcome.status is Status.APPLIED
             return offset, await assurance.fulfil(offset, concern, deadline_s)
 
@@ -257,4 +257,4 @@ class Ring:
         if node.replica is None:
             return False
         core = node.replica.core
-        return core.state is State.READY and core.schedule.low == self.store.end
+        return core.condition.state is State.READY and core.schedule.low == self.store.end

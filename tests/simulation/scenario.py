@@ -368,8 +368,8 @@ class Scenario:
         replica = self.ring.nodes[name].replica
         if replica is None:
             return "dead"
-        core = replica.core
-        return f"{core.state} {core.reason} low={core.schedule.low} end={self.ring.store.end}"
+        condition, low = replica.core.condition, replica.core.schedule.low
+        return f"{condition.state} {condition.reason} low={low} end={self.ring.store.end}"
 
     # -- the checker -----------------------------------------------------------------------
 
@@ -393,7 +393,7 @@ class Scenario:
             self.check_one(name, dumps[name], report)
             report.problems += computed.check(name, dumps[name], offsets, self.attempts)
             for life in self.ring.nodes[name].replaced:
-                state = life.member.core.state
+                state = life.member.core.condition.state
                 report.wrong(Violation.NOT_ENDED, f"a replaced process of {name} is {state}")
         for error in self.ring.errors:
             report.wrong(Violation.CRASHED, repr(error))

@@ -362,11 +362,11 @@ def test_write_that_evolves_a_schema_dates_what_is_remembered_of_definitions() -
         core = stage.replica("a").core
         settings = Settings(confs=(("spark.databricks.delta.schema.autoMerge.enabled", "true"),))
         plain = operation("p", Kind.INSERT, "INSERT INTO t SELECT '2'", "a", writes=T)
-        before = core.definitions_applied
+        before = core.watermarks.definitions_applied
         await stage.submit("a", plain)
-        assert core.definitions_applied == before
+        assert core.watermarks.definitions_applied == before
         await stage.submit("a", replace(plain, id="e", settings=settings))
-        assert core.definitions_applied == before + 1
+        assert core.watermarks.definitions_applied == before + 1
 
     story(tell)
 

@@ -24,7 +24,8 @@ from haproc.replicate.heard.computations import Computations, Found
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
-from haproc.replicate.queue.schedule import Schedule, Unit, _State
+from haproc.replicate.queue.schedule import Schedule, _State
+from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Passed, Rows
 from tests.simulation.computed import SETUP, gather, make, tally
@@ -364,7 +365,7 @@ def test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first() 
         (first,) = rows_records(stage)
         core = stage.replica("b").core
         sql = "INSERT INTO gathered VALUES ('g', 'one', 0)"
-        await core.append(replace(first, by="b", epoch=core.epoch, sql=sql))
+        await core.own_log.append(replace(first, by="b", epoch=core.own_log.epoch, sql=sql))
         await stage.settle()
 
     story(tell)
@@ -470,7 +471,7 @@ def computed_though_it_has_no_rows(patch: pytest.MonkeyPatch) -> None:
         owed = self._core.schedule.undecided()
         await original(self)
         if owed is not None:
-            self._core.spawn(self._computing._run(*owed))
+            self._core.tasks.spawn(self._computing._run(*owed))
 
     patch.setattr(Takeover, "_look", hasty)
 

@@ -400,7 +400,7 @@ class Watch:
             for name, node in self._ring.nodes.items():
                 life = node.life
                 core = life.member.core if life is not None else None
-                up = core is not None and core.state in (State.READY, State.READ_ONLY)
+                up = core is not None and core.condition.state in (State.READY, State.READ_ONLY)
                 frozen = life is not None and not life.thawed.is_set()
                 if not up or frozen or self._lives.get(name) is not life:
                     self.since.pop(name, None)

@@ -25,7 +25,7 @@ CLIENTS = 4
 
 
 def state(node: Node) -> State | None:
-    return node.replica.core.state if node.replica is not None else None
+    return node.replica.core.condition.state if node.replica is not None else None
 
 
 async def until(condition: Any, timeout_s: float = 120) -> None:
@@ -122,7 +122,7 @@ def test_clusters_drained_and_restarted_one_after_another_fail_no_request(
             taken = (await origins(ring))[node.name]
             if part in ("spark", "both"):
                 node.spark.kill()
-                await until(lambda core=replica.core: not core.condition.cluster_up)
+                await until(lambda core=replica.core: not core.condition.now.cluster_up)
             if part in ("haproc", "both"):
                 node.kill()
                 node.start()
@@ -187,7 +187,7 @@ def test_synchronous_write_of_a_drained_origin_is_not_taken_over_while_it_runs()
         assert outcome.status is Status.APPLIED
         assert outcome.clusters is not None and set(outcome.clusters) == {"a", "b", "c"}
         core = ring.nodes["a"].replica.core  # type: ignore[union-attr]
-        assert (core.state, beneath(core.condition)) == (State.DRAINING, State.READY)
+        assert (core.condition.state, beneath(core.condition.now)) == (State.DRAINING, State.READY)
         ring.nodes["a"].drain(drained=False)
         await ring.settled()
         assert all("ids" in node.spark.dump() for _, node in nodes(ring))

@@ -240,13 +240,13 @@ def test_statement_that_kills_every_spark_is_given_up() -> None:
 # -- on demand -----------------------------------------------------------------------------------
 
 
+PATIENT = replace(TIMEOUTS, give_up_after_s=3600)
+
+
 async def patient(stage: Stage) -> int:
     """All fail, and nobody would give up by itself for a long time."""
     await begin(stage, *"abc")
-    for name in "abc":
-        replica = stage.node(name).replica
-        assert replica is not None
-        replica.core.timeouts = replace(TIMEOUTS, give_up_after_s=3600)
+    assert stage.ring.config.timeouts is PATIENT
     return await sent(stage)
 
 
@@ -269,7 +269,7 @@ def test_operator_has_every_cluster_say_it_and_the_last_one_gives_it_up() -> Non
         await given_up(stage, "b")
         await stage.settle()
 
-    story(tell)
+    story(tell, timeouts=PATIENT)
 
 
 def test_operator_cannot_give_up_what_was_applied_or_is_not_failing() -> None:
@@ -302,7 +302,7 @@ def test_operator_vouches_for_one_that_is_away_and_passes_over_it_when_it_is_bac
         stage.node("c").kill()
         await stage.settle()  # and it still knows
 
-    story(tell)
+    story(tell, timeouts=PATIENT)
 
 
 @pytest.mark.parametrize("stored", [False, True])

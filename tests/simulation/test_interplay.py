@@ -27,11 +27,20 @@ from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.network import Refused
 from tests.simulation.queries import SimReading
-from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node
+from tests.simulation.ring import MEMBERSHIP, Node
 from tests.simulation.scenario import insert, operation
 from tests.simulation.spark import SimEngine, SimSpark
 from tests.simulation.test_computed import rows_records, seen, tables
-from tests.simulation.test_giving_up import LONG_S, begin, given_up, kinds, patient, reject, sent
+from tests.simulation.test_giving_up import (
+    LONG_S,
+    PATIENT,
+    begin,
+    given_up,
+    kinds,
+    patient,
+    reject,
+    sent,
+)
 from tests.simulation.test_poison import rows
 from tests.simulation.test_storage import away_for
 
@@ -77,7 +86,7 @@ def test_operation_from_before_a_dead_member_left_can_be_given_up_with_an_operat
             stage.operators("a")._vouched(["d"], offset)
         await stage.ready("a", "b")
 
-    story(tell)
+    story(tell, timeouts=PATIENT)
 
 
 def test_ddl_whose_names_no_cluster_can_look_up_is_given_up(
@@ -112,7 +121,6 @@ def test_computed_write_where_every_cluster_is_diverged_is_rejected_before_a_ver
         at, bad = stage.ring.store.end, "UPDATE ids SET id = id || '!'"
         for name in "abc":
             stage.node(name).spark.poison = {bad}
-            stage.replica(name).core.timeouts = replace(TIMEOUTS, give_up_after_s=3600)
         op = operation("bad", Kind.UPDATE, bad, "a", writes=frozenset({"ids"}))
         for each in (op, gather("g", "a")):
             with pytest.raises(RequestError):
@@ -125,7 +133,7 @@ def test_computed_write_where_every_cluster_is_diverged_is_rejected_before_a_ver
         outcome = await stage.submit("b", gather("g", "a"))
         assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.NO_ROWS
 
-    story(tell)
+    story(tell, timeouts=PATIENT)
 
 
 @pytest.mark.parametrize("step", [Step.APPLY_BEFORE, Step.APPLY_AFTER, Step.CURSOR_AFTER])

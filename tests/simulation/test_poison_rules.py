@@ -10,10 +10,11 @@ import pytest
 
 from dmq import Cursor
 from haproc.replicate.apply import applier
-from haproc.replicate.member import core
+from haproc.replicate.member import own_log
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
-from haproc.replicate.queue import schedule
+from haproc.replicate.queue import schedule, units
+from haproc.replicate.queue.notes import Notes
 from haproc.replicate.records.contents import Checksums, Skip, Verify
 from haproc.replicate.records.progress import Progress
 from tests.simulation import test_poison as stories
@@ -37,17 +38,17 @@ def not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 def earlier_lives_count(patch: pytest.MonkeyPatch) -> None:
     """Carry out what the log says of tables that were rebuilt since."""
-    patch.setattr(schedule.Schedule, "born", 0)
+    patch.setattr(Notes, "born", 0)
 
 
 def mark_not_stored(patch: pytest.MonkeyPatch) -> None:
     """Forget with the process that the cluster differs."""
-    original = core.to_cursor
+    original = own_log.to_cursor
 
     def forgetful(progress: Progress, epoch: int) -> Cursor:
         return original(replace(progress, diverged=None), epoch)
 
-    patch.setattr(core, "to_cursor", forgetful)
+    patch.setattr(own_log, "to_cursor", forgetful)
 
 
 def not_recorded(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +56,7 @@ def not_recorded(patch: pytest.MonkeyPatch) -> None:
     original = Operators.read
 
     def deaf(self: Operators, offset: int, message: Skip | Verify | Checksums) -> None:
-        if self._core.condition.started:
+        if self._core.condition.now.started:
             original(self, offset, message)
 
     patch.setattr(Operators, "read", deaf)
@@ -65,10 +66,10 @@ def no_barrier(patch: pytest.MonkeyPatch) -> None:
     """Survey the tables wherever the cluster happens to be when it reads the marker."""
     original = schedule.Schedule.take
 
-    def hasty(self: schedule.Schedule, lanes_free: int) -> list[schedule.Unit]:
+    def hasty(self: schedule.Schedule, lanes_free: int) -> list[units.Unit]:
         for task in self._tasks.values():
-            if task.op is schedule.MARKER and task.state is schedule._State.WAITING:
-                return [self._start([task], schedule.Intent.NONE)]
+            if task.op is units.MARKER and task.state is schedule._State.WAITING:
+                return [self._start([task], units.Intent.NONE)]
         return original(self, lanes_free)
 
     patch.setattr(schedule.Schedule, "take", hasty)

@@ -59,7 +59,7 @@ def end_known_before(patch: pytest.MonkeyPatch) -> None:
     """Judge by the end of the log that this HAProc happens to know."""
 
     async def known(self: Reads, wanted: Freshness, ends_at: float) -> int:
-        return self._replica.log_end
+        return self._replica.core.watermarks.log_end
 
     patch.setattr(Reads, "_end", known)
 

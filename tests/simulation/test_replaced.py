@@ -59,7 +59,7 @@ async def replaced(stage: Stage, op: Operation, moment: int, *, fails: bool, res
 
 
 def is_fenced(life: Life) -> bool:
-    return life.member.core.state is State.FENCED
+    return life.member.core.condition.state is State.FENCED
 
 
 def an_insert(moment: int, fails: bool = False, restarts: str = "") -> None:

@@ -57,9 +57,9 @@ def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
 
     def is_new(self: Reader, offset: int, op: Operation, window_max: int | None = None) -> bool:
         core = self._core
-        if not core.definitions.stale(offset, op):
+        if not core.heard.definitions.stale(offset, op):
             return original(self, offset, op, window_max)
-        core.definitions.note(offset, op)
+        core.heard.definitions.note(offset, op)
         self._window.see(offset, op.id, op.since, user=op.user, own_id=op.own_id)
         if core.outcomes.find(op.key) is None:
             core.outcomes.admit(offset, op)
@@ -74,7 +74,7 @@ def judged_by_state(patch: pytest.MonkeyPatch) -> None:
 
     def is_stale(self: Reader, offset: int, op: Operation, *, passed: bool) -> bool:
         core = self._core
-        core.definitions.note(offset, op)
+        core.heard.definitions.note(offset, op)
         if op.analyzed_to is None:
             return False
         known = [core.outcomes.at(between) for between in range(op.analyzed_to, offset)]

@@ -16,7 +16,7 @@ from haproc.replicate.heard.past import Past
 from haproc.replicate.heard.window import Sighting, Window
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
-from haproc.replicate.replica import Replica
+from haproc.replicate.writes import Writes
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import TOO_LATE, insert
@@ -136,7 +136,7 @@ def test_retry_repeated_for_long_is_answered_every_time() -> None:
             op = replace(insert("one", "t", "b"), since=3, window=SHORT.window_records)
             replica = stage.node("b").replica
             assert replica is not None
-            await replica._append(op)
+            await replica.writes._append(op)
             for name in "abc":
                 await stage.ready(name)
                 op = insert("one", "t", name)
@@ -163,7 +163,9 @@ def test_reader_that_remembers_less_than_others_stops_and_goes_on_once_it_has_en
         await stage.submit("a", insert("one", "t", "a"))
         await stage.until(lambda: stage.state("c") is State.TOO_FAR_BEHIND)
         replica = stage.node("c").replica
-        assert replica is not None and "limits.window_records = 5000" in replica.core.reason
+        assert (
+            replica is not None and "limits.window_records = 5000" in replica.core.condition.reason
+        )
         stage.node("c").kill()
         stage.ring.configure(limits=LIMITS)
         await stage.settle()
@@ -187,8 +189,8 @@ def late_ones_taken(patch: pytest.MonkeyPatch) -> None:
 
 def ages_ignored(patch: pytest.MonkeyPatch) -> None:
     """Take every request for one that is sent for the first time."""
-    original = Replica.since
-    patch.setattr(Replica, "since", lambda self, age_s=0.0, arrived_s=None: original(self))
+    original = Writes.since
+    patch.setattr(Writes, "since", lambda self, age_s=0.0, arrived_s=None: original(self))
 
 
 @pytest.mark.parametrize("break_rule", [late_ones_taken, ages_ignored])

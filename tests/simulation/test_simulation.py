@@ -16,7 +16,8 @@ from haproc.replicate.apply.doubts import Doubts, about
 from haproc.replicate.heard.window import Sighting, Window
 from haproc.replicate.queue import schedule
 from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.queue.schedule import Intent, Schedule, Unit
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import Intent, Unit
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import insert, simulate
 from tests.simulation.seeds import SEEDS, many, one
@@ -56,13 +57,13 @@ def test_seed_run_twice_replays_exactly() -> None:
 
 def batch_formed_anew(patch: pytest.MonkeyPatch) -> None:
     """After a crash, forget the intents and combine whatever is there."""
-    original = Schedule.__init__
+    original = Schedule.resume
 
     def forgetful(self: Schedule, *args: object) -> None:
         original(self, *args)  # type: ignore[arg-type]
         self._old_batches, self._doubtful_below = {}, 0
 
-    patch.setattr(Schedule, "__init__", forgetful)
+    patch.setattr(Schedule, "resume", forgetful)
     patch.setattr(Schedule, "restore", lambda self, applied: [])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from haproc.classify.model import Kind
+from haproc.config.model import Writes
 from haproc.engine.errors import EngineError
 from haproc.membership.state import State
 from haproc.replicate.apply import applier
@@ -171,7 +172,10 @@ def test_doubts_that_forget_what_was_there_before_are_found(
 def test_first_attempt_of_an_insert_is_guarded_where_that_is_asked_for(always: bool) -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))
-        stage.replica("a").core.guard_always = always
+        stage.node("a").kill()
+        stage.ring.configure(writes=Writes(guard_always=always))
+        stage.node("a").start()
+        await stage.ready("a")
         offset, _ = await stage.ring.submit("a", insert("one", "t", "a"), 30)
         spark = stage.node("a").spark
         assert spark._notes["t"] == offset

@@ -392,7 +392,7 @@ def second_incarnation(stage: Stage, name: str) -> Life:
 
 
 def fenced(life: Life) -> bool:
-    return life.member.core.state is State.FENCED
+    return life.member.core.condition.state is State.FENCED
 
 
 def test_second_incarnation_fences_the_first() -> None:
@@ -407,7 +407,7 @@ def test_second_incarnation_fences_the_first() -> None:
         first.thaw()
         await stage.until(lambda: fenced(first))
         with pytest.raises(RequestError, match="FENCED"):
-            await first.member.replica.submit(insert("three", "t", "b"), 5)
+            await first.member.replica.writes.submit(insert("three", "t", "b"), 5)
         await stage.submit("a", insert("four", "t", "a"))
         await stage.settle()
         assert stage.node("b").spark.dump()["t"] == [("four",), ("one",), ("two",)]

@@ -79,7 +79,7 @@ async def started(spark: SimSpark, log: SqliteLog) -> tuple[Replica, asyncio.Tas
 
 async def until_ready(replica: Replica) -> None:
     async with asyncio.timeout(60):
-        while replica.core.state is not State.READY:  # noqa: ASYNC110
+        while replica.core.condition.state is not State.READY:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -101,10 +101,10 @@ async def test_ring_over_the_state_of_version_1_goes_on_from_it(tmp_path: Path) 
             await until_ready(replica)
             assert spark.dump() == TABLES
             # Its own first write, and one that version 1 wrote down.
-            outcome = await replica.submit(insert(f"new-{name}", "n", name), 30)
+            outcome = await replica.writes.submit(insert(f"new-{name}", "n", name), 30)
             assert outcome[1].status is Status.FAILED  # there is no such table
             again = replace(insert("two", "t", name), user="ada")
-            offset, _ = await replica.submit(again, 30)
+            offset, _ = await replica.writes.submit(again, 30)
             assert offset == 9
             assert spark.dump() == TABLES
     finally:
@@ -135,7 +135,8 @@ def test_record_of_a_later_version_stops_each_cluster_in_front_of_it(
             await stage.until(lambda name=name: stage.state(name) is State.TOO_FAR_BEHIND)  # type: ignore[misc]
             replica = stage.node(name).replica
             assert replica is not None
-            assert "upgrade" in replica.core.reason and "nothing beyond" in replica.core.reason
+            reason = replica.core.condition.reason
+            assert "upgrade" in reason and "nothing beyond" in reason
             assert replica.core.schedule.low == offset
             assert stage.node(name).spark.dump() == {"t": [("one",)]}
             # Nor does starting it again lead past it.
@@ -183,7 +184,7 @@ def test_cursor_of_a_later_version_is_refused_and_kept() -> None:
         stage.node("b").start()
         await stage.until(lambda: stage.state("b") is State.TOO_FAR_BEHIND)
         replica = stage.node("b").replica
-        assert replica is not None and "note has version 2" in replica.core.reason
+        assert replica is not None and "note has version 2" in replica.core.condition.reason
         await stage.submit("a", insert("one", "t", "a"))
         await asyncio.sleep(60)
         assert stage.ring.store.cursors["b"] == newer

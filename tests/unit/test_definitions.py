@@ -88,7 +88,7 @@ def test_stale_look_farther_back_than_is_remembered() -> None:
 
 def test_stale_look_before_what_was_read_is_not_known() -> None:
     definitions = Definitions(WINDOW)
-    definitions.known_from = 5
+    definitions.begin(5)
     assert definitions.stale(6, looked(copy("c", "s", "t"), 4, "s")) is None
     assert definitions.stale(6, looked(copy("c", "s", "t"), 5, "s")) is False
     definitions.note(6, sent(ddl("s", "a")))
@@ -212,7 +212,7 @@ def operations(log: list[tuple[str, str, int, str]]) -> list[Operation]:
 def judged(log: list[Operation], low: int, start: int) -> list[str]:
     """What a reader makes of the log from ``low`` on that begins to read at ``start``."""
     definitions, window = Definitions(WINDOW), Window(WINDOW)
-    definitions.known_from = start
+    definitions.begin(start)
     found = []
     for offset, op in list(enumerate(log))[start:]:
         stale = definitions.stale(offset, op) if offset >= low - WINDOW else None

@@ -30,7 +30,13 @@ from tests.unit.test_doors_openapi import check
 from tests.unit.test_doors_queue import config_of
 
 SECRET = {"Authorization": "Bearer ring-secret"}
-WELL = {"started": True, "cluster_up": True, "caught_up": True}
+
+
+def well(core: Core) -> None:
+    """The cluster answers, and the member has caught up."""
+    core.condition.started()
+    core.condition.cluster_answers(up=True, error="")
+    core.condition.caught_up()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,7 @@ class NoEngine:
 def core_of(name: str = "a") -> Core:
     identity = Identity("demo", name, "a1", ("a", "b"))
     log = MemoryLog(MemoryStore())
-    return Core(identity, log, NoEngine(), NoEngine(), Limits(), Timeouts())  # type: ignore[arg-type]
+    return Core.of(identity, log, NoEngine(), NoEngine(), Limits(), Timeouts())  # type: ignore[arg-type]
 
 
 def view(name: str, state: str) -> ClusterView:
@@ -75,7 +81,7 @@ def view(name: str, state: str) -> ClusterView:
 
 
 def seen(core: Core, b: str) -> list[ClusterView]:
-    return [view("a", core.state), view("b", b)]
+    return [view("a", core.condition.state), view("b", b)]
 
 
 async def test_drain_holds_over_a_restart_until_it_is_taken_back(tmp_path: Path) -> None:
@@ -83,33 +89,33 @@ async def test_drain_holds_over_a_restart_until_it_is_taken_back(tmp_path: Path)
     async with door(tmp_path) as rig:
         registry = rig.app[REGISTRY]
         core = core_of()
-        core.update(**WELL)
+        well(core)
         drains = Maintenance(config, core, lambda: seen(core, "READY"), registry)
         assert drains.drain("a", force=False)["state"] == "DRAINING"
         assert drains.drain("a", force=False)["drained"], "asked twice"
         again = core_of()
         restarted = Maintenance(config, again, lambda: seen(again, ""), registry)
-        assert again.state is State.DRAINING
-        again.update(**WELL)
-        assert again.state is State.DRAINING
+        assert again.condition.state is State.DRAINING
+        well(again)
+        assert again.condition.state is State.DRAINING
         assert restarted.undrain("a")["state"] == "RECOVERING", "it makes sure first"
         third = core_of()
         Maintenance(config, third, list, registry)
-        assert third.state is State.STARTING
+        assert third.condition.state is State.STARTING
         assert not drained_file(config, "a").exists()
 
 
 async def test_drain_of_the_last_that_serves_needs_force(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         core = core_of()
-        core.update(**WELL)
+        well(core)
         drains = Maintenance(
             make_config(tmp_path), core, lambda: seen(core, "DOWN"), rig.app[REGISTRY]
         )
         with pytest.raises(RequestError, match="no other cluster serves") as caught:
             drains.drain("a", force=False)
         assert caught.value.error_class == ErrorClass.NOT_NOW
-        assert core.state is State.READY
+        assert core.condition.state is State.READY
         with pytest.raises(RequestError, match="HAProc of a, not of b"):
             drains.drain("b", force=True)
         assert drains.drain("a", force=True)["drained"]
@@ -118,24 +124,24 @@ async def test_drain_of_the_last_that_serves_needs_force(tmp_path: Path) -> None
 async def test_drain_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         core = core_of()
-        core.update(**WELL)
+        well(core)
         config = make_config(tmp_path / "missing")
         drains = Maintenance(config, core, lambda: seen(core, "READY"), rig.app[REGISTRY])
         with pytest.raises(RequestError, match="it is not drained"):
             drains.drain("a", force=False)
-        assert core.state is State.READY
+        assert core.condition.state is State.READY
 
 
 async def test_drained_core_takes_the_writes_that_were_let_in_while_it_can() -> None:
     core = core_of()
-    core.update(**WELL)
-    core.drain(drained=True)
-    assert core.takes_writes and not core.out_of_service.is_set()
-    core.update(cluster_up=False)
-    assert not core.takes_writes
-    assert core.out_of_service.is_set(), "who waits for an outcome is told that it will not come"
-    core.update(cluster_up=True)
-    assert not core.out_of_service.is_set()
+    well(core)
+    core.condition.drain(drained=True)
+    assert core.condition.takes_writes and not core.condition.out_of_service
+    core.condition.cluster_answers(up=False, error="")
+    assert not core.condition.takes_writes
+    assert core.condition.out_of_service, "who waits for an outcome is told that it will not come"
+    core.condition.cluster_answers(up=True, error="")
+    assert not core.condition.out_of_service
 
 
 # -- what clients still have there ---------------------------------------------------------------

@@ -46,9 +46,9 @@ class Watched:
             on_change=self._changed,
         )
 
-    def _changed(self) -> None:
+    def _changed(self, up: bool, error: str) -> None:
         """Note a change of state; that the reason of a DOWN became known is none."""
-        up = self.health.up.is_set()
+        assert up == self.health.up.is_set() and error == self.health.error
         if up or (self.changes and self.changes[-1]):
             self.changes.append(up)
 

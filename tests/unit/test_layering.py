@@ -24,7 +24,6 @@ STILL_LARGE = frozenset(
     [
         "haproc/replicate/queue/schedule.py",
         "haproc/replicate/member/core.py",
-        "haproc/replicate/replica.py",
         "tests/simulation/test_computed.py",
         "tests/simulation/test_concern.py",
         "tests/simulation/test_giving_up.py",
@@ -58,6 +57,7 @@ WORLD = frozenset(
 
 ORDER = (
     "failure",
+    "backoff",
     "classify",
     "pin",
     "witness",
@@ -85,6 +85,9 @@ REPLICATE_ORDER = (
     "apply",
     "trim",
     "reader",
+    "beginning",
+    "catching_up",
+    "writes",
     "operators",
     "replica",
 )

@@ -16,9 +16,9 @@ import pytest
 
 from haproc.classify.model import OperationClass
 from haproc.engine.statement import SqlText
-from haproc.membership.state import Cause, Divergence
 from haproc.replicate.queue.coalesce import BatchLimits
-from haproc.replicate.queue.schedule import MARKER, Intent, Schedule, Unit
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import MARKER, Intent, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, update
@@ -436,17 +436,6 @@ def test_split_operations_run_one_by_one_without_an_intent() -> None:
     assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
 
 
-def test_mark_diverged_newest_stays_until_a_later_verification() -> None:
-    schedule = schedule_of("")
-    schedule.mark_diverged(Divergence(7, Cause.OUTCOME))
-    schedule.mark_diverged(Divergence(8, Cause.SKIPPED, applies=True))
-    assert schedule.progress.diverged == Divergence(8, Cause.SKIPPED, applies=True)
-    schedule.mark_verified(7)
-    assert schedule.diverged is not None
-    schedule.mark_verified(8)
-    assert schedule.progress.diverged is None
-
-
 def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:
     schedule = schedule_of("ix")
     schedule.add(1, MARKER)
@@ -462,10 +451,10 @@ def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:
 
 def test_held_schedule_starts_nothing_exclusive() -> None:
     schedule = schedule_of("ix D iy")
-    schedule.held = True
+    schedule.hold(held=True)
     finish(schedule, *schedule.take(LANES))
     assert schedule.take(LANES) == []
-    schedule.held = False
+    schedule.hold(held=False)
     assert offsets(schedule.take(LANES)) == [(1,)]
 
 

@@ -33,7 +33,8 @@ from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
 from haproc.replicate.queue import schedule as schedule_module
 from haproc.replicate.queue.coalesce import BatchLimits
-from haproc.replicate.queue.schedule import Intent, Schedule, Unit
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
 from tests.simulation.violations import found_by

@@ -108,6 +108,6 @@ def test_window_rebuilt_from_a_trimmed_log_judges_as_the_whole_one(
     found: list[Sighting] = []
     for record in log[start:]:
         if record[0] == low:
-            again.known_from = start
+            again.knows_from(start)
         found.append(again.see(*record, WINDOW))
     assert found[low - start :] == told[low:]

@@ -135,7 +135,7 @@ def test_see_two_copies_of_a_request_are_never_both_new_on_any_reader_at_any_tim
 
 def test_see_record_that_asks_for_more_than_the_log_still_had_is_not_judged() -> None:
     window = Window(RECORDS)
-    window.known_from = 5
+    window.knows_from(5)
     assert window.see(6, "x", 5, RECORDS) is NEW
     assert window.see(7, "x", 1, RECORDS) is Sighting.REPEATED  # known for sure
     with pytest.raises(WindowTooSmallError, match="from offset 4 on are needed"):
@@ -166,7 +166,7 @@ def test_see_record_that_may_repeat_one_of_which_nobody_knows_whether_it_counts_
 ):
     window = Window(RECORDS)
     window.unsure(4, "x", "ada")
-    assert window.sure_from == 5
+    assert window.known_from == 5
     assert window.see(5, "x", 4, RECORDS, user="bob") is NEW
     with pytest.raises(WindowTooSmallError, match="repeats the one at 4"):
         window.see(6, "x", 4, RECORDS, user="ada")

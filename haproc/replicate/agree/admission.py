@@ -9,7 +9,6 @@ may be taken back.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -47,10 +46,10 @@ class Admission:
         if offset < 0:
             return
         try:
-            entries = await core.reaching(lambda: core.log.read(offset, records_max=1))
+            entries = await core.own_log.reaching(lambda: core.log.read(offset, records_max=1))
         except TrimmedError:
             # Then a newer one stands in what is read from here on, and names this one.
-            core.enrolled = Enrolled(offset)
+            core.members.enrol(Enrolled(offset))
             return
         message = from_record(entries[0].record) if entries else None
         if isinstance(message, Roster):
@@ -58,7 +57,7 @@ class Admission:
 
     def heard(self, offset: int, message: Roster) -> None:
         """Take in a record; hearing of it again changes nothing."""
-        before = self._core.enrolled
+        before = self._core.members.enrolled
         after = heard(before, offset, message)
         if after != before:
             self._enrol(after)
@@ -67,17 +66,12 @@ class Admission:
 
     def _enrol(self, enrolled: Enrolled) -> None:
         core = self._core
-        core.enrolled = enrolled
+        core.members.enrol(enrolled)
         members = enrolled.members or ()
-        names = tuple(member.name for member in members)
-        order = names if core.me in names else (core.me, *names)
-        core.identity = dataclasses.replace(core.identity, ring_order=order)
+        names = [member.name for member in members]
         logger.info("%s: the ring's members are %s", core.me, ", ".join(names))
         out = f"the ring has no cluster {core.me} since offset {enrolled.offset} of its log"
-        removed = "" if core.me in names else out
-        if removed != core.condition.removed:
-            # One that is taken back applies what it missed before it serves again.
-            core.update(removed=removed, caught_up=False)
+        core.condition.removed("" if core.me in names else out)
         self._on_members(members)
 
     async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
@@ -85,9 +79,7 @@ class Admission:
         core = self._core
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while core.schedule.read_to < offset:
-                    core.moved.clear()
-                    await core.moved.wait()
+                await core.news.until(lambda: core.schedule.read_to >= offset)
         return core.schedule.read_to >= offset
 
     # -- what operators ask ----------------------------------------------------------------
@@ -95,11 +87,13 @@ class Admission:
     def describe(self) -> Mapping[str, Json]:
         """Tell who the members are, since when, and whether the configuration says the same."""
         core = self._core
-        since = core.enrolled.offset
+        since = core.members.enrolled.offset
         return {
             "since_offset": since if since >= 0 else None,
             "names": [member.name for member in self._members()],
-            "disagreement": disagreement((m.name for m in core.identity.founders), core.enrolled),
+            "disagreement": disagreement(
+                (m.name for m in core.identity.founders), core.members.enrolled
+            ),
         }
 
     async def join(self, name: str, peer: Address, client_url: str) -> Mapping[str, Json]:
@@ -107,7 +101,7 @@ class Admission:
         member = Member(name, peer, client_url)
         for _ in range(ATTEMPTS_MAX):
             await self._up_to_date()
-            base, members = self._core.enrolled, self._members()
+            base, members = self._core.members.enrolled, self._members()
             known = {each.name: each for each in members}.get(name)
             if known is not None and known != member:
                 _refuse(
@@ -129,7 +123,7 @@ class Admission:
         """Have the ring do without a cluster for good. Raises RequestError."""
         for _ in range(ATTEMPTS_MAX):
             await self._up_to_date()
-            base, members = self._core.enrolled, self._members()
+            base, members = self._core.members.enrolled, self._members()
             after = tuple(each for each in members if each.name != name)
             if base.offset >= 0 and after == members:
                 return self._changed(name)
@@ -145,14 +139,17 @@ class Admission:
 
     def _members(self) -> tuple[Member, ...]:
         core = self._core
-        said = core.enrolled.members
+        said = core.members.enrolled.members
         return core.identity.founders if said is None else said
 
     async def _up_to_date(self) -> None:
         """Return once this HAProc knows the members as the log has them now."""
         core = self._core
-        if core.state is not State.READY:
-            _refuse(f"cluster {core.me} is {core.state}: {core.reason}", "ask another HAProc")
+        if core.condition.state is not State.READY:
+            _refuse(
+                f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
+                "ask another HAProc",
+            )
         try:
             async with asyncio.timeout(core.timeouts.append_s):
                 end = await core.log.end()
@@ -166,13 +163,13 @@ class Admission:
         core = self._core
         named = {each.name for each in self._members()}
         try:
-            return (frozenset(await core.log.cursors()) | core.claims.clusters) - named
+            return (frozenset(await core.log.cursors()) | core.heard.claims.clusters) - named
         except LogError as error:
             raise _unavailable(error) from error
 
     async def _no_strangers(self, joining: str) -> None:
         """The first record must not leave out a cluster that this HAProc's file does not name."""
-        if self._core.enrolled.offset >= 0:
+        if self._core.members.enrolled.offset >= 0:
             return
         if strangers := sorted(await self._strangers() - {joining}):
             _refuse(

@@ -54,20 +54,18 @@ async def progress(core: Core, seen: str, timeout_s: float) -> dict[str, Json]:
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            while _seen(core) == seen:
-                core.moved.clear()
-                await core.moved.wait()
+            await core.news.until(lambda: _seen(core) != seen)
     schedule = core.schedule
     found = (each.offset for each in schedule.unfinished() if schedule.expects(each.offset))
     unfinished: list[Json] = list(islice(found, _UNFINISHED_MAX))
     known_to = next(found, schedule.read_to)
-    state = core.state.value
+    state = core.condition.state.value
     return {"seen": _seen(core), "state": state, "known_to": known_to, "unfinished": unfinished}
 
 
 def _seen(core: Core) -> str:
     schedule = core.schedule
-    return f"{core.identity.incarnation}.{schedule.low}.{schedule.finished}.{core.state}"
+    return f"{core.identity.incarnation}.{schedule.low}.{schedule.finished}.{core.condition.state}"
 
 
 def _told(answer: Mapping[str, Any]) -> Told:
@@ -167,11 +165,11 @@ class Assurance:
             now = self._clock()
             hopeful = now + self._patience_s
             patient_until = float("inf") if judged.possible else min(patient_until, hopeful)
-            if now >= min(deadline_s, patient_until) or self._core.out_of_service.is_set():
+            if now >= min(deadline_s, patient_until) or self._core.condition.out_of_service:
                 raise self._not_met(wait, requirement, judged)
             for peer in judged.waiting_for - self._asking:
                 self._asking.add(peer)
-                self._core.spawn(self._ask(peer))
+                self._core.tasks.spawn(self._ask(peer))
             await self._next(min(now + self._interval_s, deadline_s))
 
     async def _believable(
@@ -186,7 +184,7 @@ class Assurance:
             return True
         with suppress(LogUnavailableError, TimeoutError):
             async with asyncio.timeout_at(deadline_s):
-                await self._core.once(self._core.log.end)
+                await self._core.own_log.once(self._core.log.end)
                 return True
         return False
 
@@ -216,7 +214,7 @@ class Assurance:
             self._asking.discard(peer)
 
     def _requirement(self, concern: WriteConcern) -> Requirement:
-        return Requirement(concern, len(self._core.identity.ring_order), self._min_insync)
+        return Requirement(concern, len(self._core.members.order), self._min_insync)
 
     def _look(self) -> Mapping[str, Place]:
         now = self._clock()
@@ -240,8 +238,8 @@ class Assurance:
 
     def _not_met(self, wait: _Wait, requirement: Requirement, judged: Judgement) -> RequestError:
         core, applied = self._core, self._applied(wait.offset)
-        if core.out_of_service.is_set():
-            why = f"this cluster is {core.state.value} meanwhile"
+        if core.condition.out_of_service:
+            why = f"this cluster is {core.condition.state.value} meanwhile"
         elif judged.fulfilled:
             why = "the log does not answer, so the others may be there and only not be heard here"
         elif judged.possible:

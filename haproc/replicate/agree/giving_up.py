@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Final
 
-from dmq import TrimmedError
+from haproc.backoff import Backoff
 from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
@@ -31,7 +30,6 @@ from haproc.replicate.records.operation import (
     Operation,
     Verdict,
     from_record,
-    to_record,
 )
 from haproc.replicate.records.words import ERROR_CHARACTERS_MAX, Abandon, Able, Unable, Word
 
@@ -55,7 +53,7 @@ class GivingUp:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._rest_s: dict[int, float] = {}
+        self._rests: dict[int, Backoff] = {}
         self._low_at_start = 0
         self._hearing = True
         """Not all is heard yet that earlier processes said."""
@@ -65,7 +63,7 @@ class GivingUp:
     def begin(self, low: int, known_from: int) -> None:
         """Begin from a stored progress; what lies below ``known_from`` is not read again."""
         self._low_at_start = low
-        self._core.words.known_from = known_from
+        self._core.heard.words.begin(known_from)
 
     async def hear(self, end: int) -> None:
         """Hear what the log says up to ``end``, before anything is run.
@@ -75,11 +73,7 @@ class GivingUp:
         """
         core, position = self._core, self._low_at_start
         while position < end:
-            try:
-                entries = await core.reaching(partial(core.log.read, position, records_max=4096))
-            except TrimmedError:
-                await core.unless_replaced()
-                raise
+            entries = await core.own_log.read(position)
             if not entries:
                 break
             for entry in entries:
@@ -87,7 +81,7 @@ class GivingUp:
                     continue
                 match from_record(entry.record):
                     case Claim() as claim:
-                        core.claimed(entry.offset, claim)
+                        core.own_log.claimed(entry.offset, claim)
                     case Roster() as roster:
                         self.members_changed(entry.offset, roster)
                     case Unable() | Able() | Abandon() as word:
@@ -96,26 +90,26 @@ class GivingUp:
                         pass
             position = entries[-1].offset + 1
         self._hearing = False
-        for offset in core.words.abandoned_from(self._low_at_start):
+        for offset in core.heard.words.abandoned_from(self._low_at_start):
             if offset < self._low_at_start:
                 self.done_before(offset)
 
     def members_changed(self, offset: int, roster: Roster) -> None:
         """Note that the ring's members may be others from here on."""
         leaves = roster.cluster if roster.change is Change.LEAVE else ""
-        self._core.words.members_changed(offset, leaves)
+        self._core.heard.words.members_changed(offset, leaves)
 
     def read(self, at: int, word: Word) -> None:
         """Take in a record; hearing of it again changes nothing."""
         core = self._core
         if isinstance(word, Unable) and word.cluster == core.me:
             core.schedule.isolate(word.offset)
-        if not core.words.hear(at, word, core.claims):
+        if not core.heard.words.hear(at, word, core.heard.claims):
             return
         assert isinstance(word, Abandon)
         offset = word.offset
         logger.warning("offset %d is given up by the ring: %s", offset, word.error)
-        core.verdicts.see(offset, Verdict.REJECT, self.rejected(offset).failure)
+        core.heard.verdicts.see(offset, Verdict.REJECT, self.rejected(offset).failure)
         if core.schedule.expects(offset):
             # It is passed over when its turn comes: if it was committed after all, that is seen.
             core.schedule.isolate(offset)
@@ -127,13 +121,12 @@ class GivingUp:
             core.outcomes.resolve(offset, self.rejected(offset))
         elif not self._hearing:
             self.done_before(offset)
-        core.wake.set()
-        core.moved.set()
+        core.news.changed()
 
     def done_before(self, offset: int) -> None:
         """See whether an operation that was dealt with before was given up, and what that means."""
         core = self._core
-        word = core.words.given_up(offset)
+        word = core.heard.words.given_up(offset)
         if word is None:
             return
         known = core.outcomes.at(offset)
@@ -161,7 +154,7 @@ class GivingUp:
 
     def rejected(self, offset: int) -> Outcome:
         """Return the outcome of an operation that was given up."""
-        word = self._core.words.given_up(offset)
+        word = self._core.heard.words.given_up(offset)
         assert word is not None
         return Outcome(Status.REJECTED, failure=Failure(ErrorClass.GIVEN_UP, "", word.error))
 
@@ -169,11 +162,11 @@ class GivingUp:
 
     def given_up(self, offset: int) -> bool:
         """Whether the ring has given the operation up, as far as was heard."""
-        return self._core.words.given_up(offset) is not None
+        return self._core.heard.words.given_up(offset) is not None
 
     def stands(self, offset: int) -> bool:
         """Whether this cluster has said that it cannot apply the operation, and abides by it."""
-        return self._core.me in self._core.words.standing(offset)
+        return self._core.me in self._core.heard.words.standing(offset)
 
     async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
         """A failed attempt is over and was not committed: say so, if that was often enough."""
@@ -181,7 +174,7 @@ class GivingUp:
             return
         if trouble.reject or not await self.applied_by(offset):
             await self.say(offset, op, trouble.error)
-            trouble.reject = False
+            trouble.said()
 
     def _due(self, trouble: Trouble) -> bool:
         timeouts = self._core.timeouts
@@ -196,7 +189,7 @@ class GivingUp:
     async def applied_by(self, offset: int) -> str:
         """Return a peer that says that it has an outcome: then the ring won't give it up anyway."""
         core = self._core
-        for peer in core.identity.peers:
+        for peer in core.members.peers:
             if core.peers.given_up(peer):
                 continue
             try:
@@ -211,8 +204,8 @@ class GivingUp:
         """Put it into the log that this cluster has not committed an operation, nor will."""
         core = self._core
         logger.warning("offset %d: this cluster says that it cannot apply it", offset)
-        word = Unable(offset, op.id, core.me, core.epoch, error[:ERROR_CHARACTERS_MAX])
-        await self._heard(await core.append(word))
+        word = Unable(offset, op.id, core.me, core.own_log.epoch, error[:ERROR_CHARACTERS_MAX])
+        await core.watermarks.heard(await core.own_log.append(word) + 1)
         await core.trace(Step.UNABLE_AFTER)
 
     async def may_run(self, offset: int, op: Operation) -> bool:
@@ -224,14 +217,15 @@ class GivingUp:
         core = self._core
         if not self.stands(offset):
             return True
-        error = core.words.standing(offset)[core.me][1].error
+        error = core.heard.words.standing(offset)[core.me][1].error
         trouble = core.troubles.stands(offset, error)
         core.tell_stuck()
         await self._rest(offset, op, trouble)
         if self._over(offset):
             return False
         await core.trace(Step.ABLE_BEFORE)
-        await self._heard(await core.append(Able(offset, op.id, core.me, core.epoch)))
+        able = Able(offset, op.id, core.me, core.own_log.epoch)
+        await core.watermarks.heard(await core.own_log.append(able) + 1)
         return not self._over(offset)
 
     def _over(self, offset: int) -> bool:
@@ -241,9 +235,7 @@ class GivingUp:
         """Wait before the operation is tried again; give it up as soon as all are covered."""
         core, clock = self._core, asyncio.get_running_loop().time
         first, longest = core.timeouts.retry_max_s, REST_FACTOR * core.timeouts.retry_max_s
-        rest_s = self._rest_s.get(offset, first)
-        self._rest_s[offset] = min(2 * rest_s, longest)
-        until = clock() + rest_s
+        until = clock() + self._rests.setdefault(offset, Backoff(first, longest)).pause_s()
         while not self._over(offset) and clock() < until:
             await self.decide(offset, op)
             if self._over(offset):
@@ -251,14 +243,7 @@ class GivingUp:
             if await trouble.pause(min(core.timeouts.takeover_s, max(0.0, until - clock()))):
                 return
         if self._over(offset):
-            self._rest_s.pop(offset, None)
-
-    async def _heard(self, at: int) -> None:
-        """Wait until this HAProc has heard everything up to and with a record."""
-        core = self._core
-        while core.heard_to <= at:
-            core.moved.clear()
-            await core.moved.wait()
+            self._rests.pop(offset, None)
 
     # -- giving up -------------------------------------------------------------------------
 
@@ -269,27 +254,26 @@ class GivingUp:
 
         ``absent``: those that an operator vouches for, each with its newest claim.
         """
-        core = self._core
-        cursors = await core.reaching(core.log.cursors)
-        if core.enrolled.offset >= 0 and core.enrolled.names is None:
+        core, heard = self._core, self._core.heard
+        cursors = await core.own_log.reaching(core.log.cursors)
+        enrolled = core.members.enrolled
+        if enrolled.offset >= 0 and enrolled.names is None:
             return frozenset({core.me})  # who the members are stands farther on in the log
         configured = [member.name for member in core.identity.founders]
-        names = names_needed(core.enrolled.names, configured, cursors, core.claims.clusters)
-        members = names | core.words.left_since(offset) | {core.me}
-        claims = dict(core.claims.before(core.heard_to))
+        names = names_needed(enrolled.names, configured, cursors, heard.claims.clusters)
+        members = names | heard.words.left_since(offset) | {core.me}
+        read_to = core.watermarks.heard_to
+        claims = dict(heard.claims.before(read_to))
         never = {name: -1 for name in members if name not in claims and name not in cursors}
         without = {**never, **(absent or {})}
-        me = (core.me, core.epoch)
-        word = core.words.abandon(offset, op.id, me, core.heard_to, members, without)
+        me = (core.me, core.own_log.epoch)
+        word = heard.words.abandon(offset, op.id, me, read_to, members, without)
         if word is None or self.given_up(offset):
-            return core.words.uncovered(offset, members, without)
+            return heard.words.uncovered(offset, members, without)
         # What no look at tables could tell is to be compared.
         records: list[Message] = [word] if conclusive(op) else [word, Verify(core.me)]
         await core.trace(Step.ABANDON_BEFORE)
-        appended = await core.reaching(
-            lambda: core.log.append([to_record(record) for record in records])
-        )
-        await self._heard(appended[0])
+        await core.watermarks.heard(await core.own_log.append(*records) + 1)
         return frozenset()
 
 

@@ -49,16 +49,16 @@ class Comparison:
     def resume(self) -> None:
         """Judge what an earlier process did not live to judge."""
         core = self._core
-        for offset in core.schedule.judging:
+        for offset in core.notes.judging:
             known = core.outcomes.at(offset)
             if known is not None and known.outcome is not None:
-                core.spawn(self._judge(offset, known.operation, known.outcome))
+                core.tasks.spawn(self._judge(offset, known.operation, known.outcome))
             else:
-                core.schedule.judged(offset)
+                core.notes.judged(offset)
 
     def reported(self, report: FailureReport) -> None:
         """Another cluster failed an operation."""
-        if not self._core.condition.started and report.offset in self._core.schedule.judging:
+        if not self._core.condition.now.started and report.offset in self._core.notes.judging:
             word = _word(report.failure.error_class, report.failure.sqlstate)
             self._told.setdefault(report.offset, {})[report.cluster] = word
         known = self._core.outcomes.at(report.offset)
@@ -84,15 +84,15 @@ class Comparison:
             self._judge_soon(offset, op, outcome)
 
     def _judge_soon(self, offset: int, operation: Operation, outcome: Outcome) -> None:
-        if offset not in self._core.schedule.judging:
-            self._core.schedule.judge(offset)
+        if offset not in self._core.notes.judging:
+            self._core.notes.judge(offset)
             self._core.store.soon()
-            self._core.spawn(self._judge(offset, operation, outcome))
+            self._core.tasks.spawn(self._judge(offset, operation, outcome))
 
     async def _judge(self, offset: int, operation: Operation, outcome: Outcome) -> None:
         core = self._core
         words = {**self._told.pop(offset, {}), core.me: _mine(outcome)}
-        missing = set(core.identity.peers) - words.keys()
+        missing = set(core.members.peers) - words.keys()
         for _ in range(ROUNDS_MAX):
             for peer in sorted(missing):
                 word = await self._outcome_of(peer, offset, operation)
@@ -107,8 +107,8 @@ class Comparison:
 
     async def _conclude(self, offset: int, words: dict[str, str], origin: str) -> None:
         core = self._core
-        core.schedule.judged(offset)
-        if offset < core.verified_below:
+        core.notes.judged(offset)
+        if offset < core.watermarks.verified_below:
             pass  # the tables were found equal since
         elif is_odd(core.me, words, origin):
             logger.error(
@@ -117,7 +117,7 @@ class Comparison:
             core.diverge(Divergence(offset, Cause.OUTCOME))
         elif len(right_words(words, origin)) > 1:
             logger.error("offset %d: outcomes differ: %s; run haproc verify", offset, words)
-            core.update(undecided_at=offset)
+            core.condition.undecided(offset)
         await core.store()
 
     async def _outcome_of(self, peer: str, offset: int, operation: Operation) -> str | None:

@@ -65,13 +65,13 @@ class Verifier:
                 del self._markers[min(self._markers)]
             return
         core, marker = self._core, self._markers.get(message.marker)
-        if marker is None or core.claims.void(offset, message.cluster, message.epoch):
+        if marker is None or core.heard.claims.void(offset, message.cluster, message.epoch):
             return
         marker.records.setdefault(message.cluster, message)
-        old = message.marker < core.schedule.born or message.marker in self._judging
+        old = message.marker < core.notes.born or message.marker in self._judging
         if core.me in marker.records and not old:
             self._judging.add(message.marker)
-            core.spawn(self._judge(message.marker))
+            core.tasks.spawn(self._judge(message.marker))
 
     @property
     def newest(self) -> int | None:
@@ -81,32 +81,36 @@ class Verifier:
     async def resume(self) -> None:
         """Say so if an earlier process passed the newest marker and did not live to tell."""
         core, offset = self._core, self.newest
-        if offset is None or not core.schedule.born <= offset < core.schedule.low:
+        if offset is None or not core.notes.born <= offset < core.schedule.low:
             return
         if core.me not in self._markers[offset].records:
-            await core.append(Checksums(offset, core.me, core.epoch, {}, error=REPLACED))
+            await core.own_log.append(
+                Checksums(offset, core.me, core.own_log.epoch, {}, error=REPLACED)
+            )
 
     # -- what this cluster holds -----------------------------------------------------------
 
     async def at(self, offset: int) -> None:
         """The order has come to a marker: note what there is; reading it comes afterwards."""
         core = self._core
-        if offset != self.newest or offset < core.schedule.born:
+        if offset != self.newest or offset < core.notes.born:
             return
-        marked = core.condition.diverged is not None
+        marked = core.condition.now.diverged is not None
         try:
             states = await self._survey()
         except EngineError as error:
             told = f"the tables cannot be listed: {error.message}"
-            core.spawn(self._tell(Checksums(offset, core.me, core.epoch, {}, marked, told)))
+            core.tasks.spawn(
+                self._tell(Checksums(offset, core.me, core.own_log.epoch, {}, marked, told))
+            )
             return
-        core.schedule.held = True
-        core.spawn(self._sum(offset, states, marked))
+        core.schedule.hold(held=True)
+        core.tasks.spawn(self._sum(offset, states, marked))
 
     async def _survey(self) -> Sequence[TableState]:
-        core, delay = self._core, self._core.timeouts.retry_first_s
+        core, pauses = self._core, self._core.backoff()
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            await core.allowed.wait()
+            await core.condition.allowed()
             try:
                 return await core.engine.table_states()
             except EngineError as error:
@@ -115,8 +119,7 @@ class Verifier:
                     core.health.suspect(error.message)
                 if attempt == ATTEMPTS_MAX:
                     raise
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, core.timeouts.retry_max_s)
+            await asyncio.sleep(pauses.pause_s())
         raise AssertionError("the last attempt returns or raises")
 
     async def _sum(self, offset: int, states: Sequence[TableState], marked: bool) -> None:
@@ -125,15 +128,15 @@ class Verifier:
             for state in states:
                 tables[_PLAIN.sub(r"\1", state.name)] = await self._checksum(state)
         finally:
-            core.schedule.held = False
-            core.wake.set()
-        await self._tell(Checksums(offset, core.me, core.epoch, tables, marked))
+            core.schedule.hold(held=False)
+            core.news.changed()
+        await self._tell(Checksums(offset, core.me, core.own_log.epoch, tables, marked))
 
     async def _checksum(self, state: TableState) -> str:
         """Return a table's checksum; empty where it cannot be read."""
         core = self._core
         for _ in range(ATTEMPTS_MAX):
-            await core.allowed.wait()
+            await core.condition.allowed()
             try:
                 return await core.engine.checksum(state, timeout_s=core.timeouts.apply_s)
             except EngineError as error:
@@ -145,7 +148,7 @@ class Verifier:
         return ""
 
     async def _tell(self, checksums: Checksums) -> None:
-        await self._core.append(checksums)
+        await self._core.own_log.append(checksums)
 
     # -- what follows from it --------------------------------------------------------------
 
@@ -154,9 +157,7 @@ class Verifier:
         core, clock = self._core, asyncio.get_running_loop().time
         end = clock() + JUDGE_WAIT_S
         try:
-            while not core.condition.started:
-                core.moved.clear()
-                await core.moved.wait()
+            await core.news.until(lambda: core.condition.now.started)
             while clock() < end:
                 if not await self._awaited(offset):
                     break
@@ -172,13 +173,17 @@ class Verifier:
         marker = self._markers.get(offset)
         if marker is None:
             return []
-        missing = [n for n in self._core.identity.ring_order if n not in marker.records]
+        missing = [n for n in self._core.members.order if n not in marker.records]
         return [name for name in missing if (await self._status(name)).get("applying")]
 
     async def _status(self, name: str) -> Mapping[str, Json]:
         core = self._core
         if name == core.me:
-            return {"applying": core.applying, "state": core.state.value, "reason": core.reason}
+            return {
+                "applying": core.condition.applying,
+                "state": core.condition.state.value,
+                "reason": core.condition.reason,
+            }
         try:
             return await core.peers.status(name, core.timeouts.peer_s)
         except PeerUnavailableError as error:
@@ -186,11 +191,11 @@ class Verifier:
 
     def _findings(self, offset: int) -> Findings:
         marker = self._markers[offset]
-        return compare(marker.records, self._core.identity.ring_order, marker.by)
+        return compare(marker.records, self._core.members.order, marker.by)
 
     async def _conclude(self, offset: int) -> None:
         core, findings = self._core, self._findings(offset)
-        mine, diverged = findings.clusters[core.me], core.condition.diverged
+        mine, diverged = findings.clusters[core.me], core.condition.now.diverged
         logger.info("verification at offset %d: this cluster is %s", offset, mine)
         if findings.tied:
             logger.error("offset %d: clusters differ, none is right: %s", offset, findings.tied)
@@ -201,11 +206,11 @@ class Verifier:
         elif mine is Finding.EQUAL:
             core.verified(offset)
             if diverged is not None and diverged.offset <= offset:
-                core.schedule.mark_verified(offset)
+                core.notes.mark_verified(offset)
                 await core.store()
-                core.update(diverged=core.schedule.diverged, caught_up=False)
+                core.condition.mended(core.notes.diverged)
         elif findings.tied:
-            core.update(undecided_at=offset)
+            core.condition.undecided(offset)
 
     # -- what operators ask ----------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from haproc.replicate.heard.definitions import NOTHING, redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.queue.schedule import MARKER, Intent, Unit
 from haproc.replicate.queue.trouble import Trouble
+from haproc.replicate.queue.units import MARKER, Intent, Unit
 from haproc.replicate.records.operation import Failure, Operation
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Applier:
         self._core = core
         self._all_lanes = tuple(lanes)
         self._lanes = list(lanes)
-        self.stopping = False
+        self._stopping = False
         self._synchronous = synchronous
         self._computing = computing
         self._giving_up = giving_up
@@ -62,16 +62,25 @@ class Applier:
         """Whether no statement is under way."""
         return len(self._lanes) == len(self._all_lanes)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more is started."""
+        return self._stopping
+
+    async def stop(self) -> None:
+        """Start nothing more, and return once nothing is under way."""
+        self._stopping = True
+        await self._core.news.until(lambda: self.idle)
+
     async def run(self) -> None:
         """Start units whenever one may start, until cancelled."""
         core = self._core
         while True:
-            await core.wake.wait()
-            core.wake.clear()
-            if self.stopping or not core.may_apply:
+            await core.news.startable()
+            if self._stopping or not core.condition.may_apply:
                 continue
             for unit in core.schedule.take(len(self._lanes)):
-                core.spawn(self._run(unit, self._lanes.pop()))
+                core.tasks.spawn(self._run(unit, self._lanes.pop()))
             self._computing.look()
 
     async def _run(self, unit: Unit, lane: Lane) -> None:
@@ -79,8 +88,7 @@ class Applier:
             await self._run_unit(unit, lane)
         finally:
             self._lanes.append(lane)
-            self._core.wake.set()
-            self._core.moved.set()
+            self._core.news.changed()
 
     async def _run_unit(self, unit: Unit, lane: Lane) -> None:
         core = self._core
@@ -116,11 +124,11 @@ class Applier:
         outcome = self._computing.counted(unit, outcome)
         core.on_applied(outcome.status.value, len(unit.operations))
         if unit.intent is Intent.ALONE or any(redefined(op) != NOTHING for op in unit.operations):
-            core.definitions_applied += 1
+            core.watermarks.defined()
         if outcome.status is Status.APPLIED and self._passed_over(unit):
             self._giving_up.applied(unit.offsets)
         if unit.intent is Intent.ALONE:
-            core.exclusive_applied += 1
+            core.watermarks.applied_exclusive()
             # What a lane's session has looked up is its own affair; what it answers must not be.
             for each in self._all_lanes:
                 each.renew()
@@ -138,7 +146,7 @@ class Applier:
     def _tell(self, unit: Unit, outcome: Outcome, follow_up: FollowUp | None) -> None:
         """Answer who waits for the outcome, at once or when the peers were asked."""
         if follow_up is not None:
-            self._core.spawn(_task(follow_up))
+            self._core.tasks.spawn(_task(follow_up))
             return
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             self._core.outcomes.resolve(offset, _share(outcome, unit, op))
@@ -146,7 +154,7 @@ class Applier:
     async def _done(self, unit: Unit) -> None:
         """Make it durable that the unit needs no more running; what waits for it may start."""
         self._core.schedule.complete(unit)
-        self._core.moved.set()  # who waits for it to be visible here needs no stored progress
+        self._core.news.moved()  # who waits for it to be visible here needs no stored progress
         await self._core.store()
         self._core.schedule.release(unit)
         await self._core.trace(Step.CURSOR_AFTER)
@@ -161,7 +169,7 @@ class Applier:
 
     def _decides(self, unit: Unit) -> bool:
         op = unit.operations[0]
-        undecided = self._core.verdicts.get(unit.offsets[0]) is None
+        undecided = self._core.heard.verdicts.get(unit.offsets[0]) is None
         return op.synchronous and op.origin == self._core.me and undecided
 
     async def _report(self, unit: Unit, outcome: Outcome) -> None:
@@ -169,7 +177,7 @@ class Applier:
         if outcome.failure is None:
             return
         offset = unit.offsets[0]
-        await self._core.report(offset, outcome.failure)
+        await self._core.own_log.report(offset, outcome.failure)
 
     async def _execute(self, unit: Unit, lane: Lane) -> Outcome | None:
         """Run the unit until it has a deterministic outcome; None: take it apart."""
@@ -180,17 +188,17 @@ class Applier:
         # then it is run again after a crash without a look at the tables, on the guard's word.
         insert = op.kind in (Kind.INSERT, Kind.ROWS)
         plain = insert and unit.intent is Intent.NONE and not core.guard_always
-        delay = core.timeouts.retry_first_s
+        pauses = core.backoff()
         doubted = doubt and unit.intent is Intent.ALONE and not self._passed_over(unit)
         if doubted and await self._committed_after_all(unit, lane):
             return Outcome(Status.APPLIED, assumed=True)
         while not self._passed_over(unit):
-            await core.allowed.wait()
-            if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
+            await core.condition.allowed()
+            if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
                 continue
             write = await self._computing.write(unit)
             await core.trace(Step.APPLY_BEFORE)
-            mark = Mark(core.application, unit.version, guarded=doubt or not plain)
+            mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
             try:
                 applied = await lane.apply(
                     write, op.settings, mark, timeout_s=core.timeouts.apply_s
@@ -206,8 +214,7 @@ class Applier:
                 if error.kind is ErrorKind.AVAILABILITY and self._decides(unit):
                     await self._synchronous.hand_over(unit.offsets[0], op)
                 trouble = self._failed(unit, error)
-                await trouble.pause(delay)
-                delay = min(2 * delay, core.timeouts.retry_max_s)
+                await trouble.pause(pauses.pause_s())
                 if await self._committed_after_all(unit, lane):
                     return Outcome(Status.APPLIED, assumed=True)
                 if self._giving_up.takes_apart(trouble):
@@ -272,10 +279,10 @@ class Applier:
 
         Nothing has run as long as that cannot be told; so this, too, is given up if no cluster can.
         """
-        core, op, delay = self._core, unit.operations[0], self._core.timeouts.retry_first_s
+        core, op, pauses = self._core, unit.operations[0], self._core.backoff()
         while not self._passed_over(unit):
-            await core.allowed.wait()
-            if not await self._giving_up.may_run(unit.version, op) or not core.allowed.is_set():
+            await core.condition.allowed()
+            if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
                 continue
             try:
                 await self._doubts.note(unit)
@@ -286,15 +293,14 @@ class Applier:
                 trouble = self._failed(unit, error, counts=not away)
             else:
                 return
-            await trouble.pause(delay)
-            delay = min(2 * delay, core.timeouts.retry_max_s)
+            await trouble.pause(pauses.pause_s())
             await self._giving_up.consider(unit.version, op, trouble)
 
     async def _committed_after_all(self, unit: Unit, lane: Lane) -> bool:
         """Make sure that earlier attempts are over, and find out whether one of them committed."""
-        core, delay = self._core, self._core.timeouts.retry_first_s
+        core, pauses = self._core, self._core.backoff()
         while True:
-            await core.allowed.wait()
+            await core.condition.allowed()
             lane_is_clear = False
             try:
                 await lane.fence()
@@ -306,8 +312,7 @@ class Applier:
                 # It will not run here again, so what the tables would say can wait.
                 if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
                     return False
-            await trouble.pause(delay)
-            delay = min(2 * delay, core.timeouts.retry_max_s)
+            await trouble.pause(pauses.pause_s())
 
 
 def _share(outcome: Outcome, unit: Unit, op: Operation) -> Outcome:

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
-from dmq import RecordTooLargeError, TrimmedError
+from dmq import RecordTooLargeError
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session
@@ -31,7 +31,7 @@ from haproc.replicate.heard.computations import exhausted, responsible
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome
-from haproc.replicate.queue.schedule import Unit
+from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.rows import Passed, QueryWrite, Rows
@@ -79,7 +79,7 @@ class Computing:
         core = self._core
         if _of_session(op):
             return op.origin
-        return responsible(core.identity.ring_order, op.origin, core.computations.passes(offset))
+        return responsible(core.members.order, op.origin, core.heard.computations.passes(offset))
 
     def begin(self, offset: int, op: Operation) -> bool:
         """Compute the rows of an operation whose turn has come here, unless that is under way.
@@ -89,41 +89,39 @@ class Computing:
         """
         if not op.computed:
             return False
-        if offset in self._under_way or self._core.condition.diverged is not None:
+        if offset in self._under_way or self._core.condition.now.diverged is not None:
             return False
         self._under_way.add(offset)
-        self._core.spawn(self._run(offset, op))
+        self._core.tasks.spawn(self._run(offset, op))
         return True
 
     async def refuse(self, offset: int, op: Operation) -> None:
         """Reject an operation whose rows no cluster may compute, so that its queue goes on."""
         why = "every cluster is DIVERGED: what its query finds on one must not become everybody's"
-        await self._core.append(self._rejected(offset, op, Failure(ErrorClass.NO_ROWS, "", why)))
+        await self._core.own_log.append(
+            self._rejected(offset, op, Failure(ErrorClass.NO_ROWS, "", why))
+        )
 
     @property
     def told(self) -> list[int]:
         """The operations whose rows this cluster is at, the first ones."""
-        return sorted(self._under_way)[:TOLD_MAX] if self._core.applying else []
+        return sorted(self._under_way)[:TOLD_MAX] if self._core.condition.applying else []
 
     async def write(self, unit: Unit) -> Statement:
         """Return the statement to run for a unit, with its rows if they were computed."""
         core, write = self._core, unit.write()
         if not isinstance(write, QueryWrite):
             return write
-        found = core.computations.found(unit.version)
+        found = core.heard.computations.found(unit.version)
         assert found is not None
-        try:
-            entries = await core.reaching(lambda: core.log.read(found.place, records_max=1))
-        except TrimmedError:
-            await core.unless_replaced()
-            raise
+        entries = await core.own_log.read(found.place, records_max=1)
         rows = from_record(entries[0].record)
         assert isinstance(rows, Rows) and rows.offset == unit.version
         return SqlText(rows.sql)
 
     def counted(self, unit: Unit, outcome: Outcome) -> Outcome:
         """Return an outcome that tells how many rows were added, which Spark does not."""
-        found = self._core.computations.found(unit.version)
+        found = self._core.heard.computations.found(unit.version)
         if found is None or outcome.applied.affected_rows is not None:
             return outcome
         return replace(outcome, applied=replace(outcome.applied, affected_rows=found.count))
@@ -142,38 +140,37 @@ class Computing:
             work.cancel()
             await asyncio.gather(known, work, return_exceptions=True)
             self._under_way.discard(offset)
-            if self._core.computations.found(offset) is not None:
+            if self._core.heard.computations.found(offset) is not None:
                 self._sessions.pop(op.key, None)
-            self._core.wake.set()
+            self._core.news.changed()
 
     async def _known(self, offset: int) -> None:
         """Wait until the operation needs nobody's rows any more."""
         core = self._core
-        while core.computations.found(offset) is None and core.schedule.expects(offset):
-            core.moved.clear()
-            await core.moved.wait()
+        found, expects = core.heard.computations.found, core.schedule.expects
+        await core.news.until(lambda: found(offset) is not None or not expects(offset))
 
     async def _compute(self, offset: int, op: Operation) -> None:
         core = self._core
-        passes = core.computations.passes(offset).get(core.me, 0)
+        passes = core.heard.computations.passes(offset).get(core.me, 0)
         await asyncio.sleep(self._pause_s(passes))
         async with self._places:
-            await core.allowed.wait()
+            await core.condition.allowed()
             # Somebody may have computed them already, before this process began.
-            await self._read_to(await core.reaching(core.log.end))
+            await core.watermarks.heard(await core.own_log.reaching(core.log.end))
             message = await self._message(offset, op)
-        if core.condition.diverged is not None:
+        if core.condition.now.diverged is not None:
             return  # found only now: another one is to compute them
         try:
-            place = await core.append(message)
+            place = await core.own_log.append(message)
         except RecordTooLargeError as error:
-            place = await core.append(
+            place = await core.own_log.append(
                 self._rejected(
                     offset, op, Failure(ErrorClass.TOO_LARGE_TO_MATERIALISE, "", str(error))
                 )
             )
         await core.trace(Step.ROWS_AFTER)
-        await self._read_to(place + 1)
+        await core.watermarks.heard(place + 1)
 
     async def _message(self, offset: int, op: Operation) -> Rows | Passed:
         core = self._core
@@ -201,10 +198,10 @@ class Computing:
             )
         else:
             await core.trace(Step.ROWS_COMPUTED)
-            return Rows(offset, op.id, core.me, core.epoch, sql, count)
+            return Rows(offset, op.id, core.me, core.own_log.epoch, sql, count)
         if await self._hopeless(offset, op):
             return self._rejected(offset, op, failure)
-        return Passed(offset, op.id, core.me, core.epoch, failure)
+        return Passed(offset, op.id, core.me, core.own_log.epoch, failure)
 
     async def _refuted(self, op: Operation) -> EngineError | None:
         """Return why an application error may be none of the query's, if it may be so."""
@@ -215,7 +212,7 @@ class Computing:
         return None
 
     def _rejected(self, offset: int, op: Operation, failure: Failure) -> Rows:
-        return Rows(offset, op.id, self._core.me, self._core.epoch, failure=failure)
+        return Rows(offset, op.id, self._core.me, self._core.own_log.epoch, failure=failure)
 
     async def _rows(self, op: Operation) -> tuple[str, int]:
         """Run the query; raises EngineError, and RefusedError if its rows cannot be had."""
@@ -237,7 +234,7 @@ class Computing:
             return found
         # A session of its own: others remember what files a table of files had.
         self._sessions_made += 1
-        session = core.engine.session(f"rows/{core.epoch}/{self._sessions_made}")
+        session = core.engine.session(f"rows/{core.own_log.epoch}/{self._sessions_made}")
         try:
             await session.configure(op.settings)
             return await materialise(source, session, core.limits, core.timeouts.apply_s)
@@ -247,25 +244,19 @@ class Computing:
     async def _hopeless(self, offset: int, op: Operation) -> bool:
         """Whether all clusters that can have now failed so often that another try is no use."""
         core = self._core
-        passes = dict(core.computations.passes(offset))
+        passes = dict(core.heard.computations.passes(offset))
         passes[core.me] = passes.get(core.me, 0) + 1
         attempts_max = core.timeouts.stuck_after_attempts
         if not exhausted([core.me], passes, attempts_max):
             return False
         if _of_session(op):
             return True
-        trying = [peer for peer in core.identity.peers if await progressing(core, peer)]
+        trying = [peer for peer in core.members.peers if await progressing(core, peer)]
         return exhausted(trying, passes, attempts_max)
 
     def _pause_s(self, attempts: int) -> float:
         timeouts = self._core.timeouts
         return min(timeouts.retry_first_s * 2**attempts, timeouts.retry_max_s) if attempts else 0.0
-
-    async def _read_to(self, offset: int) -> None:
-        core = self._core
-        while core.heard_to < offset:
-            core.moved.clear()
-            await core.moved.wait()
 
 
 def _of_session(op: Operation) -> bool:

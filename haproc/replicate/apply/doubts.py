@@ -22,7 +22,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
 from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.schedule import Unit
+from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 
 BEFORE_CHARACTERS_MAX: Final = 64
@@ -85,7 +85,7 @@ class Doubts:
         core, op = self._core, unit.operations[0]
         before, named = core.schedule.before(unit.offsets[0]), about(op)
         if not before or not named:
-            found = await core.engine.offsets_applied(sorted(op.writes), core.application)
+            found = await core.engine.offsets_applied(sorted(op.writes), core.own_log.application)
             return any(offset >= unit.version for offset in found.values())
         now = await core.engine.standing(named)
         if op.kind in _CREATES_TABLE and before == ABSENT:
@@ -110,7 +110,7 @@ class Doubts:
         core = self._core
         sqls = [] if now == ABSENT else [f"DROP TABLE IF EXISTS {quoted_name(table)}"]
         if place := await core.engine.default_place(table):
-            log = hashlib.blake2b(core.application.encode(), digest_size=4).hexdigest()
+            log = hashlib.blake2b(core.own_log.application.encode(), digest_size=4).hexdigest()
             schema = f"spark_catalog.haproc_clear_{log}_{unit.version}"
             text = place.replace("\\", "\\\\").replace("'", "\\'")
             sqls += [

@@ -47,41 +47,41 @@ class Synchronous:
         core = self._core
         if outcome.status is Status.APPLIED:
             return outcome, lambda: self._fan_out(offset, op, outcome)
-        await core.decide(offset, op.id, Verdict.REJECT, outcome.failure)
+        await core.own_log.decide(offset, op.id, Verdict.REJECT, outcome.failure)
         await core.trace(Step.DECISION_AFTER)
-        if await core.verdicts.wait(offset) is Verdict.REJECT:
+        if await core.heard.verdicts.wait(offset) is Verdict.REJECT:
             return replace(outcome, status=Status.REJECTED), None
         # A peer took over first: the others run it, and meet the same error.
         assert outcome.failure is not None
-        await core.report(offset, outcome.failure)
+        await core.own_log.report(offset, outcome.failure)
         return outcome, None
 
     async def hand_over(self, offset: int, op: Operation) -> None:
         """This cluster failed under the operation: let the others run it."""
         core = self._core
-        if core.verdicts.get(offset) is None:
-            await core.decide(offset, op.id, Verdict.COMMIT)
+        if core.heard.verdicts.get(offset) is None:
+            await core.own_log.decide(offset, op.id, Verdict.COMMIT)
 
     async def resume(self, unfinished: Mapping[int, Operation]) -> None:
         """Commit what an earlier incarnation ran here and did not live to decide."""
         core = self._core
         for offset, op in unfinished.items():
-            if offset < core.schedule.low and core.verdicts.get(offset) is None:
+            if offset < core.schedule.low and core.heard.verdicts.get(offset) is None:
                 logger.info("offset %d: deciding what an earlier process left open", offset)
-                await core.decide(offset, op.id, Verdict.COMMIT)
+                await core.own_log.decide(offset, op.id, Verdict.COMMIT)
 
     async def _fan_out(self, offset: int, op: Operation, outcome: Outcome) -> None:
         core = self._core
         clusters = {core.me: Status.APPLIED.value}
         parallel = op.operation_class is OperationClass.SYNCHRONOUS_PARALLEL
-        for peer in core.identity.peers:
+        for peer in core.members.peers:
             if parallel:
                 clusters[peer] = QUEUED
                 continue
             await core.trace(Step.FANOUT_BEFORE)
             clusters[peer] = await self._ask(peer, offset, op.id)
             await core.trace(Step.FANOUT_AFTER)
-        await core.decide(offset, op.id, Verdict.COMMIT)
+        await core.own_log.decide(offset, op.id, Verdict.COMMIT)
         await core.trace(Step.DECISION_AFTER)
         core.outcomes.resolve(offset, replace(outcome, clusters=clusters))
 
@@ -115,15 +115,15 @@ class Synchronous:
     ) -> Mapping[str, Json]:
         """A peer asks to run its operation before the decision; returns this cluster's outcome."""
         core = self._core
-        if core.state is not State.READY:
-            return {"status": QUEUED, "reason": core.state.value}
+        if core.condition.state is not State.READY:
+            return {"status": QUEUED, "reason": core.condition.state.value}
         try:
             async with asyncio.timeout(timeout_s):
                 known = await core.outcomes.arrival_at(offset)
                 if known.operation.id != operation_id:
                     return {"status": QUEUED, "reason": f"offset {offset} holds another operation"}
                 core.schedule.permit(offset)
-                core.wake.set()
+                core.news.changed()
                 return describe(await core.outcomes.outcome(known))
         except TimeoutError:
             return {"status": QUEUED, "reason": "not reached yet"}

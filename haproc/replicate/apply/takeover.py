@@ -38,7 +38,7 @@ class Takeover:
 
     async def _look(self) -> None:
         core = self._core
-        if core.state is State.STOPPED:
+        if core.condition.state is State.STOPPED:
             return
         before, self._silent_since = self._silent_since, {}
         if (undecided := core.schedule.undecided()) is not None:
@@ -46,13 +46,13 @@ class Takeover:
             silent = not await progressing(core, op.origin)
             if silent and self._too_long(before, op.origin, offset):
                 logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
-                await core.decide(offset, op.id, Verdict.COMMIT)
+                await core.own_log.decide(offset, op.id, Verdict.COMMIT)
         at_it: dict[str, frozenset[int]] = {core.me: NONE}
         for offset, op in core.schedule.uncomputed():
             name = self._computing.responsible(offset, op)
             if name not in at_it:
                 at_it[name] = await computing(core, name)
-            differs = core.condition.diverged is not None
+            differs = core.condition.now.diverged is not None
             if offset in at_it[name] or (name == core.me and not differs):
                 continue
             if not self._too_long(before, name, offset):
@@ -65,7 +65,7 @@ class Takeover:
     async def _all_differ(self) -> bool:
         """Whether no cluster is left whose rows might become everybody's."""
         core = self._core
-        return all([await diverged(core, peer) for peer in core.identity.peers])
+        return all([await diverged(core, peer) for peer in core.members.peers])
 
     def _too_long(self, before: Mapping[tuple[str, int], float], name: str, offset: int) -> bool:
         """Note that a cluster was found not to do what it owes; whether it was for long now."""

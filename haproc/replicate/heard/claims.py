@@ -15,7 +15,12 @@ class Claims:
     """The claims read so far; ``newest`` are those that the stored progress remembers."""
 
     def __init__(self, newest: Iterable[tuple[str, int]] = ()) -> None:
-        self._offsets: dict[str, list[int]] = {cluster: [offset] for cluster, offset in newest}
+        self._offsets: dict[str, list[int]] = {}
+        self.restore(newest)
+
+    def restore(self, newest: Iterable[tuple[str, int]]) -> None:
+        """Begin with what the stored progress remembers, and nothing else."""
+        self._offsets = {cluster: [offset] for cluster, offset in newest}
 
     @property
     def clusters(self) -> frozenset[str]:

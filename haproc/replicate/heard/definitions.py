@@ -130,8 +130,16 @@ class Definitions:
         self._newest: dict[str, int] = {}
         self._order: deque[tuple[int, str]] = deque()
         self._read_to = 0
-        self.known_from = 0
+        self._known_from = 0
+
+    @property
+    def known_from(self) -> int:
         """All records from here on were seen, as far as is remembered."""
+        return self._known_from
+
+    def begin(self, known_from: int) -> None:
+        """The first record that will be noted stands there."""
+        self._known_from = known_from
 
     def note(self, offset: int, op: Operation) -> None:
         """Take in an operation, whatever becomes of it; offsets must rise from call to call."""
@@ -161,11 +169,11 @@ class Definitions:
             return True
         if self._defined_since(op.rests_on, op.analyzed_to):
             return True
-        return None if op.analyzed_to < self.known_from else False
+        return None if op.analyzed_to < self._known_from else False
 
     def unchanged(self, names: Iterable[str], since: int) -> bool:
         """Whether no record from ``since`` up to what is read so far may have redefined a name."""
-        remembered = max(self.known_from, self._read_to - self._reach)
+        remembered = max(self._known_from, self._read_to - self._reach)
         return since >= remembered and not self._defined_since(names, since)
 
     def _defined_since(self, names: Iterable[str], since: int) -> bool:

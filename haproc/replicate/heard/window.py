@@ -47,13 +47,23 @@ class Window:
 
     def __init__(self, records: int) -> None:
         self._records = records
-        self.known_from = 0
-        """The ids of all records from here on are known, as far as the window reaches."""
+        self._known_from = 0
         self._newest: dict[_Key, int] = {}
         self._order: deque[tuple[int, _Key]] = deque()
         self._unsure: dict[_Key, int] = {}
-        self.sure_from = 0
-        """Of all records from here on it is known whether they count."""
+        self._sure_from = 0
+
+    @property
+    def known_from(self) -> int:
+        """The ids of all records from here on are known, and whether they count.
+
+        As far as the window reaches.
+        """
+        return max(self._known_from, self._sure_from)
+
+    def knows_from(self, offset: int) -> None:
+        """The ids of all records from there on were, or will be, noted."""
+        self._known_from = offset
 
     def see(
         self,
@@ -95,11 +105,11 @@ class Window:
             )
         if since is not None and since < offset - reach:
             return Sighting.EXPIRED
-        if since is not None and since < self.known_from:
+        if since is not None and since < self._known_from:
             raise WindowTooSmallError(
                 f"whether the record at offset {offset} repeats an earlier one cannot be known: "
                 f"request ids from offset {since} on are needed, and the log began at "
-                f"{self.known_from} when this HAProc was started"
+                f"{self._known_from} when this HAProc was started"
             )
         return Sighting.NEW
 
@@ -107,7 +117,7 @@ class Window:
         """Note a record of which it cannot be known whether it is stale."""
         for key in ((user, operation_id), (None, operation_id)):
             self._unsure[key] = offset
-        self.sure_from = offset + 1
+        self._sure_from = offset + 1
 
     def begins(self, offset: int) -> int:
         """Return from where on the ids must be known to judge what stands at ``offset``."""

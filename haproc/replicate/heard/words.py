@@ -45,8 +45,11 @@ class Words:
         self._said: dict[int, dict[int, Unable | Able]] = {}
         self._abandoned: dict[int, tuple[int, Abandon]] = {}
         self._changes: dict[int, str] = {}
-        self.known_from = 0
+        self._known_from = 0
+
+    def begin(self, known_from: int) -> None:
         """What concerns operations below this offset is not known wholly, and passed over."""
+        self._known_from = known_from
 
     def members_changed(self, offset: int, leaves: str = "") -> None:
         """Note a record about the ring's members, and who leaves."""
@@ -62,7 +65,7 @@ class Words:
         Records must be heard in the log's order, with all claims before them seen.
         """
         by = word.by if isinstance(word, Abandon) else word.cluster
-        if word.offset < self.known_from or claims.void(at, by, word.epoch):
+        if word.offset < self._known_from or claims.void(at, by, word.epoch):
             return False
         if not isinstance(word, Abandon):
             self._said.setdefault(word.offset, {})[at] = word

@@ -1,8 +1,7 @@
-"""Who this replica is."""
+"""Who this member of the ring is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haproc.membership.roster import Member
@@ -10,7 +9,7 @@ from haproc.membership.roster import Member
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this replica is. ``ring_order`` holds all clusters' names, this one's included."""
+    """Who this member is, by its configuration. ``ring_order`` holds all clusters' names."""
 
     ring: str
     cluster: str
@@ -18,9 +17,3 @@ class Identity:
     ring_order: tuple[str, ...]
     founders: tuple[Member, ...] = ()
     """The ring's members, unless the log says otherwise."""
-
-    @property
-    def peers(self) -> Sequence[str]:
-        """The other clusters, beginning with the next one in ring order."""
-        at = self.ring_order.index(self.cluster)
-        return self.ring_order[at + 1 :] + self.ring_order[:at]

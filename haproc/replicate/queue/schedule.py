@@ -21,64 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import takewhile
-from typing import Final
 
-from haproc.classify.model import Kind, OperationClass
-from haproc.engine.statement import SqlText
-from haproc.membership.state import Divergence
-from haproc.replicate.queue.coalesce import BatchKey, BatchLimits, batch_key, combine, row_count
+from haproc.replicate.queue.coalesce import BatchKey, BatchLimits, batch_key, row_count
+from haproc.replicate.queue.units import MARKER, Intent, Unfinished, Unit
 from haproc.replicate.records.operation import Operation, Verdict
-from haproc.replicate.records.progress import JUDGING_MAX, SPAN_MAX, Progress
-from haproc.replicate.records.rows import Write
-
-MARKER: Final = Operation(
-    "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlText(""), tables_known=False
-)
-"""Stands where the log has a verification: a place in the order with nothing beside it."""
-
-
-class Intent(Enum):
-    """What must be durable before a unit starts."""
-
-    NONE = auto()
-    BATCH = auto()
-    ALONE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """One statement for the cluster: one operation, or several INSERTs combined.
-
-    ``version`` is the mark's version: the last operation's offset. ``in_doubt`` says that an
-    earlier incarnation may have run it.
-    """
-
-    offsets: tuple[int, ...]
-    operations: tuple[Operation, ...]
-    intent: Intent
-    in_doubt: bool = False
-
-    @property
-    def version(self) -> int:
-        return self.offsets[-1]
-
-    def write(self) -> Write:
-        """Return the statement to run; what stands for a computed one is in the log."""
-        return combine(self.operations)
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """An operation of the queue.
-
-    ``undecided``: it waits for its origin's decision; ``uncomputed``: for its rows.
-    """
-
-    offset: int
-    op: Operation
-    running: bool
-    undecided: bool
-    uncomputed: bool = False
+from haproc.replicate.records.progress import SPAN_MAX, Progress
 
 
 class _State(Enum):
@@ -126,6 +73,10 @@ class Schedule:
     ) -> None:
         self._me = me
         self._limits = limits
+        self.resume(progress, doubtful_below)
+
+    def resume(self, progress: Progress, doubtful_below: int) -> None:
+        """Begin anew, from a stored progress."""
         self._tasks: dict[int, _Task] = {}  # in log order
         self._read_to = progress.low
         self._done = set(progress.done)
@@ -133,11 +84,6 @@ class Schedule:
         self._old_batches = dict(progress.batches)
         self._old_alone = progress.alone
         self._stood = {} if progress.alone is None else {progress.alone: progress.before}
-        self.storage = progress.storage
-        """See Progress."""
-        self._diverged = progress.diverged
-        self._born = progress.born
-        self._judging = set(progress.judging)
         self._doubtful_below = doubtful_below
         self._settled: set[str] = set()
         self._permitted: set[int] = set()
@@ -149,10 +95,8 @@ class Schedule:
         known = [progress.low, *(offset + 1 for offset in progress.done)]
         known += [last + 1 for _, last in progress.batches]
         self._high = max(known) if progress.alone is None else max(*known, progress.alone + 1)
-        self.finished = 0
-        """Rises whenever it becomes known that operations need no more running."""
-        self.held = False
-        """Whether nothing exclusive may start: what tables there are must stay as it is."""
+        self._finished = 0
+        self._held = False
 
     # -- what comes in ---------------------------------------------------------------------
 
@@ -163,7 +107,7 @@ class Schedule:
         if self._verdicts.get(offset) is Verdict.REJECT:
             self._done.add(offset)
         if offset in self._done:
-            self.finished += 1
+            self._finished += 1
             return False
         self._tasks[offset] = _Task(offset, op, batch_key(op), single=offset in self._singles)
         self._bytes += op.size_bytes
@@ -224,7 +168,7 @@ class Schedule:
         self._bytes -= task.op.size_bytes
         self._uncomputed -= task.op.computed
         self._done.add(task.offset)
-        self.finished += 1
+        self._finished += 1
         self._forget_intent(task.offset)
 
     def _forget_intent(self, first: int) -> None:
@@ -232,6 +176,10 @@ class Schedule:
         self._old_batches.pop(first, None)
         if self._old_alone == first:
             self._old_alone = None
+
+    def hold(self, *, held: bool) -> None:
+        """Let nothing exclusive start while held: what tables there are must stay as it is."""
+        self._held = held
 
     # -- what is to be done ----------------------------------------------------------------
 
@@ -246,7 +194,7 @@ class Schedule:
                 continue
             if task.op.exclusive:
                 intent = Intent.NONE if task.op is MARKER else Intent.ALONE
-                units += [] if self.held else [self._start([task], intent)]
+                units += [] if self._held else [self._start([task], intent)]
                 continue
             unit = self._begin(task, tasks[position:], self._farthest(tasks))
             if unit is not None:
@@ -351,7 +299,7 @@ class Schedule:
         for offset in unit.offsets:
             self._tasks[offset].state = _State.COMPLETE
             self._done.add(offset)
-        self.finished += 1
+        self._finished += 1
         self._forget_intent(unit.offsets[0])
 
     def release(self, unit: Unit) -> None:
@@ -384,24 +332,6 @@ class Schedule:
         """Return that; empty if it is not known."""
         return self._stood.get(offset, "")
 
-    def mark_diverged(self, divergence: Divergence) -> Divergence:
-        """Remember, in the progress, that this cluster differs from the others; return how."""
-        self._diverged = divergence.joined(self._diverged)
-        return self._diverged
-
-    def judge(self, offset: int) -> None:
-        """Remember, in the progress, that an operation's outcome is to be compared."""
-        self._judging.add(offset)
-
-    def judged(self, offset: int) -> None:
-        """Forget that: it was compared."""
-        self._judging.discard(offset)
-
-    def mark_verified(self, marker: int) -> None:
-        """Forget it if it was found at or before a verification that found the tables equal."""
-        if self._diverged is not None and self._diverged.offset <= marker:
-            self._diverged = None
-
     # -- what is known ---------------------------------------------------------------------
 
     @property
@@ -428,19 +358,9 @@ class Schedule:
         return max((last + 1 for last in self._old_batches.values()), default=0)
 
     @property
-    def diverged(self) -> Divergence | None:
-        """How this cluster differs from the others, as `progress` says it."""
-        return self._diverged
-
-    @property
-    def judging(self) -> tuple[int, ...]:
-        """The operations whose outcomes are to be compared with the other clusters'."""
-        return tuple(sorted(self._judging))
-
-    @property
-    def born(self) -> int:
-        """See Progress."""
-        return self._born
+    def finished(self) -> int:
+        """Rises whenever it becomes known that operations need no more running."""
+        return self._finished
 
     def expects(self, offset: int) -> bool:
         """Whether an operation there is still to be run, or may come."""
@@ -467,7 +387,7 @@ class Schedule:
 
     @property
     def progress(self) -> Progress:
-        """The value to store with the cursor now."""
+        """What to store of the queue with the cursor now."""
         low = self.low
         self._done = {offset for offset in self._done if offset >= low}
         self._verdicts = {o: verdict for o, verdict in self._verdicts.items() if o >= low}
@@ -488,10 +408,6 @@ class Schedule:
             batches=tuple(sorted(batches.items())),
             alone=alone,
             before="" if alone is None else self.before(alone),
-            diverged=self._diverged,
-            born=self._born,
-            judging=self.judging[-JUDGING_MAX:],
-            storage=self.storage,
         )
 
     def _worth_storing(self, offset: int, low: int) -> bool:

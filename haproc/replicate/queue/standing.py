@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from haproc.replicate.queue.schedule import Unfinished
+from haproc.replicate.queue.units import Unfinished
 
 SKIPPABLE_AFTER_ATTEMPTS: Final = 3
 """The head of the queue may be skipped after so many failures, before the cluster is STUCK."""

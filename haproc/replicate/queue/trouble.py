@@ -44,6 +44,21 @@ class Trouble:
         self.poked.clear()
         return poked
 
+    def retry(self) -> None:
+        """An operator wants it tried at once, apart if it is several operations."""
+        self.attempts, self.apart = 0, len(self.offsets) > 1
+        self.poked.set()
+
+    def give_up(self) -> None:
+        """An operator wants the ring to give it up."""
+        if not self.reject:
+            self.reject = True
+            self.poked.set()
+
+    def said(self) -> None:
+        """It is in the log that this cluster cannot apply it."""
+        self.reject = False
+
 
 class Troubles:
     """See the module."""
@@ -51,8 +66,7 @@ class Troubles:
     def __init__(self, stuck_after_attempts: int) -> None:
         self._stuck_after_attempts = stuck_after_attempts
         self._troubles: dict[int, Trouble] = {}
-        self.skips: dict[int, Skip] = {}
-        """What is to be passed over here, by offset, as the log says it."""
+        self._skips: dict[int, Skip] = {}
 
     def failed(
         self, offsets: tuple[int, ...], error: EngineError, *, counts: bool = True
@@ -73,10 +87,16 @@ class Troubles:
 
     def over(self, offsets: tuple[int, ...], *, apart: bool = False) -> bool:
         """Note that a unit has an outcome, or was taken apart; whether it had failed before."""
-        if self.skips and not apart:
+        if self._skips and not apart:
             for offset in offsets:
-                self.skips.pop(offset, None)
+                self._skips.pop(offset, None)
         return self._troubles.pop(offsets[-1], None) is not None
+
+    def skip(self, skip: Skip) -> None:
+        """Note what the log says is to be passed over here."""
+        self._skips[skip.offset] = skip
+        if trouble := self.of(skip.offset):
+            trouble.poked.set()
 
     def of(self, offset: int) -> Trouble | None:
         """Return the trouble with the unit that an offset belongs to."""
@@ -84,7 +104,7 @@ class Troubles:
 
     def skip_wanted(self, offsets: Iterable[int]) -> bool:
         """Whether any of these is to be passed over."""
-        return bool(self.skips) and any(offset in self.skips for offset in offsets)
+        return bool(self._skips) and any(offset in self._skips for offset in offsets)
 
     def stuck(self) -> Trouble | None:
         """Return the first one that failed so often that the cluster counts as stuck at it."""

@@ -71,17 +71,17 @@ class Trimmer:
         core, log = self._core, self._core.log
         end = await log.end()
         known = await self._admission.heard_up_to(end, HEAR_S)
-        enrolled = core.enrolled
+        enrolled = core.members.enrolled
         cursors = {name: cursor.offset for name, cursor in (await log.cursors()).items()}
         start = await log.start()
         configured = [member.name for member in core.identity.founders]
-        named = names_needed(enrolled.names, configured, cursors.keys(), core.claims.clusters)
+        named = names_needed(enrolled.names, configured, cursors.keys(), core.heard.claims.clusters)
         below = records_needed(core.limits.window_records)
         needed = needs(named, cursors, below)
         keep_from = await self._keep_from(start, end)
         self.plan = plan(start, end, needed, below, keep_from)
         self._tell(self.plan)
-        mine = core.state is State.READY and trims(core.me, self._ready_peers())
+        mine = core.condition.state is State.READY and trims(core.me, self._ready_peers())
         sure = known and (enrolled.offset < 0 or enrolled.members is not None)
         if self._rules.enabled and mine and sure and self.plan.point > start:
             await self._trim(start, self.plan.point)
@@ -98,7 +98,7 @@ class Trimmer:
         }
 
     async def _trim(self, start: int, point: int) -> None:
-        core, enrolled = self._core, self._core.enrolled
+        core, enrolled = self._core, self._core.members.enrolled
         if 0 <= enrolled.offset < point:
             assert enrolled.members is not None
             anew = Roster(Change.MEMBERS, "", enrolled.members, enrolled.offset, core.me)

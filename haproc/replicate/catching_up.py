@@ -1,0 +1,110 @@
+"""When this cluster has caught up with the others, and how far it is from that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from dmq import LogUnavailableError
+from haproc.replicate.member.core import Core
+
+logger = logging.getLogger(__name__)
+
+FRESH_S: Final = 1.0
+"""Caught up means: applied the end that the log had at most this long ago."""
+STEADY_ROUNDS, STEADY_S = 3, 10.0
+"""Or so many times in a row the end that it had at most this long ago: under a steady load of
+statements that take a second each, a serving cluster is not closer to the end either."""
+_TOLD_EVERY_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How far the replay of a queue has come."""
+
+    applied: int = 0
+    remaining: int = 0
+    rate_per_s: float = 0.0
+    seconds_left: float = 0.0
+
+
+class CatchingUp:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._began: tuple[int, float] | None = None
+        """With which cursor, and when."""
+
+    @property
+    def recovery(self) -> Recovery:
+        """How far the replay has come; zeros when there is none."""
+        if self._began is None:
+            return Recovery()
+        low, began = self._began
+        schedule, log_end = self._core.schedule, self._core.watermarks.log_end
+        seconds = max(asyncio.get_running_loop().time() - began, 1e-3)
+        done, remaining = schedule.low - low, log_end - schedule.low
+        rate = done / seconds
+        return Recovery(done, remaining, rate, remaining / rate if rate else 0.0)
+
+    async def know_the_end(self) -> None:
+        """Keep what is known of the log's end fresh, for lag and recovery figures.
+
+        Asks at a steady pace, also while the log fails: how long it has been silent is evidence.
+        """
+        core = self._core
+        while True:
+            with suppress(LogUnavailableError, TimeoutError):
+                end = await core.own_log.once(core.log.end)
+                core.watermarks.log_ends(end)
+                core.heard.past.observe(asyncio.get_running_loop().time(), end)
+                if not core.condition.now.log_up:
+                    async with asyncio.timeout(core.timeouts.probe_interval_s):
+                        await core.store()  # does it take a write again?
+            await asyncio.sleep(core.timeouts.probe_interval_s)
+
+    async def run(self) -> None:
+        """Declare the cluster caught up whenever it has applied all that others wrote meanwhile."""
+        core, clock = self._core, asyncio.get_running_loop().time
+        while True:
+            await core.news.until(self._behind)
+            rounds, told = 0, False
+            while self._behind():
+                if self._began is None:
+                    self._began = (core.schedule.low, clock())
+                began = clock()
+                # First tell, then read the end: a write that is acknowledged without this cluster
+                # was appended before its origin was told, and so is below that end.
+                core.tell()
+                end = await core.own_log.reaching(core.log.end)
+                core.watermarks.log_ends(end)
+                await self._low_reaches(end)
+                took_s = clock() - began
+                rounds = rounds + 1 if took_s < STEADY_S else 0
+                fresh = took_s < FRESH_S or rounds >= STEADY_ROUNDS
+                if told and fresh and core.condition.now.cluster_up:
+                    self._began = None
+                    core.condition.caught_up()
+                told = True  # at the next round: that it is near the end
+
+    def _behind(self) -> bool:
+        now = self._core.condition.now
+        return now.cluster_up and not now.caught_up
+
+    async def _low_reaches(self, end: int) -> None:
+        """Wait until all below the end is applied, or the cluster is away."""
+        core = self._core
+
+        def reached() -> bool:
+            return core.schedule.low >= end or not core.condition.now.cluster_up
+
+        while not reached():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TOLD_EVERY_S):
+                    await core.news.until(reached)
+                    return
+            logger.info("%s recovers: %s", core.me, self.recovery)

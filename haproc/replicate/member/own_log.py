@@ -1,0 +1,215 @@
+"""The log as this member uses it: reached until it answers, written to in its own name.
+
+It speaks for its cluster from its *claim* on, and until another incarnation's is in the log: then
+it does nothing more. Where that is found out, the call never returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from dmq import Cursor, Entry, FencedError, Log, LogUnavailableError, TrimmedError
+from haproc.backoff import Backoff
+from haproc.config.model import Timeouts
+from haproc.replicate.heard.claims import Claims
+from haproc.replicate.member.condition import MemberCondition
+from haproc.replicate.member.identity import Identity
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.operation import (
+    Claim,
+    Decision,
+    FailureReport,
+    Message,
+    Verdict,
+    from_record,
+    to_record,
+)
+from haproc.replicate.records.progress import Progress, to_cursor
+
+T = TypeVar("T")
+_SEEN_PROBES: Final = 2
+"""So many probes ago, at most, the log must have answered whoever vouches for it."""
+_LOST_PROBES: Final = 4
+"""So many probes the log must have been silent to count as lost; more, so that a peer's word is
+about a later moment, and its heartbeat has the time of a probe to come here."""
+PAGE_RECORDS: Final = 4096
+
+
+class OwnLog:
+    """See the module."""
+
+    def __init__(
+        self,
+        log: Log,
+        identity: Identity,
+        timeouts: Timeouts,
+        condition: MemberCondition,
+        claims: Claims,
+        schedule: Schedule,
+    ) -> None:
+        self._log = log
+        self._identity = identity
+        self._timeouts = timeouts
+        self._condition = condition
+        self._claims = claims
+        self._schedule = schedule
+        self._reached_at = asyncio.get_running_loop().time()
+        self._application = identity.ring
+        self._epoch = -1
+        self._claims_read_to = 0
+
+    # -- reaching it -----------------------------------------------------------------------
+
+    async def once(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the log and note whether it answered; raises LogError."""
+        try:
+            result = await call()
+        except LogUnavailableError as error:
+            self._condition.log_failed(error)
+            raise
+        self._reached_at = asyncio.get_running_loop().time()
+        return result
+
+    async def reaching(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the log until it answers; other errors than its absence are raised.
+
+        That it can be read does not mean that it can be written: only `append` and `commit` say so.
+        """
+        pauses = Backoff(self._timeouts.retry_first_s, self._timeouts.retry_max_s)
+        while True:
+            try:
+                return await self.once(call)
+            except LogUnavailableError:
+                await asyncio.sleep(pauses.pause_s())
+
+    async def read(self, start: int, records_max: int = PAGE_RECORDS) -> list[Entry]:
+        """Read what stands from an offset on.
+
+        Raises TrimmedError if that is gone, unless it is because this process was replaced long
+        ago: then this does not return.
+        """
+        try:
+            return await self.reaching(partial(self._log.read, start, records_max=records_max))
+        except TrimmedError:
+            await self.unless_replaced()
+            raise
+
+    @property
+    def seen(self) -> bool:
+        """Whether the log answered a moment ago: this HAProc can vouch for it."""
+        return self._silent_s() <= _SEEN_PROBES * self._timeouts.probe_interval_s
+
+    @property
+    def lost(self) -> bool:
+        """Whether the log fails, and has not answered for longer than it could unnoticed.
+
+        It is asked for its end at every probe, so a peer that sees it now asked it after it had
+        begun to fail here. That only writes fail is nothing that a cut line would explain.
+        """
+        lost = self._silent_s() > _LOST_PROBES * self._timeouts.probe_interval_s
+        return lost and not self._condition.now.log_up
+
+    def _silent_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._reached_at
+
+    # -- whose it is -----------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The offset of this incarnation's claim; -1 before it has one."""
+        return self._epoch
+
+    @property
+    def application(self) -> str:
+        """What this ring's marks are known by on tables: the ring and its log.
+
+        A log made anew begins at offset 0 again, and its marks must not be taken for the old one's.
+        """
+        return self._application
+
+    async def claim(self) -> None:
+        """Take over the cluster: what earlier incarnations say from here on is void."""
+        identity = await self.reaching(self._log.identity)
+        self._application = f"{self._identity.ring}.{identity[:12]}"
+        claim = Claim(self._identity.cluster, self._identity.incarnation)
+        self._epoch = await self.append(claim)
+
+    def claimed(self, offset: int, claim: Claim) -> None:
+        """Note a claim read from the log; one by another incarnation fences this one."""
+        self._claims.see(offset, claim.cluster)
+        mine = claim.incarnation == self._identity.incarnation
+        if claim.cluster == self._identity.cluster and not mine and offset > self._epoch:
+            self._condition.replaced(f"incarnation {claim.incarnation}")
+
+    async def still_mine(self) -> None:
+        """Return if no other incarnation had claimed the cluster when this was called.
+
+        Asked by each lane for each new session, see `haproc.engine.lane`.
+        """
+        end = await self.reaching(self._log.end)
+        position = max(self._epoch + 1, self._schedule.read_to, self._claims_read_to)
+        while position < end and (entries := await self.read(position)):
+            for entry in entries:
+                message = from_record(entry.record) if entry.record.kind == "claim" else None
+                if isinstance(message, Claim):
+                    self.claimed(entry.offset, message)
+            position = entries[-1].offset + 1
+        self._claims_read_to = max(self._claims_read_to, position)
+        if self._condition.now.fenced_by is not None:
+            await _for_ever()
+
+    async def unless_replaced(self) -> Cursor | None:
+        """Return the stored cursor; never return if a later incarnation has stored it.
+
+        Asked where that may have been long ago: its claim may lie so far back that nobody reads it
+        any more, or may be trimmed away with what this one wants to read.
+        """
+        cursor = await self.reaching(lambda: self._log.load_cursor(self._identity.cluster))
+        if cursor is not None and cursor.epoch > self._epoch:
+            self._condition.replaced(f"the incarnation of offset {cursor.epoch}")
+            await _for_ever()
+        return cursor
+
+    # -- writing to it ---------------------------------------------------------------------
+
+    async def append(self, *messages: Message) -> int:
+        """Append control records; return the first one's offset.
+
+        Tries until the log takes them. Copies are harmless.
+        """
+        records = [to_record(message) for message in messages]
+        offsets = await self.reaching(lambda: self._log.append(records))
+        self._condition.log_answered()
+        return offsets[0]
+
+    async def decide(
+        self, offset: int, operation_id: str, verdict: Verdict, failure: Failure | None = None
+    ) -> None:
+        """Append a decision on a synchronous operation; the first one in the log counts."""
+        me = self._identity.cluster
+        await self.append(Decision(offset, operation_id, verdict, me, self._epoch, failure))
+
+    async def report(self, offset: int, failure: Failure) -> None:
+        """Append that an operation met an application error here."""
+        await self.append(FailureReport(offset, self._identity.cluster, self._epoch, failure))
+
+    async def commit(self, progress: Callable[[], Progress]) -> None:
+        """Store the cursor with the progress as it is when the log takes it."""
+        await self.reaching(lambda: self._commit(progress()))
+        self._condition.log_answered()
+
+    async def _commit(self, progress: Progress) -> None:
+        cursor = to_cursor(progress, self._epoch)
+        try:
+            await self._log.commit_cursor(self._identity.cluster, cursor)
+        except FencedError as error:
+            self._condition.replaced(str(error))
+            await _for_ever()  # nothing may follow
+
+
+async def _for_ever() -> None:
+    await asyncio.get_running_loop().create_future()

@@ -1,0 +1,62 @@
+"""What the schedule gives out to be run, and what it tells of what it has not given out yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from haproc.classify.model import Kind, OperationClass
+from haproc.engine.statement import SqlText
+from haproc.replicate.queue.coalesce import combine
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import Write
+
+MARKER: Final = Operation(
+    "", OperationClass.ASYNCHRONOUS, Kind.UNKNOWN, "", "", SqlText(""), tables_known=False
+)
+"""Stands where the log has a verification: a place in the order with nothing beside it."""
+
+
+class Intent(Enum):
+    """What must be durable before a unit starts."""
+
+    NONE = auto()
+    BATCH = auto()
+    ALONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One statement for the cluster: one operation, or several INSERTs combined.
+
+    ``version`` is the mark's version: the last operation's offset. ``in_doubt`` says that an
+    earlier incarnation may have run it.
+    """
+
+    offsets: tuple[int, ...]
+    operations: tuple[Operation, ...]
+    intent: Intent
+    in_doubt: bool = False
+
+    @property
+    def version(self) -> int:
+        return self.offsets[-1]
+
+    def write(self) -> Write:
+        """Return the statement to run; what stands for a computed one is in the log."""
+        return combine(self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An operation of the queue.
+
+    ``undecided``: it waits for its origin's decision; ``uncomputed``: for its rows.
+    """
+
+    offset: int
+    op: Operation
+    running: bool
+    undecided: bool
+    uncomputed: bool = False

@@ -1,0 +1,198 @@
+"""A client's write: one append to the log, then its outcome on this cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dmq import LogError, RecordTooLargeError
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.replicate.heard.definitions import redefined_by
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Known, Outcome, Status
+from haproc.replicate.records.operation import Operation, to_record
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An operation in the log, and what became of it here."""
+
+    operation: Operation
+    offset: int
+    outcome: Outcome
+
+
+class Writes:
+    """See the module. ``known_from``: from which offset on request ids are known.
+
+    ``stopping``: whether nothing more is started here.
+    """
+
+    def __init__(
+        self, core: Core, known_from: Callable[[], int], stopping: Callable[[], bool]
+    ) -> None:
+        self._core = core
+        self._known_from = known_from
+        self._stopping = stopping
+
+    async def submit(self, op: Operation, timeout_s: float) -> tuple[int, Outcome]:
+        """Put the operation into the log and return its offset and its outcome here.
+
+        An operation whose id the log holds already is not appended again: its first outcome is
+        returned. A STALE outcome says that it was appended in vain, and is to be made anew once
+        everything up to its offset is applied here. ``op.since`` is what `since` returned when the
+        request came; without it, it came now, for the first time. Raises RequestError.
+        """
+        core = self._core
+        if not core.condition.takes_writes or self._stopping():
+            raise self.unavailable()
+        since = self.since() if op.since is None else op.since
+        window, redefines = core.limits.window_records, redefined_by(op)
+        op = replace(op, since=since, window=window, own_id=True, redefines=redefines)
+        known = core.outcomes.find(op.key)
+        known_from = max(core.schedule.read_to - op.window, self._known_from())
+        if known is None and since < known_from:
+            raise _too_late(op.id)
+        offset = known.offset if known is not None else None
+        if known is None:
+            await core.trace(Step.APPEND_BEFORE)
+            offset = await self._append(op)
+            await core.trace(Step.APPEND_AFTER)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._outcome(op.key, op.fingerprint, offset)
+        except TimeoutError as error:
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"the operation is in the log, but cluster {core.me} did not finish it within "
+                f"{timeout_s:g} s",
+                error_class=ErrorClass.TIMEOUT,
+                outcome=WriteOutcome.UNKNOWN,
+                hint="ask again with the same request_id to learn its outcome",
+                offset=offset,
+            ) from error
+
+    async def repeated(self, key: tuple[str, str], fingerprint: str) -> Attempt | None:
+        """Return the operation that the log holds of this request already, once it has an outcome.
+
+        None if none was read here so far. Raises RequestError.
+        """
+        known = self._core.outcomes.find(key)
+        if known is None:
+            return None
+        offset, outcome = await self._outcome(key, fingerprint, known.offset)
+        return Attempt(known.operation, offset, outcome)
+
+    def since(self, age_s: float = 0.0, arrived_s: float | None = None) -> int:
+        """Return an offset below which no copy of a request stands.
+
+        It was first sent ``age_s`` before it arrived here, at ``arrived_s`` by the loop's clock.
+        """
+        core, now_s = self._core, asyncio.get_running_loop().time()
+        arrived_s = now_s if arrived_s is None else arrived_s
+        arrived_ms = core.unix_ms() - int(1000 * (now_s - arrived_s))
+        return core.heard.past.since(age_s, arrived_s, arrived_ms)
+
+    async def _append(self, op: Operation) -> int:
+        core = self._core
+        try:
+            async with asyncio.timeout(core.timeouts.append_s):
+                (offset,) = await core.log.append([to_record(op)])
+        except RecordTooLargeError as error:
+            raise RequestError(
+                FailureKind.REFUSED,
+                str(error),
+                error_class=ErrorClass.OPERATION_TOO_LARGE,
+                hint="split it into several operations",
+            ) from error
+        except (LogError, TimeoutError) as error:
+            core.condition.log_failed(error)
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"the log did not take the operation: {message_of(error)}",
+                error_class=ErrorClass.LOG_UNAVAILABLE,
+                outcome=WriteOutcome.UNKNOWN,
+                hint="ask again with the same request_id",
+            ) from error
+        return offset
+
+    async def _outcome(
+        self, key: tuple[str, str], fingerprint: str, offset: int | None
+    ) -> tuple[int, Outcome]:
+        core = self._core
+        answer = asyncio.ensure_future(self._answer(key, fingerprint, offset))
+        gone = asyncio.ensure_future(core.condition.gone())
+        try:
+            await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise self.unavailable(WriteOutcome.UNKNOWN, offset)
+            return answer.result()
+        finally:
+            answer.cancel()
+            gone.cancel()
+            await asyncio.gather(answer, gone, return_exceptions=True)
+
+    async def _answer(
+        self, key: tuple[str, str], fingerprint: str, offset: int | None
+    ) -> tuple[int, Outcome]:
+        known = await self._core.outcomes.arrival(key, offset)
+        if known.operation.fingerprint != fingerprint:
+            raise RequestError(
+                FailureKind.REFUSED,
+                f"request id {key[1]!r} was used for another request (offset {known.offset})",
+                error_class=ErrorClass.REQUEST_ID_REUSED,
+                hint="use a new request_id for each new request",
+            )
+        return known.offset, await self.settled(known)
+
+    async def settled(self, known: Known) -> Outcome:
+        """Wait until it is known what became of an operation here; raises RequestError."""
+        outcome = await self._core.outcomes.outcome(known)
+        if outcome.status is Status.EXPIRED:
+            raise _too_late(known.operation.id, known.offset)
+        if outcome.status is Status.SKIPPED:
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                f"the operation at offset {known.offset} was skipped on cluster {self._core.me}",
+                error_class=ErrorClass.SKIPPED,
+                outcome=WriteOutcome.UNKNOWN,
+                hint="ask the next HAProc with the same request_id",
+                offset=known.offset,
+            )
+        return outcome
+
+    def unavailable(
+        self, outcome: WriteOutcome = WriteOutcome.NOT_SENT, offset: int | None = None
+    ) -> RequestError:
+        """Return what a client is told while this cluster takes no requests."""
+        core = self._core
+        return RequestError(
+            FailureKind.AVAILABILITY,
+            f"cluster {core.me} is {core.condition.state.value}"
+            + (f": {core.condition.reason}" if core.condition.reason else ""),
+            error_class=ErrorClass(f"HAPROC_{core.condition.state.value}"),
+            outcome=outcome,
+            hint="ask the next HAProc with the same request_id",
+            offset=offset,
+        )
+
+
+def _too_late(operation_id: str, offset: int | None = None) -> RequestError:
+    return RequestError(
+        FailureKind.REFUSED,
+        f"request {operation_id!r} was first sent too long ago: it is not known any more whether "
+        "an earlier attempt was applied, and this one is not",
+        error_class=ErrorClass.RETRY_TOO_LATE,
+        sqlstate="08007",
+        outcome=WriteOutcome.UNKNOWN,
+        hint="look into the tables; if it was not applied, send it under a new request_id",
+        offset=offset,
+    )
+
+
+def now_ms() -> int:
+    """Return Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
