@@ -15,11 +15,9 @@ to are those of docs/design.md, "Applying" and "Exactly once":
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -31,13 +29,11 @@ from hypothesis.stateful import (
 
 from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
-from haproc.replicate.queue import schedule as schedule_module
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
-from tests.simulation.violations import found_by
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 ME, PEER = "a", "b"
@@ -409,107 +405,3 @@ class Life(RuleBasedStateMachine):
 def test_schedule_through_random_lives_keeps_its_rules() -> None:
     lives = settings(max_examples=300, stateful_step_count=50, deadline=None)
     run_state_machine_as_test(Life, settings=lives)
-
-
-# -- the model finds what it is there to find --------------------------------------------------
-
-
-def tables_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Run everything side by side."""
-    patch.setattr(schedule_module._Busy, "conflicts", lambda self, op: False)
-
-
-def readers_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Let writers pass those that read the table."""
-
-    def conflicts(self: schedule_module._Busy, op: Operation) -> bool:
-        return not (op.writes | op.reads).isdisjoint(self.writes)
-
-    patch.setattr(schedule_module._Busy, "conflicts", conflicts)
-
-
-def exclusive_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Treat DDL like any other operation."""
-    patch.setattr(Operation, "exclusive", property(lambda self: False))
-
-
-def decisions_not_awaited(patch: pytest.MonkeyPatch) -> None:
-    """Run other clusters' synchronous operations undecided."""
-    patch.setattr(Schedule, "_may_run", lambda self, task: True)
-
-
-def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, forget the intents."""
-    original = Schedule.__init__
-
-    def forgetful(self: Schedule, *args: object) -> None:
-        original(self, *args)  # type: ignore[arg-type]
-        self._old_batches = {}
-
-    patch.setattr(Schedule, "__init__", forgetful)
-
-
-def doubt_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, combine at once."""
-    original = Schedule.__init__
-
-    def forgetful(self: Schedule, *args: object) -> None:
-        original(self, *args)  # type: ignore[arg-type]
-        self._doubtful_below = 0
-
-    patch.setattr(Schedule, "__init__", forgetful)
-
-
-def alone_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, run a statement without a mark as if it were new."""
-    original = Schedule.__init__
-
-    def forgetful(self: Schedule, *args: object) -> None:
-        original(self, *args)  # type: ignore[arg-type]
-        self._old_alone = None
-
-    patch.setattr(Schedule, "__init__", forgetful)
-
-
-def completed_is_released(patch: pytest.MonkeyPatch) -> None:
-    """Let what conflicts start before the progress is durable."""
-    original = Schedule.complete
-
-    def hasty(self: Schedule, unit: Unit) -> None:
-        original(self, unit)
-        for offset in unit.offsets:
-            self._bytes -= self._tasks.pop(offset).op.size_bytes
-
-    patch.setattr(Schedule, "complete", hasty)
-    patch.setattr(Schedule, "release", lambda self, unit: None)
-
-
-@pytest.mark.parametrize(
-    ("break_rule", "expected"),
-    [
-        (tables_ignored, "is not settled"),
-        (readers_ignored, "is not settled"),
-        (exclusive_ignored, "is not settled"),
-        (decisions_not_awaited, "starts undecided"),
-        (batches_forgotten, "a batch was formed anew"),
-        (doubt_forgotten, "the first statement in doubt on a table is combined"),
-        (alone_forgotten, "assert unit.in_doubt"),
-        (completed_is_released, "is not settled"),
-    ],
-)
-def test_rule_broken_on_purpose_is_found(
-    break_rule: Callable[[pytest.MonkeyPatch], None],
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    break_rule(monkeypatch)
-    quick = settings(
-        max_examples=2000,
-        stateful_step_count=50,
-        deadline=None,
-        phases=[Phase.generate],
-        derandomize=True,  # found always or never
-        database=None,
-        print_blob=False,
-    )
-    found_by(lambda: run_state_machine_as_test(Life, settings=quick), expected)

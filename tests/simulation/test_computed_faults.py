@@ -1,0 +1,268 @@
+"""Rows are computed once for all, whoever dies meanwhile; and rules broken on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from haproc.engine.statement import SqlText, Statement
+from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate.apply.computing import Computing
+from haproc.replicate.apply.liveness import progressing
+from haproc.replicate.apply.takeover import Takeover
+from haproc.replicate.heard.computations import Computations, Found
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.queue.schedule import Schedule, _State
+from haproc.replicate.queue.units import Unit
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import Passed, Rows
+from tests.simulation.computed import gather, make
+from tests.simulation.directed import Stage, story
+from tests.simulation.ring import Node, Refused
+from tests.simulation.scenario import insert
+from tests.simulation.seeds import many, one
+from tests.simulation.test_computed import RUNS, rows_records, seen, tables
+from tests.simulation.violations import Violation, found_by, found_in
+
+STEPS = (
+    Step.APPEND_AFTER,
+    Step.ROWS_BEFORE,
+    Step.ROWS_COMPUTED,
+    Step.ROWS_AFTER,
+    Step.APPLY_BEFORE,
+    Step.APPLY_AFTER,
+    Step.CURSOR_AFTER,
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", ["gather", "make"])
+def test_origin_killed_at_any_step_the_others_finish_it(step: Step, kind: str) -> None:
+    op = gather("g", "a") if kind == "gather" else make("g", "a", "m0")
+
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at("a", step, Node.kill)
+        with contextlib.suppress(Refused):  # at the last step the answer has left
+            await stage.submit("a", op)
+        await stage.until(lambda: ("a", step) in stage.struck)
+        assert (await stage.submit("b", op)).status is Status.APPLIED
+        await stage.settle()
+        if kind == "gather":
+            assert seen(stage, "a", "g") == ["one"]
+        in_the_log = step not in (Step.APPEND_AFTER, Step.ROWS_BEFORE, Step.ROWS_COMPUTED)
+        assert {rows.by for rows in rows_records(stage)} <= ({"a"} if in_the_log else {"b", "c"})
+
+    story(tell)
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(step: Step) -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.at("a", step, Node.freeze)
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await asyncio.sleep(20)
+        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        stage.node("a").thaw()
+        assert (await write).status is Status.APPLIED
+        await stage.settle()
+        assert seen(stage, "a", "g") == ["one"]
+
+    story(tell)
+
+
+def test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("c").kill()
+        await stage.submit("a", gather("g", "a"))
+        (first,) = rows_records(stage)
+        core = stage.replica("b").core
+        sql = "INSERT INTO gathered VALUES ('g', 'one', 0)"
+        await core.own_log.append(replace(first, by="b", epoch=core.own_log.epoch, sql=sql))
+        await stage.settle()
+
+    story(tell)
+
+
+def test_spark_of_the_origin_dies_under_the_query_another_cluster_computes() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.query_s = 5
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 100))
+        await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
+        await asyncio.sleep(1)
+        stage.node("a").spark.kill()
+        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        await stage.settle()
+        assert "a" not in {rows.by for rows in rows_records(stage)}
+        await asyncio.gather(write, return_exceptions=True)
+
+    story(tell)
+
+
+def test_all_killed_after_the_rows_are_in_the_log_nobody_computes_again() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        for name in "bc":
+            stage.node(name).spark.held.add("gathered")
+        stage.at("a", Step.APPLY_BEFORE, Node.kill)
+        with pytest.raises(Refused):
+            await stage.submit("a", gather("g", "a"))
+        for name in "bc":
+            stage.node(name).kill()
+            stage.node(name).spark.held.clear()
+        await stage.settle()
+        assert seen(stage, "c", "g") == ["one"]
+        assert [rows.by for rows in rows_records(stage)] == ["a"]
+
+    story(tell)
+
+
+def test_cluster_that_differs_from_the_others_computes_nothing_for_them() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        stage.node("a").spark.held.add("ids")
+        await stage.submit("b", insert("two", "ids", "b"))
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
+        await asyncio.sleep(1)
+        stage.node("a").spark.mend("INSERT INTO ids VALUES ('odd')")
+        at = stage.replica("a").core.schedule.low
+        stage.replica("a").core.diverge(Divergence(at, Cause.SKIPPED, applies=True))
+        stage.node("a").spark.held.clear()
+        assert (await stage.submit("b", gather("g", "b"))).status is Status.APPLIED
+        assert "a" not in {rows.by for rows in rows_records(stage)}
+        await stage.until(lambda: seen(stage, "a", "g") == ["one", "two"])
+        assert stage.state("a") is State.DIVERGED
+        await asyncio.gather(write, return_exceptions=True)
+
+    story(tell)
+
+
+# -- under every kind of fault -----------------------------------------------------------------
+
+
+def test_ring_that_computes_rows_keeps_its_promises_under_every_kind_of_fault() -> None:
+    reports = list(many(range(RUNS), computing=1))
+    assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
+    steps = [sum(report.steps.get(step, 0) for report in reports) for step in STEPS[1:4]]
+    assert min(steps) > 15 * RUNS
+    assert sum(report.acknowledged for report in reports) > 20 * RUNS
+
+
+def lacking(schedule: Schedule) -> list[tuple[int, Operation]]:
+    """Return what lacks its rows, whether or not its turn has come."""
+    return [
+        (task.offset, task.op)
+        for task in schedule._tasks.values()
+        if task.state is _State.WAITING and schedule._lacks_rows(task)
+    ]
+
+
+def computed_before_its_turn(patch: pytest.MonkeyPatch) -> None:
+    """Run a query as soon as it is read from the log."""
+    patch.setattr(Schedule, "uncomputed", lacking)
+
+
+def taken_over_before_its_turn(patch: pytest.MonkeyPatch) -> None:
+    """Run a silent origin's query as soon as it is missed."""
+    original = Takeover._look
+
+    async def hasty(self: Takeover) -> None:
+        await original(self)
+        for offset, op in lacking(self._core.schedule):
+            if op.origin != self._core.me and not await progressing(self._core, op.origin):
+                self._computing.begin(offset, op)
+
+    patch.setattr(Takeover, "_look", hasty)
+
+
+def computed_though_it_has_no_rows(patch: pytest.MonkeyPatch) -> None:
+    """Compute whatever it is that an origin owes something on."""
+    original = Takeover._look
+
+    async def hasty(self: Takeover) -> None:
+        owed = self._core.schedule.undecided()
+        await original(self)
+        if owed is not None:
+            self._core.tasks.spawn(self._computing._run(*owed))
+
+    patch.setattr(Takeover, "_look", hasty)
+
+
+def second_rows_taken(patch: pytest.MonkeyPatch) -> None:
+    """Go by the newest rows in the log."""
+
+    def see(self: Computations, place: int, rows: Rows) -> bool:
+        self._found[rows.offset] = Found(place, rows.count, rows.failure)
+        return True
+
+    patch.setattr(Computations, "see", see)
+
+
+def own_rows_applied(patch: pytest.MonkeyPatch) -> None:
+    """Apply the rows that were computed here, not those that the log has."""
+    own: dict[tuple[Core, int], str] = {}
+    compute, write = Computing._message, Computing.write
+
+    async def computing(self: Computing, offset: int, op: Operation) -> Rows | Passed:
+        message = await compute(self, offset, op)
+        if isinstance(message, Rows):
+            own[self._core, offset] = message.sql
+        return message
+
+    async def writing(self: Computing, unit: Unit) -> Statement:
+        found = await write(self, unit)
+        mine = own.get((self._core, unit.version))
+        return SqlText(mine) if mine else found
+
+    patch.setattr(Computing, "_message", computing)
+    patch.setattr(Computing, "write", writing)
+
+
+@pytest.mark.parametrize(
+    ("break_rule", "expected"),
+    [
+        (computed_before_its_turn, Violation.MISPLACED),
+        (taken_over_before_its_turn, Violation.MISPLACED),
+        (computed_though_it_has_no_rows, Violation.MISPLACED),
+    ],
+)
+def test_rule_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None],
+    expected: Violation,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_rule(monkeypatch)
+    found_in((one(seed, computing=1).problems for seed in range(400)), expected)
+
+
+def its_own_rows_too_late() -> None:
+    """Tell the story of an origin that has computed rows when others already took over."""
+    test_origin_frozen_at_any_step_its_own_late_rows_count_for_nobody(Step.ROWS_COMPUTED)
+
+
+@pytest.mark.parametrize(
+    ("break_rule", "found"),
+    [
+        (
+            second_rows_taken,
+            test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first,
+        ),
+        (own_rows_applied, its_own_rows_too_late),
+    ],
+)
+def test_rule_about_second_rows_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None],
+    found: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    break_rule(monkeypatch)
+    found_by(found, Violation.UNEQUAL)

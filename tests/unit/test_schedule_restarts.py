@@ -1,0 +1,168 @@
+"""What the schedule stores, and how it goes on from that after a restart; see `test_schedule`."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import MARKER, Intent
+from haproc.replicate.records.operation import Verdict
+from haproc.replicate.records.progress import Progress
+from tests.unit.test_schedule import LANES, ME, finish, offsets, operation, rounds, schedule_of
+
+
+def test_progress_low_stays_at_the_first_unfinished_operation() -> None:
+    schedule = schedule_of("ux uy uz")
+    x, y, _ = schedule.take(LANES)
+    finish(schedule, y)
+    assert schedule.progress == Progress(low=0, done=frozenset({1}))
+    finish(schedule, x)
+    assert schedule.progress == Progress(low=2)
+
+
+def test_progress_records_without_an_operation_are_passed() -> None:
+    schedule = schedule_of("ux")
+    schedule.passed(1)
+    assert schedule.low == 0
+    finish(schedule, *schedule.take(LANES))
+    assert schedule.progress == Progress(low=2)
+
+
+def test_progress_names_the_intents_of_what_runs() -> None:
+    batch = schedule_of("ix ix iy")
+    batch.take(LANES)
+    assert batch.progress.batches == ((0, 1),)
+    alone = schedule_of("D")
+    alone.take(LANES)
+    assert alone.progress.alone == 0
+
+
+def test_restart_batch_whose_intent_was_stored_is_the_same_batch() -> None:
+    before = schedule_of("ix ix")
+    before.take(LANES)
+    after = schedule_of("ix ix ix ix", before.progress, doubtful_below=4)
+    (unit,) = after.take(LANES)
+    assert (unit.offsets, unit.in_doubt, unit.intent) == ((0, 1), True, Intent.BATCH)
+    finish(after, unit)
+    assert rounds(after) == [[(2, 3)]]
+
+
+def test_restart_batch_waits_until_its_last_operation_has_been_read() -> None:
+    progress = Progress(low=0, batches=((0, 2),))
+    schedule = Schedule(ME, progress, 3, BatchLimits())
+    for offset in (0, 1):
+        schedule.add(offset, operation("ix", offset))
+        assert schedule.take(LANES) == []
+    schedule.add(2, operation("ix", 2))
+    assert offsets(schedule.take(LANES)) == [(0, 1, 2)]
+
+
+def test_restart_batch_is_without_what_was_rejected_before_it_was_formed() -> None:
+    """What says so may stand far behind, and not be read yet; the progress knows it."""
+    before = schedule_of("ia ia ?b>a ia")
+    before.decide(2, Verdict.REJECT)
+    (unit,) = before.take(LANES)
+    after = schedule_of("ia ia ?b>a ia", before.progress, doubtful_below=9)
+    assert (unit.offsets, offsets(after.take(LANES))) == ((0, 1, 3), [(0, 1, 3)])
+
+
+def test_restart_first_operation_on_each_doubtful_table_runs_alone() -> None:
+    schedule = schedule_of("ix ix ix iy iy", doubtful_below=5)
+    assert rounds(schedule) == [[(0,), (3,)], [(1, 2), (4,)]]
+
+
+def test_restart_operations_from_after_it_are_not_in_doubt() -> None:
+    assert rounds(schedule_of("ix ix", doubtful_below=0)) == [[(0, 1)]]
+
+
+def test_restart_alone_intent_puts_only_that_operation_in_doubt() -> None:
+    schedule = schedule_of("D D", Progress(alone=0), doubtful_below=2)
+    (first,) = schedule.take(LANES)
+    finish(schedule, first)
+    (second,) = schedule.take(LANES)
+    assert (first.in_doubt, second.in_doubt) == (True, False)
+    assert schedule.progress.alone == 1
+
+
+def test_restart_operations_done_before_do_not_enter() -> None:
+    progress = Progress(low=1, done=frozenset({2}))
+    schedule = Schedule(ME, progress, 4, BatchLimits())
+    entered = [schedule.add(offset, operation("ux", offset)) for offset in (1, 2, 3)]
+    assert entered == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("applied", "restored"),
+    [
+        ({}, []),
+        ({"x": 2}, [0, 2]),
+        ({"x": 1, "y": 9}, [0, 1, 3]),
+        ({"z": 9}, []),
+    ],
+)
+def test_restore_takes_what_the_tables_say_for_done(
+    applied: dict[str, int], restored: list[int]
+) -> None:
+    schedule = schedule_of("ix iy ix iy D", doubtful_below=5)
+    assert schedule.doubtful_tables() == {"x", "y"}
+    assert schedule.restore(applied) == restored
+    assert schedule.progress.done == frozenset(o for o in restored if o >= schedule.low)
+
+
+def test_restore_batch_found_applied_is_not_run_again() -> None:
+    progress = Progress(batches=((0, 2),))
+    schedule = schedule_of("ix iy ix", progress, doubtful_below=3)
+    assert schedule.restore({"x": 2}) == [0, 2]
+    assert schedule.progress == Progress(low=1, done=frozenset({2}))
+    assert rounds(schedule) == [[(1,)]]
+
+
+def test_restore_exclusive_operations_are_never_taken_for_done() -> None:
+    schedule = schedule_of("D", doubtful_below=1)
+    assert schedule.restore({"op0": 9}) == []
+
+
+def test_drop_of_an_operation_in_doubt_forgets_its_intent() -> None:
+    # The origin died after its reject was in the log and before its progress said so.
+    schedule = schedule_of("D", Progress(alone=0), doubtful_below=1)
+    schedule.decide(0, Verdict.REJECT)
+    assert schedule.progress == Progress(low=1)
+
+
+def test_split_operations_run_one_by_one_without_an_intent() -> None:
+    schedule = schedule_of("ix ix ux")
+    (unit,) = schedule.take(LANES)
+    schedule.split(unit)
+    assert schedule.progress == Progress()
+    assert schedule.take(LANES) == []  # not before that progress is durable
+    schedule.split_stored(unit)
+    assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
+
+
+def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:
+    schedule = schedule_of("ix")
+    schedule.add(1, MARKER)
+    schedule.add(2, operation("iy", 2))
+    (insert_x,) = schedule.take(LANES)
+    finish(schedule, insert_x)
+    (marker,) = schedule.take(LANES)
+    assert (marker.operations, marker.intent) == ((MARKER,), Intent.NONE)
+    finish(schedule, marker)
+    assert rounds(schedule) == [[(2,)]]
+    assert schedule.progress == Progress(low=3)
+
+
+def test_held_schedule_starts_nothing_exclusive() -> None:
+    schedule = schedule_of("ix D iy")
+    schedule.hold(held=True)
+    finish(schedule, *schedule.take(LANES))
+    assert schedule.take(LANES) == []
+    schedule.hold(held=False)
+    assert offsets(schedule.take(LANES)) == [(1,)]
+
+
+def test_isolated_operation_is_not_combined() -> None:
+    schedule = schedule_of("ix ix ix")
+    schedule.isolate(1)
+    assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
