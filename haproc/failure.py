@@ -175,6 +175,19 @@ def message_of(error: Exception) -> str:
     return str(error) or "no answer in time"
 
 
+def log_unavailable(
+    what: str, error: Exception, hint: str, outcome: WriteOutcome = WriteOutcome.UNKNOWN
+) -> RequestError:
+    """Return the error of a request for which the log did not do something; ``what`` says it."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"{what}: {message_of(error)}",
+        error_class=ErrorClass.LOG_UNAVAILABLE,
+        outcome=outcome,
+        hint=hint,
+    )
+
+
 def log_away(error: Exception) -> str:
     """Return what is told of a HAProc while its log is away."""
     return f"the log cannot be reached: {message_of(error)}"

@@ -12,13 +12,13 @@ import itertools
 import logging
 import time
 from collections.abc import Collection, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 
 from dmq import Entry, Json, LogError, TrimmedError
 from haproc.engine.statement import ArrowRows
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.agree.table_check import Verifier
@@ -37,7 +37,7 @@ from haproc.replicate.queue.standing import (
 from haproc.replicate.queue.units import MARKER, Unfinished
 from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.failures import Failure
-from haproc.replicate.records.operation import Operation, from_record, to_record
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.rows import Rows
 
 logger = logging.getLogger(__name__)
@@ -142,11 +142,11 @@ class Operators:
                 if offset < await core.log.end():
                     entries = await core.log.read(offset, records_max=1)
         except TrimmedError as error:
-            _refuse(ErrorClass.OFFSET_UNKNOWN, str(error))
+            raise refused(ErrorClass.OFFSET_UNKNOWN, str(error)) from error
         except (LogError, TimeoutError) as error:
-            raise _unavailable(f"the log cannot be read: {message_of(error)}") from error
+            raise log_unavailable("the log cannot be read", error, "try again") from error
         if not entries or entries[0].offset != offset:
-            _refuse(
+            raise refused(
                 ErrorClass.OFFSET_UNKNOWN,
                 f"the log has nothing at offset {offset}",
                 "see haproc queue list",
@@ -154,7 +154,7 @@ class Operators:
         message = from_record(entries[0].record)
         if not isinstance(message, Operation):
             kind = entries[0].record.kind
-            _refuse(
+            raise refused(
                 ErrorClass.OFFSET_UNKNOWN, f"offset {offset} is a {kind} record, not an operation"
             )
         return message
@@ -219,7 +219,7 @@ class Operators:
             _allowed(reject_advice(self._standing_at(offset)), offset)
             absent = self._vouched(without, offset)
             if who := await giving_up.applied_by(offset):
-                _refuse(
+                raise refused(
                     ErrorClass.NOT_NOW,
                     f"offset {offset} has an outcome on cluster {who}: mend this one",
                 )
@@ -257,9 +257,9 @@ class Operators:
         gone = core.heard.words.left_since(offset) - {*core.members.peers}
         for name in frozenset(without) - gone:
             if name not in core.members.peers:
-                _refuse(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
+                raise refused(ErrorClass.NOT_NOW, f"cluster {core.me} has no peer {name}")
             if not core.peers.given_up(name):
-                _refuse(
+                raise refused(
                     ErrorClass.NOT_NOW,
                     f"cluster {name} is heard: it can say itself what it has applied",
                 )
@@ -289,13 +289,15 @@ class Operators:
         """Tell what a verification came to so far."""
         found = await self._verifier.describe(marker)
         if found is None:
-            _refuse(ErrorClass.OFFSET_UNKNOWN, f"no verification at offset {marker} is known here")
+            raise refused(
+                ErrorClass.OFFSET_UNKNOWN, f"no verification at offset {marker} is known here"
+            )
         return found
 
     def _check(self, cluster: str) -> None:
         core = self._core
         if cluster != core.me:
-            _refuse(
+            raise refused(
                 ErrorClass.NOT_NOW,
                 f"this is cluster {core.me}, not {cluster}",
                 "check the addresses",
@@ -306,7 +308,7 @@ class Operators:
             State.FENCED,
             State.TOO_FAR_BEHIND,
         ):
-            _refuse(
+            raise refused(
                 ErrorClass.NOT_NOW,
                 f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
             )
@@ -314,11 +316,9 @@ class Operators:
     async def _append(self, message: Skip | Verify | Rows) -> int:
         core = self._core
         try:
-            async with asyncio.timeout(core.timeouts.append_s):
-                (offset,) = await core.log.append([to_record(message)])
+            return await core.own_log.append_once(message)
         except (LogError, TimeoutError) as error:
-            raise _unavailable(f"the log did not take the record: {message_of(error)}") from error
-        return offset
+            raise log_unavailable("the log did not take the record", error, "try again") from error
 
     # -- what the log says -----------------------------------------------------------------
 
@@ -345,22 +345,10 @@ class Operators:
 
 def _allowed(advice: Advice, offset: int) -> Advice:
     if not advice.allowed:
-        _refuse(ErrorClass.NOT_NOW, f"offset {offset}: {advice.text}", "see haproc queue show")
+        raise refused(
+            ErrorClass.NOT_NOW, f"offset {offset}: {advice.text}", "see haproc queue show"
+        )
     return advice
-
-
-def _refuse(error_class: str, message: str, hint: str = "") -> NoReturn:
-    raise RequestError(FailureKind.REFUSED, message, error_class=error_class, hint=hint)
-
-
-def _unavailable(message: str) -> RequestError:
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        message,
-        error_class=ErrorClass.LOG_UNAVAILABLE,
-        outcome=WriteOutcome.UNKNOWN,
-        hint="try again",
-    )
 
 
 def _standing_json(standing: Standing) -> dict[str, Json]:

@@ -8,12 +8,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dmq import LogError, RecordTooLargeError
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.failure import (
+    ErrorClass,
+    FailureKind,
+    RequestError,
+    WriteOutcome,
+    log_unavailable,
+    refused,
+)
 from haproc.replicate.heard.definitions import redefined_by
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Known, Outcome, Status
-from haproc.replicate.records.operation import Operation, to_record
+from haproc.replicate.records.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +106,14 @@ class Writes:
     async def _append(self, op: Operation) -> int:
         core = self._core
         try:
-            async with asyncio.timeout(core.timeouts.append_s):
-                (offset,) = await core.log.append([to_record(op)])
+            return await core.own_log.append_once(op)
         except RecordTooLargeError as error:
-            raise RequestError(
-                FailureKind.REFUSED,
-                str(error),
-                error_class=ErrorClass.OPERATION_TOO_LARGE,
-                hint="split it into several operations",
-            ) from error
+            hint = "split it into several operations"
+            raise refused(ErrorClass.OPERATION_TOO_LARGE, str(error), hint) from error
         except (LogError, TimeoutError) as error:
             core.condition.log_failed(error)
-            raise RequestError(
-                FailureKind.AVAILABILITY,
-                f"the log did not take the operation: {message_of(error)}",
-                error_class=ErrorClass.LOG_UNAVAILABLE,
-                outcome=WriteOutcome.UNKNOWN,
-                hint="ask again with the same request_id",
-            ) from error
-        return offset
+            what, hint = "the log did not take the operation", "ask again with the same request_id"
+            raise log_unavailable(what, error, hint) from error
 
     async def _outcome(
         self, key: tuple[str, str], fingerprint: str, offset: int | None

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypeAlias
 
 from dmq import LogError
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
 from haproc.replicate.heard.definitions import reach
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
@@ -156,10 +156,5 @@ def _is_final(error: RequestError) -> bool:
 
 
 def _log_away(error: Exception, outcome: WriteOutcome) -> RequestError:
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        f"the log did not tell its end: {message_of(error)}",
-        error_class=ErrorClass.LOG_UNAVAILABLE,
-        outcome=outcome,
-        hint="ask the next HAProc with the same request_id",
-    )
+    hint = "ask the next HAProc with the same request_id"
+    return log_unavailable("the log did not tell its end", error, hint, outcome)

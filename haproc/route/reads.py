@@ -13,7 +13,7 @@ from typing import Protocol
 from dmq import LogError
 from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
-from haproc.failure import ErrorClass, FailureKind, RequestError, message_of
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import SERVING
 from haproc.membership.view import Peer
@@ -150,13 +150,9 @@ class Reads:
             async with asyncio.timeout_at(ends_at):
                 return await self._log_end.read()
         except (LogError, TimeoutError) as error:
-            raise RequestError(
-                FailureKind.AVAILABILITY,
-                f"the log did not tell its end, which {asked_for(wanted)} needs: "
-                f"{message_of(error)}",
-                error_class=ErrorClass.LOG_UNAVAILABLE,
-                hint="ask the next HAProc with the same request_id, or with consistency session",
-            ) from error
+            what = f"the log did not tell its end, which {asked_for(wanted)} needs"
+            hint = "ask the next HAProc with the same request_id, or with consistency session"
+            raise log_unavailable(what, error, hint, WriteOutcome.NOT_SENT) from error
 
     async def _wait(self, wanted: Freshness, needed: int, ends_at: float) -> bool:
         clock = asyncio.get_running_loop().time

@@ -12,17 +12,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final
 
 from dmq import Json, LogError, TrimmedError
 from haproc.config.model import Address
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, message_of
+from haproc.failure import ErrorClass, RequestError, log_unavailable, refused
 from haproc.membership.roster import Enrolled, Member, disagreement
 from haproc.membership.state import State
 from haproc.replicate.heard.members import heard
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.members import Change, Roster
-from haproc.replicate.records.operation import from_record, to_record
+from haproc.replicate.records.operation import from_record
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Admission:
             base, members = self._core.members.enrolled, self._members()
             known = {each.name: each for each in members}.get(name)
             if known is not None and known != member:
-                _refuse(
+                raise _refused(
                     f"cluster {name} is a member already, at {known.peer.url} and "
                     f"{known.client_url}",
                     "change its addresses in the files and start the HAProcs again",
@@ -112,7 +112,7 @@ class Admission:
             if known is not None and base.offset >= 0:
                 return self._changed(name)
             if len(members) >= CLUSTERS_MAX:
-                _refuse(f"a ring has {CLUSTERS_MAX} clusters at most")
+                raise _refused(f"a ring has {CLUSTERS_MAX} clusters at most")
             await self._no_strangers(name)
             await self._can_begin(name)
             after = members if known is not None else (*members, member)
@@ -128,9 +128,9 @@ class Admission:
             if base.offset >= 0 and after == members:
                 return self._changed(name)
             if after == members and name not in await self._strangers():
-                _refuse(f"the ring has no cluster {name}")
+                raise _refused(f"the ring has no cluster {name}")
             if not after:
-                _refuse(f"cluster {name} is the only one")
+                raise _refused(f"cluster {name} is the only one")
             await self._say(Roster(Change.LEAVE, name, after, base.offset, self._core.me))
         raise _refused("others change the members at the same time", "try again")
 
@@ -146,7 +146,7 @@ class Admission:
         """Return once this HAProc knows the members as the log has them now."""
         core = self._core
         if core.condition.state is not State.READY:
-            _refuse(
+            raise _refused(
                 f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
                 "ask another HAProc",
             )
@@ -156,7 +156,7 @@ class Admission:
         except (LogError, TimeoutError) as error:
             raise _unavailable(error) from error
         if not await self.heard_up_to(end, core.timeouts.append_s):
-            _refuse(f"cluster {core.me} has not read the log to its end", "try again")
+            raise _refused(f"cluster {core.me} has not read the log to its end", "try again")
 
     async def _strangers(self) -> frozenset[str]:
         """Return who took part so far and is not named in the configuration."""
@@ -172,7 +172,7 @@ class Admission:
         if self._core.members.enrolled.offset >= 0:
             return
         if strangers := sorted(await self._strangers() - {joining}):
-            _refuse(
+            raise _refused(
                 f"{', '.join(strangers)} took part in this ring, but the configuration of "
                 f"{self._core.me} does not name them",
                 "name them in it, or remove them with haproc cluster remove",
@@ -189,7 +189,7 @@ class Admission:
         begins = cursor.offset if cursor is not None else 0
         if begins < start:
             had = "it stopped at" if cursor is not None else "it is new and begins at"
-            _refuse(
+            raise _refused(
                 f"the log cannot bring cluster {name} up to date: {had} offset {begins}, and what "
                 f"lies below {start} was trimmed",
                 "its tables would have to be copied from another cluster",
@@ -199,27 +199,17 @@ class Admission:
         """Append a record and wait until it was read; whether it counts is to be seen."""
         core = self._core
         try:
-            async with asyncio.timeout(core.timeouts.append_s):
-                (offset,) = await core.log.append([to_record(roster)])
+            offset = await core.own_log.append_once(roster)
         except (LogError, TimeoutError) as error:
             raise _unavailable(error) from error
         if not await self.heard_up_to(offset + 1, core.timeouts.append_s):
             raise _unavailable(TimeoutError())
 
 
-def _refuse(message: str, hint: str = "") -> NoReturn:
-    raise _refused(message, hint)
-
-
 def _refused(message: str, hint: str = "") -> RequestError:
-    return RequestError(FailureKind.REFUSED, message, error_class=ErrorClass.NOT_NOW, hint=hint)
+    return refused(ErrorClass.NOT_NOW, message, hint)
 
 
 def _unavailable(error: Exception) -> RequestError:
-    return RequestError(
-        FailureKind.AVAILABILITY,
-        f"the log did not take or give the record in time: {message_of(error)}",
-        error_class=ErrorClass.LOG_UNAVAILABLE,
-        outcome=WriteOutcome.UNKNOWN,
-        hint="try again: what was done already stays done",
-    )
+    what = "the log did not take or give the record in time"
+    return log_unavailable(what, error, "try again: what was done already stays done")

@@ -186,6 +186,12 @@ class OwnLog:
         self._condition.log_answered()
         return offsets[0]
 
+    async def append_once(self, message: Message) -> int:
+        """Append one record for somebody who waits; raises LogError, or TimeoutError."""
+        async with asyncio.timeout(self._timeouts.append_s):
+            (offset,) = await self._log.append([to_record(message)])
+        return offset
+
     async def decide(
         self, offset: int, operation_id: str, verdict: Verdict, failure: Failure | None = None
     ) -> None:
