@@ -16,7 +16,7 @@ from haproc.classify.model import Kind
 from haproc.engine.lane import SparkLane
 from haproc.engine.remote import RemoteSession
 from haproc.membership.state import State
-from haproc.replicate.member.core import Core
+from haproc.replicate.member.own_log import OwnLog
 from haproc.replicate.member.steps import Step
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
@@ -145,10 +145,10 @@ def test_process_replaced_while_it_reports_a_failure_leaves_its_cluster_in_servi
 def not_authorised(patch: pytest.MonkeyPatch) -> None:
     """Use a new session without looking for a newer claim."""
 
-    async def gladly(self: Core) -> None:
+    async def gladly(self: OwnLog) -> None:
         return None
 
-    patch.setattr(Core, "still_mine", gladly)
+    patch.setattr(OwnLog, "still_mine", gladly)
 
 
 def authorised_too_early(patch: pytest.MonkeyPatch) -> None:
