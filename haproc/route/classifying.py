@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from haproc.classify.bounds import Bounds
@@ -19,8 +19,19 @@ from haproc.pin.sqltypes import quote_name
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite
 from haproc.route.failing import refused
-from haproc.route.model import Request, Sent, SentRows, SentSql
+from haproc.route.model import Request, SentRows, SentSql
 from haproc.route.offload import Texts
+from haproc.route.sessions import ClientSession
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """A request, and what has to be known of it before its statement runs."""
+
+    request: Request
+    session: ClientSession | None
+    settings: Settings
+    statement: Classified
 
 
 async def with_bound(request: Request, texts: Texts) -> Request:
@@ -39,15 +50,15 @@ async def with_bound(request: Request, texts: Texts) -> Request:
             assert_never(request.statement)
 
 
-def as_it_runs(sent: Sent, statement: Classified) -> Statement:
+def as_it_runs(asked: Understood) -> Statement:
     """Return what a cluster is given of a statement that is not for the log."""
-    match sent:
+    match asked.request.statement:
         case SentSql():
-            return SqlText(statement.sql)
+            return SqlText(asked.statement.sql)
         case SentRows(table, stream):
             return ArrowRows(table, stream)
         case _:
-            assert_never(sent)
+            assert_never(asked.request.statement)
 
 
 class Classifying:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, assert_never
 
 from haproc.classify.model import Classified, OperationClass, RefusedError
-from haproc.engine.interface import Engine, Settings
+from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.determinism import pin
@@ -22,11 +22,10 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite, Write
 from haproc.replicate.writes import now_ms
 from haproc.route.analysis import Analysis
-from haproc.route.classifying import Classifying
+from haproc.route.classifying import Classifying, Understood
 from haproc.route.model import Fanout, Request, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.rows import fitted
-from haproc.route.sessions import ClientSession
 from haproc.witness.judge import Verdict
 
 THREAD_BYTES: Final = 256 << 10
@@ -56,71 +55,57 @@ class Making:
         self._ground = ground
         self._fanout_parallel = fanout_parallel
 
-    async def operation(
-        self,
-        request: Request,
-        statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
-    ) -> Operation:
+    async def operation(self, asked: Understood) -> Operation:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
-        match request.statement:
+        match asked.request.statement:
             case SentSql():
-                return await self._of_text(request, statement, settings, session)
+                return await self._of_text(asked)
             case SentRows() as rows:
-                return await self._of_rows(request, rows, statement, settings)
+                return await self._of_rows(asked, rows)
             case _:
-                assert_never(request.statement)
+                assert_never(asked.request.statement)
 
-    async def _of_rows(
-        self, request: Request, rows: SentRows, statement: Classified, settings: Settings
-    ) -> Operation:
-        (name,) = statement.writes
+    async def _of_rows(self, asked: Understood, rows: SentRows) -> Operation:
+        (name,) = asked.statement.writes
         columns = await self._engine.table_columns(name)
         fit = partial(fitted, rows.stream, columns, self._bytes_max)
         stream = await asyncio.to_thread(fit) if len(rows.stream) > THREAD_BYTES else fit()
-        return Operation(
-            id=request.id,
-            operation_class=statement.operation_class,
-            kind=statement.kind,
-            origin=self._me,
-            fingerprint=request.fingerprint,
-            write=ArrowRows(rows.table, stream),
-            settings=settings,
-            user=request.user,
-            writes=statement.writes,
-            created_ms=now_ms(),
-        )
+        return self._made(asked, asked.statement, ArrowRows(rows.table, stream))
 
-    async def _of_text(
-        self,
-        request: Request,
-        statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
-    ) -> Operation:
+    async def _of_text(self, asked: Understood) -> Operation:
+        statement = asked.statement
         analyzed_to = None if statement.insert else await self._ground()
-        pinned, verdict = await self._pinned(request, statement, settings, session)
+        pinned, verdict = await self._pinned(asked)
         if pinned.sql != statement.sql:
             override = statement.operation_class
-            statement = await self._classifying.text(pinned.sql, settings, request.user, override)
+            statement = await self._classifying.text(
+                pinned.sql, asked.settings, asked.request.user, override
+            )
         rests_on = _rests_on(statement, verdict)
+        return replace(
+            self._made(asked, statement, _as_written(pinned, verdict)),
+            reads=statement.reads | verdict.reads,
+            tables_known=statement.tables_known and verdict.known,
+            analyzed_to=analyzed_to if rests_on else None,
+            rests_on=rests_on,
+        )
+
+    def _made(self, asked: Understood, statement: Classified, write: Write) -> Operation:
+        request = asked.request
         return Operation(
             id=request.id,
             operation_class=self._class_of(request, statement),
             kind=statement.kind,
             origin=self._me,
             fingerprint=request.fingerprint,
-            write=_as_written(pinned, verdict),
-            settings=settings,
+            write=write,
+            settings=asked.settings,
             user=request.user,
-            reads=statement.reads | verdict.reads,
+            reads=statement.reads,
             writes=statement.writes,
-            tables_known=statement.tables_known and verdict.known,
+            tables_known=statement.tables_known,
             insert=statement.insert,
             created_ms=now_ms(),
-            analyzed_to=analyzed_to if rests_on else None,
-            rests_on=rests_on,
         )
 
     def _class_of(self, request: Request, statement: Classified) -> OperationClass:
@@ -131,26 +116,21 @@ class Making:
             parallel = request.fanout is Fanout.PARALLEL
         return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
 
-    async def _pinned(
-        self,
-        request: Request,
-        statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
-    ) -> tuple[Pinned, Verdict]:
+    async def _pinned(self, asked: Understood) -> tuple[Pinned, Verdict]:
         """Return the statement made the same everywhere, and what Spark's analysis said of it."""
+        statement, settings, user = asked.statement, asked.settings, asked.request.user
         moment = Moment(
             now=datetime.now(UTC),
             random=secrets.randbits(64),
             time_zone=settings.time_zone,
-            user=request.user,
+            user=user,
             catalog=settings.catalog,
             schema=settings.schema,
         )
         pinned = await self._pin(statement, moment)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(pinned.reasons), pinned.hint)
-        verdict = await self.analysis.verdict(statement, pinned, settings, session, request.user)
+        verdict = await self.analysis.verdict(statement, pinned, settings, asked.session, user)
         if verdict.treatment is Treatment.REFUSE:
             raise RefusedError(
                 ErrorClass.NONDETERMINISTIC, "; ".join(verdict.reasons), verdict.hint

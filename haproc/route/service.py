@@ -23,7 +23,7 @@ from haproc.replicate.writes import Attempt
 from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
-from haproc.route.classifying import Classifying, as_it_runs, with_bound
+from haproc.route.classifying import Classifying, Understood, as_it_runs, with_bound
 from haproc.route.failing import refused, timed_out
 from haproc.route.making import Making, of_session
 from haproc.route.model import Answer, HaReport, Request
@@ -113,15 +113,13 @@ class RingService:
         known = await self._attempts.known(request)
         if known is None:
             try:
-                session, settings, statement = await self._read(request)
-                statement = await self._session_statements.owned(statement, session)
+                asked = await self._understood(request)
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
             return answer_of(known, self._core), await self._concern_again(request, known)
-        self._only_reads[key] = statement.operation_class is OperationClass.QUERY
-        concern = self._concern(request, statement)
-        return await self._run(request, statement, settings, session, since), concern
+        self._only_reads[key] = asked.statement.operation_class is OperationClass.QUERY
+        return await self._run(asked, since), self._concern(request, asked.statement)
 
     def _lend(self, request: Request) -> None:
         """Let a write that rests on the client's session be computed in it, also by a retry."""
@@ -130,8 +128,8 @@ class RingService:
             if session is not None and session.holds_temporaries:
                 self._replica.computing.lend((request.user, request.id), session.spark)
 
-    async def _read(self, request: Request) -> tuple[ClientSession | None, Settings, Classified]:
-        """Return the request's session, the settings it runs under, and what its statement is."""
+    async def _understood(self, request: Request) -> Understood:
+        """Return the request with its session, settings, and what its statement is."""
         session = self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise RequestError(
@@ -141,34 +139,26 @@ class RingService:
                 hint="send USE in the session, or leave session_id out",
             )
         settings = self._settings(session, request.catalog, request.schema)
-        return session, settings, await self._classifying.request(request, settings)
+        statement = await self._classifying.request(request, settings)
+        statement = await self._session_statements.owned(statement, session)
+        return Understood(request, session, settings, statement)
 
-    async def _run(
-        self,
-        request: Request,
-        statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
-        since: int,
-    ) -> Answer:
-        match statement.operation_class:
+    async def _run(self, asked: Understood, since: int) -> Answer:
+        match asked.statement.operation_class:
             case OperationClass.QUERY:
-                answer = await self._reads.elsewhere(request)
-                return answer or await self._query(request, statement, settings, session)
+                return await self._reads.elsewhere(asked.request) or await self._query(asked)
             case OperationClass.SESSION:
-                return await self._session_statements.run(request, statement, session)
+                return await self._session_statements.run(asked)
             case _:
-                return await self._write(request, statement, settings, session, since)
+                return await self._write(asked, since)
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
-        settings = self._settings(None, request.catalog, request.schema)
-        statement = await self._classifying.request(request, settings)
-        if statement.operation_class is not OperationClass.QUERY:
+        asked = await self._understood(request)
+        if (found := asked.statement.operation_class) is not OperationClass.QUERY:
             raise RequestError(
                 FailureKind.REFUSED,
-                f"cluster {self._core.me} takes the statement for {statement.operation_class}, not "
-                "for a query",
+                f"cluster {self._core.me} takes the statement for {found}, not for a query",
                 error_class=ErrorClass.NO_QUERY,
                 hint="the HAProcs' rules differ: restart those that have not read them",
             )
@@ -176,7 +166,7 @@ class RingService:
             async with asyncio.timeout(request.timeout_s):
                 self._check_serving()
                 await self._reads.for_peer(needed, request.timeout_s)
-                return await self._query(request, statement, settings, None)
+                return await self._query(asked)
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me) from error
 
@@ -218,18 +208,12 @@ class RingService:
 
     # -- queries and sessions --------------------------------------------------------------
 
-    async def _query(
-        self,
-        request: Request,
-        statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
-    ) -> Answer:
-        runs = as_it_runs(request.statement, statement)
+    async def _query(self, asked: Understood) -> Answer:
+        request, session, settings = asked.request, asked.session, asked.settings
         try:
             spark = await self._spark_session(settings, session)
-            await self._analysis.confirm_query(statement, settings, session, request.user)
-            stream = await spark.query(runs, timeout_s=request.timeout_s)
+            await self._analysis.confirm_query(asked.statement, settings, session, request.user)
+            stream = await spark.query(as_it_runs(asked), timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error
@@ -251,21 +235,15 @@ class RingService:
 
     # -- writes ----------------------------------------------------------------------------
 
-    async def _write(
-        self,
-        request: Request,
-        statement: Classified,
-        settings: Settings,
-        session: ClientSession | None,
-        since: int,
-    ) -> Answer:
-        self._assurance.check(self._concern(request, statement), (request.user, request.id))
+    async def _write(self, asked: Understood, since: int) -> Answer:
+        request = asked.request
+        self._assurance.check(self._concern(request, asked.statement), (request.user, request.id))
 
         async def make() -> Operation:
             try:
-                operation = await self._making.operation(request, statement, settings, session)
+                operation = await self._making.operation(asked)
             except EngineError as error:
-                raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error
+                raise failed(error, self._core, WriteOutcome.NOT_SENT, asked.session) from error
             except RefusedError as error:
                 raise refused(error) from error
             if of_session(operation):

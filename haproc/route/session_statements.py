@@ -14,9 +14,9 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.member.core import Core
 from haproc.route.analysis import Analysis
 from haproc.route.answering import failed
-from haproc.route.classifying import Classifying, as_it_runs
+from haproc.route.classifying import Classifying, Understood, as_it_runs
 from haproc.route.failing import refused
-from haproc.route.model import Answer, HaReport, Request
+from haproc.route.model import Answer, HaReport
 from haproc.route.sessions import ClientSession, Sessions, settings_after
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
@@ -55,10 +55,9 @@ class SessionStatements:
                 )
             await self._change(session, statement, SqlText(statement.sql))
 
-    async def run(
-        self, request: Request, statement: Classified, session: ClientSession | None
-    ) -> Answer:
+    async def run(self, asked: Understood) -> Answer:
         """Run one that a client sent."""
+        session, statement = asked.session, asked.statement
         if session is None:
             raise RequestError(
                 FailureKind.REFUSED,
@@ -66,8 +65,7 @@ class SessionStatements:
                 error_class=ErrorClass.SESSION_REQUIRED,
                 hint="open a session and send its session_id",
             )
-        runs = as_it_runs(request.statement, statement)
-        chunks = await self._change(session, statement, runs)
+        chunks = await self._change(session, statement, as_it_runs(asked))
         return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
 
     async def owned(self, statement: Classified, session: ClientSession | None) -> Classified:
