@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import re
 import typing
 from collections import Counter
@@ -224,6 +225,29 @@ def is_there(path: str) -> bool:
 def test_modules_that_are_named_exist(document: Path) -> None:
     named = set(re.findall(r"`([\w./*]+\.py)\b[^`]*`", document.read_text()))
     assert {path for path in named if not is_there(path)} == set()
+
+
+def resolves(name: str) -> bool:
+    """Whether ``room.module.Class.method`` is there, from haproc or the top."""
+    parts = name.split(".")
+    path = parts if parts[0] in PACKAGES else ["haproc", *parts]
+    for length in range(len(path), 0, -1):
+        try:
+            found = importlib.import_module(".".join(path[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in path[length:]:
+            found = getattr(found, part, None)
+        return found is not None
+    return False
+
+
+def test_functions_on_the_way_of_one_write_exist() -> None:
+    design = (ROOT / "docs" / "design.md").read_text()
+    way = design.split("## The way of one write\n")[1].split("\n## ")[0]
+    named = re.findall(r"`([a-z_]+(?:\.\w+)+)`", way)
+    assert len(named) > 15
+    assert [name for name in named if not resolves(name)] == []
 
 
 def test_contributors_map_has_every_room_in_order() -> None:
