@@ -90,7 +90,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ring = LocalRing.open_or_create(Path(folder), memory="1g", cores=2)
         try:
-            asyncio.run(ring.up())
+            asyncio.run(ring.up(warm=True))
             noticed, waited = _measure(ring)
             frozen = _measure_frozen(ring)
         finally:

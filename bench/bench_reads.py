@@ -43,7 +43,7 @@ def main() -> None:
                 progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
             )
             try:
-                asyncio.run(ring.up())
+                asyncio.run(ring.up(warm=True))
                 rows += measured(ring, log)
             finally:
                 asyncio.run(ring.down())

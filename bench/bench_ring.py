@@ -56,7 +56,7 @@ def main() -> None:
                 progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
             )
             try:
-                asyncio.run(ring.up())
+                asyncio.run(ring.up(warm=True))
                 rows += latency(ring)
                 if size == 3:
                     rows += failover(ring)

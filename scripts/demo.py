@@ -240,7 +240,7 @@ def lose_the_log(ring: LocalRing) -> None:
 async def recover(ring: LocalRing) -> dict[str, tuple[int, float]]:
     """Start what was killed and watch it replay; returns records and seconds of each."""
     ask = asyncio.ensure_future(_watch(ring, ("a", "b")))
-    await asyncio.gather(ring.start_haproc("a", ready=False), ring.start_spark("b"))
+    await asyncio.gather(ring.start_haproc("a", ready=False), ring.start_spark("b", warm=False))
     return await ask
 
 

@@ -3,8 +3,8 @@
 The server is a single JVM, started directly (no shell scripts in between, so its pid is the JVM's),
 bound to 127.0.0.1 and closed to whoever lacks the token. Everything it owns lies in one folder:
 metastore, warehouse, scratch space, log, pid file. Starting again over the same folder finds the
-same tables. It counts as ready only when it has run one of each kind of Delta statement, because
-the first ones after a start take seconds.
+same tables. It is warm when it has run one of each kind of Delta statement: the first ones after a
+start take seconds.
 """
 
 from __future__ import annotations
