@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from dmq import LogError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
@@ -29,6 +29,7 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
 from haproc.route.log_end import LogEnd
+from haproc.route.model import Request
 
 ATTEMPTS_MAX: Final = 8
 """Chosen: of a few that define the same thing all the time, one gets through at each attempt."""
@@ -39,21 +40,6 @@ not go on in step."""
 Make: TypeAlias = Callable[[], Awaitable[Operation]]
 
 
-class Asked(Protocol):
-    """What counts of a request; see `haproc.route.model.Request`."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def user(self) -> str: ...
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def age_s(self) -> float: ...
-    @property
-    def timeout_s(self) -> float: ...
-
-
 class Attempts:
     """See the module. The caller keeps the request's deadline."""
 
@@ -62,27 +48,27 @@ class Attempts:
         self._core = replica.core
         self._log_end = LogEnd(replica.read_end)
 
-    async def known(self, asked: Asked) -> Attempt | None:
+    async def known(self, request: Request) -> Attempt | None:
         """Return the operation that the log has of this request already.
 
         None if none was read here so far. Raises RequestError.
         """
-        return await self._replica.writes.repeated((asked.user, asked.id), asked.fingerprint)
+        return await self._replica.writes.repeated(request.key, request.fingerprint)
 
-    async def unless_known(self, asked: Asked, error: RequestError) -> Attempt:
+    async def unless_known(self, request: Request, error: RequestError) -> Attempt:
         """Return the operation of a request that would be refused, if the log has it; else raise.
 
         For what is refused by its words alone, wherever the tables stand.
         """
         if not _is_final(error):
             raise error
-        await self._read(await self._end_after(asked, error))
-        found = await self.known(asked)
+        await self._read(await self._end_after(request, error))
+        found = await self.known(request)
         if found is None:
             raise error
         return found
 
-    async def write(self, asked: Asked, make: Make) -> Attempt:
+    async def write(self, request: Request, make: Make) -> Attempt:
         """Return the operation that counts, with its outcome here.
 
         ``make`` raises RequestError; it is called again if that may come to something else.
@@ -96,14 +82,14 @@ class Attempts:
                 if not _is_final(error):
                     raise
                 if needed is None:
-                    needed = await self._end_after(asked, error)
+                    needed = await self._end_after(request, error)
                     await self._replica.applied(needed)
-                if (found := await self.known(asked)) is not None:
+                if (found := await self.known(request)) is not None:
                     return found
                 if looked_at >= needed:
                     raise
                 continue
-            offset, outcome = await self._replica.writes.submit(operation, asked.timeout_s)
+            offset, outcome = await self._replica.writes.submit(operation, request.timeout_s)
             if outcome.status is not Status.STALE:
                 return Attempt(operation, offset, outcome)
             await self._replica.applied(offset + 1)
@@ -126,13 +112,13 @@ class Attempts:
         await self._replica.applied(self._replica.core.watermarks.log_end - far)
         return self._core.schedule.low
 
-    async def _end_after(self, asked: Asked, refusal: RequestError) -> int:
+    async def _end_after(self, request: Request, refusal: RequestError) -> int:
         """Return an end that the log had after the request came."""
         try:
             async with asyncio.timeout(self._core.timeouts.append_s):
                 return await self._log_end.read()
         except (LogError, TimeoutError) as error:
-            if asked.age_s == 0:
+            if request.age_s == 0:
                 raise refusal from error
             raise _log_away(error, WriteOutcome.UNKNOWN) from error
 

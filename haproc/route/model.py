@@ -81,6 +81,11 @@ class Request:
     age_s: float = 0.0
     arrived_s: float | None = None
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Whose request it is, and its id: another user's of the same id is another one."""
+        return self.user, self.id
+
 
 @dataclass(frozen=True, slots=True)
 class HaReport:

@@ -99,13 +99,13 @@ class RingService:
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me) from error
         finally:
-            self._only_reads.pop((request.user, request.id), None)
+            self._only_reads.pop(request.key, None)
         return await self._assured(answer, concern, deadline_s)
 
     async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
-        key = (request.user, request.id)
+        key = request.key
         if (found := self._core.outcomes.find(key)) is not None:
             self._only_reads[key] = False
             if found.outcome is None and of_session(found.operation):
@@ -126,7 +126,7 @@ class RingService:
         with suppress(RequestError):  # whoever needs the session says that it is not known
             session = self._session_of(request)
             if session is not None and session.holds_temporaries:
-                self._replica.computing.lend((request.user, request.id), session.spark)
+                self._replica.computing.lend(request.key, session.spark)
 
     async def _understood(self, request: Request) -> Understood:
         """Return the request with its session, settings, and what its statement is."""
@@ -204,7 +204,7 @@ class RingService:
 
     def only_reads(self, request: Request) -> bool | None:
         """See Service."""
-        return self._only_reads.get((request.user, request.id))
+        return self._only_reads.get(request.key)
 
     # -- queries and sessions --------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class RingService:
 
     async def _write(self, asked: Understood, since: int) -> Answer:
         request = asked.request
-        self._assurance.check(self._concern(request, asked.statement), (request.user, request.id))
+        self._assurance.check(self._concern(request, asked.statement), request.key)
 
         async def make() -> Operation:
             try:

@@ -69,8 +69,8 @@ class Execution:
 
     @property
     def key(self) -> Key:
-        """Whose statement it is, and its id: another user's of the same id is another one."""
-        return self.request.user, self.request.id
+        """Whose statement it is, and its id."""
+        return self.request.key
 
     @property
     def finished(self) -> bool:

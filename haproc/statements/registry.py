@@ -69,9 +69,9 @@ class Registry:
         """
         request = asked.request
         await self._wait_for_another(asked)
-        known = self._running.get(key_of(request))
+        known = self._running.get(request.key)
         if known is None and asked.delivery is not None:
-            known = self._finished.get(key_of(request))
+            known = self._finished.get(request.key)
         if known is not None and not known.recalled:
             self._check_same(known, request)
             if not (known.finished and (known.repeatable or _asks_for_other(request, known))):
@@ -120,7 +120,7 @@ class Registry:
     async def _open(self, request: Request) -> tuple[Execution, Answer]:
         await self._wait_for_running(request)
         execution = Execution(request, None, time.monotonic(), StatementState.RUNNING)
-        self._running[key_of(request)] = execution
+        self._running[request.key] = execution
         task = asyncio.create_task(self._execute(execution))
         task.add_done_callback(_look_at)
         execution.task = task
@@ -268,7 +268,7 @@ class Registry:
 
         Its result is streamed to somebody else, or it is a write of another write concern.
         """
-        while known := self._running.get(key_of(asked.request)):
+        while known := self._running.get(asked.request.key):
             streamed = known.delivery is None and asked.delivery is not None
             if not streamed and not _asks_for_other(asked.request, known):
                 return
@@ -277,11 +277,11 @@ class Registry:
             await asyncio.wait({known.task})
 
     async def _wait_for_running(self, request: Request) -> None:
-        while (known := self._running.get(key_of(request))) is not None:
+        while (known := self._running.get(request.key)) is not None:
             self._check_same(known, request)
             assert known.task is not None
             await asyncio.wait({known.task})
-        kept = self._finished.get(key_of(request))
+        kept = self._finished.get(request.key)
         if kept is not None:
             self._check_same(kept, request)
 
@@ -416,11 +416,6 @@ class Registry:
         self._delivered.pop(execution.key, None)
         self._links.pop(execution.link_secret, None)
         self.store.drop(execution.kept)
-
-
-def key_of(request: Request) -> Key:
-    """Return whose request it is, and its id."""
-    return request.user, request.id
 
 
 def _as_fresh(known: Request, request: Request) -> bool:

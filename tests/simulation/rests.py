@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
@@ -20,6 +20,7 @@ from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
 from haproc.route.attempts import Attempts
+from haproc.route.model import Request, SentSql
 from tests.simulation.clock import run
 from tests.simulation.life import Life, unix_ms
 from tests.simulation.network import Refused
@@ -27,20 +28,6 @@ from tests.simulation.scenario import SETUP, TOO_LATE, Attempted, Report, Scenar
 from tests.simulation.violations import Violation
 
 SHAPED = frozenset({"shaped"})
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A client's request."""
-
-    id: str
-    age_s: float
-    user: str = "anonymous"
-    timeout_s: float = 6
-
-    @property
-    def fingerprint(self) -> str:
-        return self.id
 
 
 class RestsScenario(Scenario):
@@ -93,7 +80,8 @@ class RestsScenario(Scenario):
         async def work(replica: Replica) -> Attempt:
             if not replica.serving:
                 raise replica.writes.unavailable()
-            attempts, asked = Attempts(replica), Asked(attempt.id, age_s)
+            attempts = Attempts(replica)
+            asked = Request(attempt.id, SentSql(""), attempt.id, timeout_s=6, age_s=age_s)
             since = replica.writes.since(age_s)
 
             async def make() -> Operation:
