@@ -32,7 +32,7 @@ from haproc.membership.links import Links
 from haproc.membership.members import Members
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
-from haproc.node.member import World, build_member, build_reads, build_service
+from haproc.node.member import World, build_member, build_reads
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
@@ -101,7 +101,7 @@ async def _measured(folder: Path, rounds: int) -> list[Row]:
 
 async def _compared(service: RingService, schema: str, rounds: int) -> list[Row]:
     timed: Any = Timed(service._making.analysis)
-    service._making.analysis = timed
+    service._analysis = service._making.analysis = timed
     rows = []
     for name, text in STATEMENTS.items():
         whole: dict[str, list[float]] = {"repeated": [], "never seen": []}
@@ -160,7 +160,7 @@ async def _service(address: EngineAddress) -> AsyncIterator[RingService]:
     member = build_member(config, World(log, engine, HttpPeers(peers), members))
     metrics = Metrics("bench", "a", ["READY"])
     reads = build_reads(config, member, HttpForwarding(peers), metrics)
-    service = build_service(config, member, Rules.builtin(), reads)
+    service = RingService(config, member.replica, engine, Rules.builtin(), member.assurance, reads)
     task = asyncio.ensure_future(member.replica.run())
     try:
         while not member.replica.serving:  # noqa: ASYNC110

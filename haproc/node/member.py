@@ -8,16 +8,13 @@ its log; from here on that view tells of this member.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dmq import Log
 from haproc.classify.model import WriteConcern
-from haproc.classify.rules import Rules
 from haproc.config.model import Config
-from haproc.config.shares import Shares
-from haproc.engine.interface import Engine, Settings
+from haproc.engine.interface import Engine
 from haproc.membership.members import Members, Own
 from haproc.membership.peers import Peers
 from haproc.membership.roster import Member, Neighbour, founders, with_own_addresses
@@ -28,10 +25,9 @@ from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.steps import Trace, no_trace
 from haproc.replicate.replica import Replica
 from haproc.replicate.trim.trimmer import Trimmer
+from haproc.replicate.writes import now_ms
 from haproc.route.freshness import Candidate
-from haproc.route.offload import Texts
 from haproc.route.reads import Counts, Forwarding, Reads, readers
-from haproc.route.service import RingService
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +39,11 @@ class World:
     peers: Peers
     members: Members
     trace: Trace = no_trace
-    unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    unix_ms: Callable[[], int] = now_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Listeners:
+class Observers:
     """Who is told of what happens to a member."""
 
     on_state: Callable[[State, str], None] = lambda state, reason: None
@@ -85,9 +81,9 @@ class LocalMember:
         self.core.condition.isolate(why)
 
 
-def build_member(config: Config, world: World, listeners: Listeners | None = None) -> LocalMember:
+def build_member(config: Config, world: World, observers: Observers | None = None) -> LocalMember:
     """Put a member together; it does nothing before it is started."""
-    members, told = world.members, listeners or Listeners()
+    members, told = world.members, observers or Observers()
 
     def state_changed(state: State, reason: str) -> None:
         members.state_changed()
@@ -122,29 +118,6 @@ def build_member(config: Config, world: World, listeners: Listeners | None = Non
     )
     members.attach(member)
     return member
-
-
-def build_service(
-    config: Config,
-    member: LocalMember,
-    rules: Rules,
-    reads: Reads,
-    *,
-    engine: Engine | None = None,
-    texts: Texts | None = None,
-) -> RingService:
-    """Return what the doors of a member ask; ``engine``: where it looks things up, if elsewhere."""
-    return RingService(
-        member.replica,
-        engine or member.core.engine,
-        rules,
-        assurance=member.assurance,
-        defaults=Settings(time_zone=config.time_zone),
-        fanout_parallel=config.fanout_parallel,
-        sessions=Shares.of(config.limits.sessions_max, config),
-        texts=texts,
-        reads=reads,
-    )
 
 
 def build_reads(

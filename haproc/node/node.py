@@ -33,18 +33,18 @@ from haproc.node.doors import Doors, build_doors
 from haproc.node.drift_watch import DriftWatch
 from haproc.node.faults import trace_from
 from haproc.node.member import (
-    Listeners,
     LocalMember,
+    Observers,
     World,
     build_member,
     build_reads,
-    build_service,
 )
 from haproc.node.presence import Presence
 from haproc.node.status import Status
 from haproc.node.waiting import wait_for_log
 from haproc.route.forward import HttpForwarding
 from haproc.route.offload import WAITING_MAX, Offload
+from haproc.route.service import RingService
 
 logger = logging.getLogger(__name__)
 
@@ -119,10 +119,12 @@ class Node:
         member = build_member(
             config,
             World(log, engine, peers, presence.members, trace_from(os.environ)),
-            Listeners(self._state_changed, self._peers.follow, metrics.applied, metrics.waited),
+            Observers(self._state_changed, self._peers.follow, metrics.applied, metrics.waited),
         )
         reads = build_reads(config, member, HttpForwarding(self._peers), metrics)
-        service = build_service(config, member, rules, reads, texts=self._texts)
+        service = RingService(
+            config, member.replica, engine, rules, member.assurance, reads, self._texts
+        )
         drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up)
         status = Status(config, member, service, presence, drift)
         doors = build_doors(config, member, service, status, presence, drift, metrics, self._texts)

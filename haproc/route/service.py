@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
 from haproc.classify.rules import Rules
+from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Session, Settings
@@ -42,21 +43,18 @@ class RingService:
 
     def __init__(
         self,
+        config: Config,
         replica: Replica,
         engine: Engine,
         rules: Rules,
-        *,
         assurance: Assurance,
-        defaults: Settings,
-        fanout_parallel: bool,
         reads: Reads,
-        sessions: Shares | None = None,
         texts: Texts | None = None,
     ) -> None:
         self._replica = replica
         self._core = replica.core
         self._assurance = assurance
-        self._defaults = defaults
+        self._defaults = defaults = Settings(time_zone=config.time_zone)
         self._reads = reads
         self._texts = texts or Inline()
         self._classifying = Classifying(self._texts, rules, replica.core.limits.bounds)
@@ -77,10 +75,10 @@ class RingService:
             self._texts,
             self._classifying,
             self._attempts.ground,
-            fanout_parallel=fanout_parallel,
+            fanout_parallel=config.fanout_parallel,
         )
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
-        shares = sessions or Shares(self._core.limits.sessions_max)
+        shares = Shares.of(config.limits.sessions_max, config)
         self.sessions = Sessions(engine.session, defaults, shares)
         self._session_statements = SessionStatements(
             core, self.sessions, self._classifying, self._analysis, defaults

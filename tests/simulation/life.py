@@ -10,7 +10,7 @@ from haproc.membership.links import HEARTBEAT_PATH
 from haproc.membership.members import Members
 from haproc.membership.messages import Beat, Report
 from haproc.membership.state import State
-from haproc.node.member import Listeners, World, build_member
+from haproc.node.member import Observers, World, build_member
 from haproc.replicate.member.steps import Step
 from haproc.replicate.replica import Replica
 from tests.simulation.log import SimLog
@@ -57,7 +57,7 @@ class Life:
         world = World(
             SimLog(ring, self), engine, SimPeers(ring, self), members, self.trace, unix_ms
         )
-        self.member = build_member(config, world, Listeners(on_state=self._state_changed))
+        self.member = build_member(config, world, Observers(on_state=self._state_changed))
         self.member.core.condition.drain(drained=node.drained)
         self._tasks = [*self.member.start(), asyncio.ensure_future(self._beat())]
         for task in self._tasks:

@@ -13,7 +13,6 @@ from haproc.classify.model import Classified
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
-from haproc.node.member import build_service
 from haproc.pin.model import Pinned
 from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService
@@ -89,9 +88,8 @@ def service(
     assert life is not None
     engine: Any = Looking(stage, name, meanwhile)
     reads = Doors(stage.ring, random.Random(1)).reads(life)
-    doors = build_service(
-        stage.ring.config, life.member, parse_rules(f"rules: {rules}"), reads, engine=engine
-    )
+    parsed, member = parse_rules(f"rules: {rules}"), life.member
+    doors = RingService(stage.ring.config, member.replica, engine, parsed, member.assurance, reads)
     doors._making.analysis = engine
     return doors
 

@@ -28,11 +28,12 @@ from haproc.engine.statement import SqlText, Statement
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
-from haproc.node.member import World, build_member, build_service
+from haproc.node.member import World, build_member
 from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Candidate
 from haproc.route.reads import Reads as Reading
+from haproc.route.service import RingService
 from tests.alone import alone
 from tests.unit.canned import (
     CannedDrains,
@@ -112,7 +113,9 @@ class HAProc:
         self.metrics = Metrics("demo", name, ["READY"])
         forwarding = HttpForwarding(self.peers)
         reads = Reading(self.replica, config.reads, self.positions, forwarding, self.metrics)
-        self.service = build_service(config, member, Rules.builtin(), reads)
+        self.service = RingService(
+            config, member.replica, spark, Rules.builtin(), member.assurance, reads
+        )
         cluster = config.cluster(name)
         status, heartbeats = CannedStatus(), HeartbeatDoor(config, CannedMembers())
         clients = client_app(config, name, self.service, status, self.metrics)
