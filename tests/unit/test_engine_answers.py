@@ -80,7 +80,7 @@ async def test_query_whose_type_is_nested_too_deep_is_the_statements_error(
 ) -> None:
     session = engine.session("x")
     with pytest.raises(EngineError, match="nested") as caught:
-        async for _ in await session.query("SELECT deep", timeout_s=10):
+        async for _ in await session.query(SqlText("SELECT deep"), timeout_s=10):
             pass
     assert caught.value.kind is ErrorKind.APPLICATION
     with pytest.raises(EngineError, match="nested") as caught:
