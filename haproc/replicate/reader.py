@@ -19,11 +19,11 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
 from haproc.replicate.queue.units import MARKER
 from haproc.replicate.records.contents import Check, Verify
+from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
-    Failure,
     FailureReport,
     Filler,
     Operation,

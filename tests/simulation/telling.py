@@ -26,10 +26,10 @@ from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome
 from haproc.replicate.records.contents import Checksums, Verify
+from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import (
     Claim,
     Decision,
-    Failure,
     FailureReport,
     Filler,
     Message,

@@ -22,12 +22,12 @@ from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SqlText
 from haproc.membership.roster import Member
 from haproc.replicate.records.contents import Checksums, Skip, Verify
+from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     SYNCHRONOUS,
     Claim,
     Decision,
-    Failure,
     FailureReport,
     Message,
     Operation,

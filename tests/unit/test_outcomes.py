@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from haproc.replicate.queue.outcomes import DONE_BEFORE, FOREIGN, STALE, Outcome, Outcomes, Status
-from haproc.replicate.records.operation import Failure
+from haproc.replicate.records.failures import Failure
 from tests.simulation.clock import run
 from tests.unit.operations import update
 

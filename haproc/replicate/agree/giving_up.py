@@ -22,15 +22,9 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.queue.trouble import Trouble
 from haproc.replicate.records.contents import Verify
+from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.members import Change, Roster
-from haproc.replicate.records.operation import (
-    Claim,
-    Failure,
-    Message,
-    Operation,
-    Verdict,
-    from_record,
-)
+from haproc.replicate.records.operation import Claim, Message, Operation, Verdict, from_record
 from haproc.replicate.records.words import ERROR_CHARACTERS_MAX, Abandon, Able, Unable, Word
 
 logger = logging.getLogger(__name__)

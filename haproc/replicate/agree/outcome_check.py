@@ -17,7 +17,8 @@ from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.majority import is_odd, right_words
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import Outcome, Status
-from haproc.replicate.records.operation import Failure, FailureReport, Operation
+from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.operation import FailureReport, Operation
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.queue.trouble import Trouble
 from haproc.replicate.queue.units import MARKER, Intent, Unit
-from haproc.replicate.records.operation import Failure, Operation
+from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.operation import Operation
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from enum import StrEnum
 
 from haproc.engine.interface import Applied
 from haproc.failure import ErrorClass
-from haproc.replicate.records.operation import Failure, Operation
+from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.operation import Operation
 
 
 class Status(StrEnum):

@@ -47,8 +47,7 @@ from haproc.replicate.records.contents import (
     check_message,
     check_record,
 )
-from haproc.replicate.records.failures import Failure as Failure
-from haproc.replicate.records.failures import failure_json, failure_of
+from haproc.replicate.records.failures import Failure, failure_json, failure_of
 from haproc.replicate.records.fields import names, number
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.rows import (
