@@ -51,14 +51,14 @@ async def test_log_in_a_file_is_its_users_alone(tmp_path: Path) -> None:
         await log.close()
 
 
-def test_output_of_a_process_is_closed_to_others_even_if_it_was_open(tmp_path: Path) -> None:
+async def test_output_of_a_process_is_closed_to_others_even_if_it_was_open(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "log"
     log.touch(mode=0o644)
     process = DetachedProcess(tmp_path / "pid")
-    identity = process.start(
-        [sys.executable, "-c", ""], folder=tmp_path, log=log, environment=os.environ
-    )
-    os.waitpid(identity.pid, 0)
+    process.start([sys.executable, "-c", ""], folder=tmp_path, log=log, environment=os.environ)
+    assert await process.wait_gone(20)
     assert mode(log) == 0o600
 
 
