@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import haclient
 from bench.report import Row, report
@@ -77,7 +78,7 @@ def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(times + WARM_UP):
         for level in LEVELS:
-            told = {"acceptable_offset_lag": 0} if level == "bounded" else {}
+            told: dict[str, Any] = {"acceptable_offset_lag": 0} if level == "bounded" else {}
             began = time.perf_counter()
             reader.execute(QUERY, consistency=level, **told).fetchall()
             if number >= WARM_UP:

@@ -129,7 +129,7 @@ class Watch:
             self._beats[pair] = now
             taken(beat)  # type: ignore[arg-type]
 
-        members.heartbeat = heartbeat  # type: ignore[assignment, method-assign]
+        members.heartbeat = heartbeat  # type: ignore[method-assign]
 
     async def _look(self) -> None:
         while True:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from log_backends import BACKENDS, Backend, KafkaBackend
 
 from haproc.ring.broker import LocalKafka
+from tests.contract.log_backends import BACKENDS, Backend, KafkaBackend
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,7 +39,8 @@ def quiet_kafka(caplog: pytest.LogCaptureFixture) -> None:
 def _fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     if request.param == "kafka":
         return KafkaBackend(request.getfixturevalue("kafka_servers"))
-    return BACKENDS[request.param](tmp_path)
+    backend: Backend = BACKENDS[request.param](tmp_path)
+    return backend
 
 
 @pytest.fixture(params=BACKENDS)

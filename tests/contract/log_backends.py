@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import uuid
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kafka import KafkaProducer
 
@@ -44,8 +44,8 @@ class Backend(Protocol):
 class MemoryBackend:
     """Handles share one store."""
 
-    survives_processes = False
-    appends_whole = True
+    survives_processes: ClassVar = False
+    appends_whole: ClassVar = True
     url = "memory:"
 
     def __init__(self, folder: Path) -> None:
@@ -61,8 +61,8 @@ class MemoryBackend:
 class SqliteBackend:
     """A file in the test's folder."""
 
-    survives_processes = True
-    appends_whole = True
+    survives_processes: ClassVar = True
+    appends_whole: ClassVar = True
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "log.db"
@@ -86,8 +86,8 @@ class SqliteBackend:
 class KafkaBackend:
     """A topic of the broker that all tests share."""
 
-    survives_processes = True
-    appends_whole = False
+    survives_processes: ClassVar = True
+    appends_whole: ClassVar = False
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
@@ -113,7 +113,7 @@ def append_message(servers: str, topic: str, data: bytes) -> int:
         producer.close()
 
 
-BACKENDS: dict[str, type[MemoryBackend | SqliteBackend | KafkaBackend]] = {
+BACKENDS: dict[str, Any] = {
     "memory": MemoryBackend,
     "sqlite": SqliteBackend,
     "kafka": KafkaBackend,

@@ -11,9 +11,8 @@ import asyncio
 import sys
 import time
 
-from log_backends import KAFKA_OPTIONS
-
 from dmq import Record, open_log
+from tests.contract.log_backends import KAFKA_OPTIONS
 
 
 async def write(url: str, name: str, count: int) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from log_backends import RECORD_BYTES_MAX, Backend
 
 from dmq import (
     FILLER,
@@ -26,6 +25,7 @@ from dmq import (
     encode,
 )
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from tests.contract.log_backends import RECORD_BYTES_MAX, Backend
 
 DEADLINE_S = 10.0
 

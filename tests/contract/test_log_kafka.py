@@ -16,7 +16,6 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import OffsetAndMetadata
-from log_backends import KAFKA_OPTIONS, append_message
 
 import haproc.ring.broker
 from dmq import (
@@ -35,6 +34,7 @@ from dmq.kafka import LOOKED_WITHIN_S, KafkaLog
 from dmq.kafka_chunks import cut
 from dmq.kafka_topic import needed
 from haproc.ring.broker import LocalKafka
+from tests.contract.log_backends import KAFKA_OPTIONS, append_message
 
 DEADLINE_S = 20.0
 T = TypeVar("T")
@@ -315,7 +315,7 @@ async def until(call: Callable[[], Any]) -> Any:
 async def test_sasl_settings_reach_every_client_and_the_password_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = haproc.ring.broker.server_settings
+    plain = haproc.ring.broker.server_settings  # type: ignore[attr-defined]
     password = "hunter2-of-the-log"
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 

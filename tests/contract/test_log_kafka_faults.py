@@ -15,7 +15,6 @@ from typing import TypeVar
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from log_backends import KAFKA_OPTIONS
 
 from dmq import (
     Cursor,
@@ -28,6 +27,7 @@ from dmq import (
 )
 from dmq.kafka_clients import close_quietly
 from haproc.ring.broker import LocalBroker, LocalKafka
+from tests.contract.log_backends import KAFKA_OPTIONS
 
 # A client of kafka-python that finds no broker ends without closing its sockets.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from log_backends import Backend
-
 from dmq import Entry, Log
+from tests.contract.log_backends import Backend
 
 DEADLINE_S = 30.0
 ROOT = Path(__file__).parents[2]

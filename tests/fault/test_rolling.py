@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -53,8 +54,8 @@ class Load(threading.Thread):
         return f"INSERT INTO {self._table} VALUES ({self._first + self.written}, 'x')"
 
     def run(self) -> None:
-        options = {"order": "spread", "client_number": self._number, "timeout_s": 120.0}
-        with haclient.connect(self._urls, **options) as connection:
+        options: dict[str, Any] = {"client_number": self._number, "timeout_s": 120.0}
+        with haclient.connect(self._urls, order="spread", **options) as connection:
             connection.execute("CREATE TEMPORARY VIEW mine AS SELECT 7 AS n")
             while not self._stopped.is_set():
                 began = time.monotonic()

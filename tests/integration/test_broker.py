@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -27,7 +28,7 @@ async def started(tmp_path: Path) -> AsyncIterator[Callable[..., LocalKafka]]:
     """Makes clusters in folders of their own and ends what is left of them."""
     made: list[LocalKafka] = []
 
-    def make(**options: object) -> LocalKafka:
+    def make(**options: Any) -> LocalKafka:
         kafka = LocalKafka.open_or_create(tmp_path / f"kafka{len(made)}", **options)
         made.append(kafka)
         return kafka

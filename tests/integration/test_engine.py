@@ -134,7 +134,7 @@ async def test_cancel_stops_all_queries_of_the_session_only(engine: SparkConnect
     mine, other = engine.session("mine"), engine.session("other")
     running = [await mine.query(SqlText(SLOW), timeout_s=60) for _ in range(2)]
     assert (await anext(aiter(running[0]))).rows > 0
-    waiting = asyncio.create_task(anext(aiter(running[1])))
+    waiting = asyncio.ensure_future(anext(aiter(running[1])))
     await _wait_until_active(engine, "mine", 2)
     await mine.cancel()
     for read in (_rest_of(running[0]), waiting):

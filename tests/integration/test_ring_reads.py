@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.rig import Rig
 pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
 
 
-def count(connection: haclient.Connection, table: str, **options: object) -> tuple[int, str]:
+def count(connection: haclient.Connection, table: str, **options: Any) -> tuple[int, str]:
     """Return how many rows there are, and who says so."""
     cursor = connection.execute(f"SELECT count(*) FROM {table}", **options)
     return cursor.fetchall()[0][0], str(cursor.ha["cluster"])

@@ -261,7 +261,7 @@ async def witness(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Witn
 
 
 async def test_write_is_judged_by_what_spark_makes_of_it(witness: Witness) -> None:
-    wrong = []
+    wrong: list[tuple[str, Treatment, tuple[str, ...]]] = []
     for sql in AS_IT_STANDS:
         verdict = await witness.verdict(sql)
         if verdict.treatment is not Treatment.REPLICATE:

@@ -23,6 +23,7 @@ from haproc.replicate.queue.outcomes import Outcome
 from haproc.replicate.records.operation import (
     Decision,
     FailureReport,
+    Filler,
     Message,
     Operation,
     from_record,
@@ -124,7 +125,7 @@ class Stage:
         _, outcome = await self.ring.submit(name, op, timeout_s, age_s)
         return outcome
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Message | Filler]:
         """Return all that the log holds."""
         return [
             from_record(decode(data))

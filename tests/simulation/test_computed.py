@@ -105,7 +105,7 @@ def test_computed_write_reads_its_own_target() -> None:
             *(stage.submit("abc"[n % 3], tally(f"t{n}", "abc"[n % 3])) for n in range(6))
         )
         await stage.settle()
-        assert sorted(row[1] for row in stage.node("c").spark.dump()["tallies"]) == [*range(6)]
+        assert sorted(row[1] for row in stage.node("c").spark.dump()["tallies"]) == [*range(6)]  # type: ignore[type-var]
 
     story(tell)
 
@@ -163,7 +163,7 @@ def test_rows_far_behind_a_full_queue_are_found() -> None:
 
 def wrong(op_id: str) -> Operation:
     op = gather(op_id, "a")
-    return replace(op, write=replace(op.write, sql=op.write.sql.replace("FROM ids", "FROM nil")))  # type: ignore[type-var]
+    return replace(op, write=replace(op.write, sql=op.write.sql.replace("FROM ids", "FROM nil")))  # type: ignore[arg-type, union-attr]
 
 
 def test_error_of_the_query_rejects_it_everywhere_and_a_retry_hears_of_it() -> None:
@@ -261,12 +261,12 @@ def test_query_of_a_session_runs_in_it_or_is_rejected() -> None:
         await tables(stage)
         for op_id, lent in (("lent", True), ("lost", False)):
             op = gather(op_id, "a")
-            op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[type-var]
+            op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
             if lent:
                 life = stage.node("a").life
                 assert life is not None
                 reading = SimReading(stage.node("a").spark, life.check)
-                stage.replica("a").computing.lend(op.key, reading)
+                stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
             outcome = await stage.submit("a", op)
             assert outcome.status is (Status.APPLIED if lent else Status.REJECTED)
             if outcome.failure is not None:
@@ -281,7 +281,7 @@ def test_query_of_a_session_whose_origin_died_is_rejected_not_waited_for() -> No
     async def tell(stage: Stage) -> None:
         await tables(stage)
         op = gather("g", "a")
-        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[type-var]
+        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
         stage.at("a", Step.ROWS_BEFORE, Node.kill)
         with pytest.raises(Refused):
             await stage.submit("a", op)

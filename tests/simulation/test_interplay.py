@@ -201,7 +201,7 @@ def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tables(
 def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original, failed = computing.materialise, list[bool]()
+    original, failed = computing.materialise, list[bool]()  # type: ignore[attr-defined]
 
     async def materialise(*values: Any) -> tuple[str, int]:
         if not failed:

@@ -286,7 +286,7 @@ def test_tie_without_its_origin_is_told_until_a_verification_decides() -> None:
         await stage.submit("a", insert("one", "t", "a"))
         stage.node("a").kill()
         for name in "bc":
-            await stage.until(lambda name=name: "run haproc verify" in stage.reason(name), 200)
+            await stage.until(lambda name=name: "run haproc verify" in stage.reason(name), 200)  # type: ignore[misc]
             assert stage.state(name) is State.READY
         found = await stage.verify("b")
         assert findings(found) == {"a": "unavailable", "b": "equal", "c": "different"}
@@ -407,7 +407,7 @@ def test_skip_and_verification_while_everything_dies_end_in_equal_clusters(seed:
         keeper = asyncio.ensure_future(kept_running(stage))
         try:
             for n in range(3):
-                await stubbornly(lambda n=n: stage.submit("a", insert(f"w{n}", "t", "a"), 5))
+                await stubbornly(lambda n=n: stage.submit("a", insert(f"w{n}", "t", "a"), 5))  # type: ignore[misc]
             while not stage.reason("c").startswith(f"the operation at offset {offset} was skipped"):
                 await once(lambda: stage.operators("c").skip("c", offset, ""))
             await once(lambda: stage.verify("b"))

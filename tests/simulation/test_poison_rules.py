@@ -43,7 +43,7 @@ def earlier_lives_count(patch: pytest.MonkeyPatch) -> None:
 
 def mark_not_stored(patch: pytest.MonkeyPatch) -> None:
     """Forget with the process that the cluster differs."""
-    original = own_log.to_cursor
+    original = own_log.to_cursor  # type: ignore[attr-defined]
 
     def forgetful(progress: Progress, epoch: int) -> Cursor:
         return original(replace(progress, diverged=None), epoch)

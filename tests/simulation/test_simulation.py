@@ -87,7 +87,7 @@ def cursor_before_data(patch: pytest.MonkeyPatch) -> None:
     """Call operations done before they ran."""
     original = applier.Applier._execute
 
-    async def hasty(self: applier.Applier, unit: Unit, lane: object) -> Outcome:
+    async def hasty(self: applier.Applier, unit: Unit, lane: object) -> Outcome | None:
         self._core.schedule.complete(unit)
         await self._core.store()
         return await original(self, unit, lane)  # type: ignore[arg-type]
@@ -130,7 +130,7 @@ def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
 
     original = applier.Applier._execute
 
-    async def impatient(self: applier.Applier, unit: Unit, lane: object) -> Outcome:
+    async def impatient(self: applier.Applier, unit: Unit, lane: object) -> Outcome | None:
         if unit.in_doubt:
             return Outcome(Status.APPLIED)
         return await original(self, unit, lane)  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def test_rule_broken_on_purpose_is_found(
 ) -> None:
     break_rule(monkeypatch)
     # What few seeds find is looked for where such a seed is near.
-    first = {not_fenced: 12, no_intent: 5}.get(break_rule, 0)
+    first = {no_intent: 5, not_fenced: 12}.get(break_rule, 0)  # type: ignore[arg-type]
     # Who finds itself different applies nothing more, and lacks what comes later.
     beside = {Violation.LOST} if break_rule is no_intent else set()
     found_in((one(seed).problems for seed in range(first, first + 400)), expected, beside)

@@ -151,7 +151,7 @@ def test_record_of_a_later_version_stops_each_cluster_in_front_of_it(
 def test_cluster_stopped_by_a_later_version_goes_on_once_it_is_upgraded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def upgraded(record: Record) -> Message:
+    def upgraded(record: Record) -> Message | Filler:
         return Filler() if record.kind == "operation.4" else from_record(record)
 
     async def tell(stage: Stage) -> None:

@@ -96,7 +96,7 @@ class Rig:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.listener.port}"
 
-    async def post(self, status: int = 200, **body: Any) -> dict[str, Any]:
+    async def post(self, status: int = 200, /, **body: Any) -> dict[str, Any]:
         """Post a statement and return its JSON answer, which must have this status."""
         async with self.http.post(self.url + STATEMENTS, json=body) as response:
             answer: dict[str, Any] = await response.json()

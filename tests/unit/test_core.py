@@ -31,8 +31,8 @@ def assigned(tree: ast.AST) -> Iterator[ast.Attribute]:
         match node:
             case ast.Assign(targets=targets):
                 pass
-            case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-                targets = [target]
+            case ast.AugAssign() | ast.AnnAssign():
+                targets = [node.target]
             case _:
                 continue
         for target in targets:

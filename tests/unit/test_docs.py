@@ -44,7 +44,7 @@ def sources(*packages: str) -> Iterator[Path]:
 # -- configuration -----------------------------------------------------------------------------
 
 
-def keys(kind: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+def keys(kind: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield every key's path, as documents write it, and its default ("": none that is plain)."""
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
@@ -233,7 +233,7 @@ def resolves(name: str) -> bool:
     path = parts if parts[0] in PACKAGES else ["haproc", *parts]
     for length in range(len(path), 0, -1):
         try:
-            found = importlib.import_module(".".join(path[:length]))
+            found: Any = importlib.import_module(".".join(path[:length]))
         except ModuleNotFoundError:
             continue
         for part in path[length:]:

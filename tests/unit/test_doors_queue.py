@@ -183,7 +183,7 @@ async def test_queue_skip_without_a_yes_does_nothing(
     async with door(tmp_path, operator=True) as rig:
         assert await command(rig, *skip) == 2
         assert "give --yes" in capsys.readouterr().err
-        monkeypatch.setattr(queue.sys.stdin, "isatty", lambda: True)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("builtins.input", lambda question: "n")
         assert await command(rig, *skip) == 1
         assert rig.operators.done == []

@@ -90,7 +90,7 @@ def test_freshness_that_cannot_be_used_is_refused(
 
 async def test_freshness_reaches_the_service_and_tokens_come_back(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
-        asked = {"consistency": "session", "after_offset": 3, "seen": {"b": 4}}
+        asked: dict[str, Any] = {"consistency": "session", "after_offset": 3, "seen": {"b": 4}}
         answer = await rig.post(statement="SELECT 1", **asked)
         assert answer["ha"]["after_offset"] == 5
         expected = Freshness(Consistency.SESSION, Reads().acceptable_offset_lag, 3, (("b", 4),))

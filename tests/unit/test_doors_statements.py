@@ -16,7 +16,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route.model import SentSql
 from tests.unit.canned import ONE, Canned
-from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
+from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, door, until
 
 
 async def test_statement_select_answers_as_documented(tmp_path: Path) -> None:
@@ -342,4 +342,4 @@ def test_rig_is_a_service() -> None:
     service: Service = CannedService()
     status: StatusSource = CannedStatus()
     peers: PeerService = CannedPeers()
-    assert service and status and peers and Rig
+    assert service and status and peers

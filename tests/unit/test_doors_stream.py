@@ -111,7 +111,7 @@ async def test_stream_stalled_reader_cut_off(
     async with door(tmp_path) as rig:
         rig.service.table["BIG"] = Canned(chunks_of(*BIG))
         async with stream(rig, statement="BIG") as answer:
-            await until(lambda: rig.service.streams and rig.service.streams[0].closed.is_set())
+            await until(lambda: any(each.closed.is_set() for each in rig.service.streams))
             with pytest.raises(aiohttp.ClientError):
                 await answer.read()
 
@@ -140,7 +140,7 @@ async def test_stream_cancelled_by_its_id(tmp_path: Path, sent: bool) -> None:
                 return int(answer.status)
 
         reading = asyncio.create_task(read())
-        await until(lambda: rig.service.streams)
+        await until(lambda: bool(rig.service.streams))
         state = (await rig.get(f"{STATEMENTS}/r1"))["status"]["state"]
         assert state == "RUNNING"
         if sent:
@@ -212,7 +212,7 @@ def test_frames_damaged_stream_is_refused_or_read(noise: bytes, at: int) -> None
 def test_cutter_gives_a_prefix_within_the_limits(
     sizes: list[int], rows_max: int | None, bytes_max: int | None
 ) -> None:
-    tables = []
+    tables: list[pa.Table] = []
     for size in sizes:
         start = sum(table.num_rows for table in tables)
         tables.append(pa.table({"n": pa.array(range(start, start + size), pa.int64())}))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from haclient_server import Server, answering, failing
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from haclient import cli
+from tests.unit.haclient_server import Server, answering, failing
 
 TABLE = pa.table(
     {

@@ -15,7 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from haclient_server import (
+
+import haclient
+import haclient.aio
+from haclient import Failover, FailureKind, Outcome
+from tests.unit.haclient_server import (
     WAIT_S,
     Server,
     answering,
@@ -26,10 +30,6 @@ from haclient_server import (
     reset,
     slow,
 )
-
-import haclient
-import haclient.aio
-from haclient import Failover, FailureKind, Outcome
 
 BIG = pa.table({"n": pa.array(range(20_000), pa.int32())})
 UNAVAILABLE = failing(503, "availability", "HAPROC_NOT_READY")

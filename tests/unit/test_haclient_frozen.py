@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from haclient_server import WAIT_S, Server
-from test_haclient_connection import Open, fails, run, settle
 
 import haclient
 import haclient.aio
 from haclient.failover import Policy
+from tests.unit.haclient_server import WAIT_S, Server
+from tests.unit.test_haclient_connection import Open, fails, run, settle
 
 SOON_S = 8.0
 """A bound for a busy machine, not the aim, which is a second: bench.bench_membership measures."""
@@ -27,7 +27,7 @@ LONG_S = 2.5 * Policy().hung_after_s
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from haclient_server import Server, slow
+from tests.unit.haclient_server import Server, slow
 server = Server("a")
 for seconds in json.loads(sys.argv[2]):
     server.script.append(slow(seconds))

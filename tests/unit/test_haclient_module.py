@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from haclient_server import WAIT_S, Server, slow, until_cancelled
 
 import haclient
 import haclient.aio
+from tests.unit.haclient_server import WAIT_S, Server, slow, until_cancelled
 
 
 async def until(condition: Callable[[], bool]) -> None:

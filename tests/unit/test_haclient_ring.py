@@ -13,7 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from haclient_server import (
+
+import haclient
+import haclient.aio
+from haclient import Failover
+from tests.unit.haclient_server import (
     WAIT_S,
     Server,
     answering,
@@ -23,10 +27,6 @@ from haclient_server import (
     slow,
     until_cancelled,
 )
-
-import haclient
-import haclient.aio
-from haclient import Failover
 
 QUICK = {"refresh_s": 0.02, "failback_probe_s": 0.02, "failback_after_s": 0.05}
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from haclient_server import arrow
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from haclient.rows import arrow_stream
 from haclient.settings import parse_servers
 from haclient.statements import Split, is_row_insert, split
 from haproc.pin.parameters import bind, parse_parameters
+from tests.unit.haclient_server import arrow
 
 ZURICH = dt.timezone(dt.timedelta(hours=2))
 INTERVAL_MAX = dt.timedelta(days=106_751_990)  # Spark's: 64 bits of microseconds

@@ -16,7 +16,7 @@ async def test_until_what_holds_already_returns_at_once() -> None:
 
 async def test_until_wakes_everybody_for_whom_it_holds_and_nobody_else() -> None:
     news, low = News(), 0
-    waiting = [asyncio.ensure_future(news.until(lambda at=at: low >= at)) for at in (1, 2, 2, 3)]
+    waiting = [asyncio.ensure_future(news.until(lambda at=at: low >= at)) for at in (1, 2, 2, 3)]  # type: ignore[misc]
     while low < 2:
         await asyncio.sleep(0)
         low += 1

@@ -155,7 +155,7 @@ def test_cluster_views_lag_is_against_the_newest_end_that_anybody_knows() -> Non
 def test_cluster_views_peer_that_is_down_keeps_what_it_told_last() -> None:
     listener = Listener()
     assert views(listener, OWN)["b"] == ClusterView(
-        "b", "http://127.0.0.1:0", False, False, "", *[None] * 4, False, "100.0", None
+        "b", "http://127.0.0.1:0", False, False, "", None, None, None, None, False, "100.0", None
     )
     listener.go_on(0.4, beat("b"))
     listener.view.report(report("b", 100, 100), listener.now)

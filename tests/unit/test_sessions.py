@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ class _Spark:
 
 
 class _Made(list[_Spark]):
-    def make(self, key: str) -> _Spark:
+    def make(self, key: str) -> Any:
         self.append(_Spark(key))
         return self[-1]
 

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -229,7 +230,8 @@ def invented(source: random.Random, planted: bool) -> tuple[Run, bool]:
     writes.sort(key=lambda write: write[0])
     ops = [replace(each, offset=3 * place) for place, (_, each) in enumerate(writes)]
     offsets = [3 * place for place in range(len(ops))]
-    reads, seen, spoiled = [], 0, False
+    reads: list[Any] = []
+    seen, spoiled = 0, False
     for number in range(10):
         begun = 2.5 * number + source.random()
         acknowledged = [each.offset or 0 for each in ops if each.completed_s < begun]

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from aiohttp import web
-from haclient_server import Server, answering, failing
 
 import haclient
 from tests.fault.torture.history import History, Level, Outcome, load
@@ -22,6 +21,7 @@ from tests.fault.torture.workloads import (
     SessionClient,
     make_clients,
 )
+from tests.unit.haclient_server import Server, answering, failing
 
 ROWS = pa.table({"k": pa.array([1, 2], pa.int64()), "v": pa.array([11, 12], pa.int64())})
 UNAVAILABLE = failing(503, "availability", "HAPROC_NOT_FRESH", outcome="NOT_SENT")
