@@ -241,11 +241,11 @@ async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
 ) -> None:
     channel, key = channel_of("demo"), key_of("demo", "c")
     async with presences(ring_config(tmp_path, settings(redis))) as ring:
-        await until(lambda: carried_by("redis", ring))
+        members = ring["a"].presence.members
+        await until(lambda: carried_by("redis", ring) and bool(members.peers()["c"].report))
         recorded = await asyncio.to_thread(redis.cli, "GET", key)
         await ring["c"].aclose()
         forged = recorded.replace('"cursor":40', '"cursor":41')
-        members = ring["a"].presence.members
 
         def forge() -> None:
             redis.cli("PUBLISH", channel, recorded)
