@@ -20,6 +20,7 @@ from tests.simulation.life import Life
 from tests.simulation.network import Refused
 from tests.simulation.ring import MEMBERSHIP, Node, Ring
 from tests.simulation.scenario import insert
+from tests.simulation.seeds import SEEDS
 from tests.simulation.test_concern import ALL, MAJORITY, holds
 from tests.simulation.violations import Problem, Violation, found_in
 
@@ -145,12 +146,12 @@ class Run:
         return self.verdict
 
 
-SEEDS = range(40)
+RUNS = range(SEEDS)
 
 
 def test_acknowledged_writes_are_where_their_concern_promised() -> None:
-    verdicts = [run(Run(seed).main()) for seed in SEEDS]
-    assert [(seed, v.problems) for seed, v in zip(SEEDS, verdicts, strict=True) if v.problems] == []
+    verdicts = [run(Run(seed).main()) for seed in RUNS]
+    assert [(seed, v.problems) for seed, v in zip(RUNS, verdicts, strict=True) if v.problems] == []
     for concern in WriteConcern:
         assert sum(v.acknowledged.get(concern, 0) for v in verdicts) > 5 * len(verdicts)
     assert sum(v.kills for v in verdicts) > 2 * len(verdicts)
@@ -187,4 +188,4 @@ def test_concern_broken_on_purpose_is_found(
     break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     break_rule(monkeypatch)
-    found_in((run(Run(seed).main()).problems for seed in SEEDS), Violation.UNFULFILLED)
+    found_in((run(Run(seed).main()).problems for seed in range(40)), Violation.UNFULFILLED)

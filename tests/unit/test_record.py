@@ -28,6 +28,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text,
     lambda inner: st.lists(inner) | st.dictionaries(text, inner),
+    max_leaves=20,
 )
 record_values = st.builds(
     Record, kind=text, key=text, headers=st.dictionaries(text, json_values), payload=st.binary()
