@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -286,4 +287,6 @@ def write_all() -> None:
 
 
 if __name__ == "__main__":
+    logging.disable()
     write_all()
+    print(f"{len(STORIES)} stories are in {FOLDER}")
