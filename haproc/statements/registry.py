@@ -65,7 +65,7 @@ class Registry:
     async def submit(self, asked: StatementRequest, held: Held | None = None) -> Execution:
         """Return the execution of this request: a new one, or the one that has its id.
 
-        ``held`` is what of the request is in memory; a new one goes on holding it.
+        ``held`` is what of the request is in memory; only a new one goes on holding it.
         """
         request = asked.request
         await self._wait_for_another(asked)
@@ -86,7 +86,8 @@ class Registry:
         if known is not None:
             self._forget(known)
         self.gate.enter(request.user)
-        execution = Execution(request, asked.delivery, time.monotonic(), held=held)
+        keeps = held.handed_over() if held is not None else None
+        execution = Execution(request, asked.delivery, time.monotonic(), held=keeps)
         self._start(execution, self._service.execute(request))
         return execution
 

@@ -18,7 +18,7 @@ from haproc.engine.interface import Settings
 from haproc.failure import RequestError
 from haproc.route.sessions import Sessions
 from haproc.statements import registry as registry
-from tests.unit.canned import Canned, chunks_of
+from tests.unit.canned import Canned, chunks_of, stream_of
 from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door, make_config, until
 
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
@@ -110,6 +110,29 @@ async def test_bytes_of_one_users_requests_leave_memory_for_others(tmp_path: Pat
         gate = rig.app[_registry()].gate
         await until(lambda: gate._bytes.taken == 0)
         assert (await post(rig, "ann", **slow))[0] == 200
+
+
+async def test_what_is_refused_or_attaches_holds_no_bytes_afterwards(tmp_path: Path) -> None:
+    limits = Limits(statements_max=2)
+    async with door(tmp_path, users=USERS, limits=limits) as rig:
+        hold = asyncio.Event()
+        rig.service.table["SLOW"] = rig.service.table["t"] = Canned(hold=hold)
+        slow = {"statement": "SLOW", "wait_timeout": "0s", "request_id": "r"}
+        gate = rig.app[_registry()].gate
+        assert (await post(rig, "ann", **slow))[0] == 200
+        held = gate._bytes.taken
+        assert (await post(rig, "ann", **slow))[0] == 200  # attached
+        assert (await post(rig, "ann", **{**slow, "statement": "OTHER"}))[0] == 409
+        assert (await post(rig, "ann", statement="SELECT 1"))[0] == 429
+        data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))
+        headers = {"Authorization": "Bearer ann-token", "Content-Type": ARROW["Accept"]}
+        url = f"{rig.url}/api/ha/tables/t/rows"
+        for query, status in (("", 429), ("?request_id=r", 409)):
+            async with rig.http.post(url + query, data=data, headers=headers) as response:
+                assert response.status == status
+        assert gate._bytes.taken == held
+        hold.set()
+        await until(lambda: gate._bytes.taken == 0)
 
 
 async def test_large_answers_count_while_they_are_sent(tmp_path: Path) -> None:

@@ -40,9 +40,7 @@ class RowsDoor:
     async def append(self, request: web.Request) -> web.Response:
         """Append the body's rows to the table; answers once this cluster has them."""
         asked = await self._read(request)
-        execution = await self._registry.submit(
-            StatementRequest(asked), request[HELD].handed_over()
-        )
+        execution = await self._registry.submit(StatementRequest(asked), request[HELD])
         await self._registry.wait(execution, None)
         report = execution.settled()
         return json_response(

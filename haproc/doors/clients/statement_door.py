@@ -66,7 +66,7 @@ class StatementDoor:
         request[ASKED] = Asked(asked.request.id, asked.own_id)
         if ARROW_STREAM in request.headers.get("Accept", ""):
             return await self._streams.answer(request, asked)
-        execution = await self._registry.submit(asked, request[HELD].handed_over())
+        execution = await self._registry.submit(asked, request[HELD])
         if not await self._registry.wait(execution, asked.wait_s or 0):
             if asked.on_wait_timeout is OnWaitTimeout.CANCEL:
                 await self._registry.cancel(execution)
