@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Final, assert_never
+from typing import assert_never
 
 from haproc.classify.model import Classified, OperationClass, RefusedError
 from haproc.engine.interface import Engine
@@ -27,9 +25,6 @@ from haproc.route.model import Fanout, Request, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.rows import fitted
 from haproc.witness.judge import Verdict
-
-THREAD_BYTES: Final = 256 << 10
-"""Fitting rows of this size takes some milliseconds: more than the event loop should wait."""
 
 
 class Making:
@@ -68,8 +63,8 @@ class Making:
     async def _of_rows(self, asked: Understood, rows: SentRows) -> Operation:
         (name,) = asked.statement.writes
         columns = await self._engine.table_columns(name)
-        fit = partial(fitted, rows.stream, columns, self._bytes_max)
-        stream = await asyncio.to_thread(fit) if len(rows.stream) > THREAD_BYTES else fit()
+        # However short it is: compressed, or with dictionaries, it may be a thousand times as long.
+        stream = await self._texts.beside(fitted, rows.stream, columns, self._bytes_max)
         return self._made(asked, asked.statement, ArrowRows(rows.table, stream))
 
     async def _of_text(self, asked: Understood) -> Operation:

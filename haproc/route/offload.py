@@ -47,11 +47,19 @@ class Texts(Protocol):
         """
         ...
 
+    async def beside(self, work: Callable[..., T], *values: Any) -> T:
+        """Return ``work(*values)``, or raise what it raises: work that lets other threads run."""
+        ...
+
 
 class Inline:
     """Does all work at once."""
 
     async def run(self, user: str, size: int, work: Callable[..., T], *values: Any) -> T:
+        """See Texts."""
+        return work(*values)
+
+    async def beside(self, work: Callable[..., T], *values: Any) -> T:
         """See Texts."""
         return work(*values)
 
@@ -159,6 +167,10 @@ class Offload:
             return result
         finally:
             self._shares.give_back(user)
+
+    async def beside(self, work: Callable[..., T], *values: Any) -> T:
+        """See Texts."""
+        return await asyncio.to_thread(work, *values)
 
     def _next(self) -> None:
         """Give idle workers the next tasks, users taking turns."""

@@ -1,0 +1,48 @@
+"""Operations are made beside the event loop where that may take long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from haproc.config.model import Reads
+from haproc.engine.interface import Column
+from haproc.route import making
+from haproc.route.model import Request, SentRows
+from haproc.route.offload import Offload
+from haproc.route.rows import fitted
+from tests.unit.canned import stream_of
+from tests.unit.test_reads_between_doors import pair
+
+
+async def test_rows_however_short_are_fitted_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_it: list[int] = []
+
+    def noting(*values: Any) -> bytes:
+        at_it.append(threading.get_ident())
+        return fitted(*values)
+
+    async def columns(name: str) -> Sequence[Column]:
+        return [Column("s", "string")]
+
+    monkeypatch.setattr(making, "fitted", noting)
+    texts = Offload()
+    indices = pa.array([0] * 1000, pa.int16())
+    short = stream_of(
+        pa.table({"s": pa.DictionaryArray.from_arrays(indices, pa.array(["x" * 99]))})
+    )
+    async with pair(tmp_path, Reads()) as both:
+        service = both.a.service
+        monkeypatch.setattr(both.a.spark, "table_columns", columns, raising=False)
+        monkeypatch.setattr(service._making, "_texts", texts)
+        answer = await service.execute(Request("r", SentRows("t", short), "f"))
+    await texts.aclose()
+    assert answer.affected_rows == 1 and len(short) < 10_000
+    assert at_it and threading.get_ident() not in at_it
