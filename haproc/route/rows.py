@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from haproc.engine.interface import Column
 from haproc.failure import ErrorClass, refused
@@ -163,13 +164,48 @@ def read(stream: bytes, bytes_max: int) -> pa.Table:
             schema = reader.schema
             for batch in reader:
                 batch.validate(full=True)
-                size += batch.nbytes
+                size += sum(map(_unpacked_bytes, batch.columns))
                 if size > bytes_max:
                     raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
                 batches.append(batch)
     except (pa.ArrowException, OSError) as error:
         raise RowsError([f"not an Arrow IPC stream: {str(error)[:200]}"]) from error
     return pa.Table.from_batches(batches, schema)
+
+
+def _unpacked_bytes(values: pa.Array) -> int:
+    """Return how many bytes the values take where each stands for itself.
+
+    In a dictionary or a view one long text may stand for many values at next to no cost.
+    """
+    types, kind, count = pa.types, values.type, len(values)
+    if types.is_dictionary(kind):
+        return _bytes_of_indices(values)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        # A view is four numbers, the first one its length; where there is no value, it is any.
+        begin, buffer = 4 * values.offset, values.buffers()[1] if count else b""
+        lengths = memoryview(buffer).cast("B").cast("i")[begin::4][:count]
+        return sum(length for length in lengths if length > 0)
+    if types.is_struct(kind):
+        return sum(map(_unpacked_bytes, values.flatten())) + count // 8
+    if types.is_map(kind):
+        return _unpacked_bytes(values.keys) + _unpacked_bytes(values.items) + 4 * count
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _unpacked_bytes(values.flatten()) + 4 * count
+    return int(values.nbytes)
+
+
+def _bytes_of_indices(values: pa.DictionaryArray) -> int:
+    known = values.dictionary
+    try:
+        return len(values) * int(known.type.bit_width) // 8
+    except ValueError:  # the values differ in length
+        pass
+    try:
+        lengths = pc.take(pc.binary_length(known), values.indices)
+    except pa.ArrowNotImplementedError:  # neither texts nor bytes
+        return len(values) * _unpacked_bytes(known)
+    return 4 * len(values) + (pc.sum(lengths).as_py() or 0)
 
 
 def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int) -> bytes:

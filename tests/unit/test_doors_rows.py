@@ -151,6 +151,55 @@ def test_read_compressed_rows_counted_unpacked() -> None:
         read(data, 500_000)
 
 
+LONG = "x" * 10_000
+REPEATED = pa.DictionaryArray.from_arrays(
+    pa.array([0] * 999 + [None], pa.int16()), pa.array([LONG])
+)
+_ONE = pa.array([LONG], pa.string_view()).buffers()
+VIEWED = pa.Array.from_buffers(
+    pa.string_view(), 1000, [None, pa.py_buffer(_ONE[1].to_pybytes()[:16] * 1000), *_ONE[2:]]
+)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        REPEATED,
+        VIEWED,
+        pa.StructArray.from_arrays([REPEATED], ["s"]),
+        pa.ListArray.from_arrays([0, 1000], REPEATED),
+        pa.MapArray.from_arrays([0, 1000], pa.array(range(1000)), REPEATED),
+        pa.DictionaryArray.from_arrays(
+            pa.array([0] * 1000), pa.array([LONG.encode()], pa.large_binary())
+        ),
+        pa.DictionaryArray.from_arrays(
+            pa.array([0] * 99_999), pa.array([b"x" * 100], pa.binary(100))
+        ),
+    ],
+)
+def test_read_values_that_repeat_are_counted_as_often_as_they_stand(values: pa.Array) -> None:
+    data = stream_of(pa.table({"c": values}))
+    assert len(data) < 1_000_000
+    assert read(data, 11_000_000).num_rows == len(values)
+    with pytest.raises(RowsError, match="unpacked"):
+        read(data, 9_000_000)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([LONG, "y", None] * 90, pa.string_view()),
+        pa.array([{"a": [LONG], "b": 1}, None] * 90),
+        pa.array([[("k", LONG)]] * 90, pa.map_(pa.string(), pa.string())),
+        pa.array([LONG, "y"] * 90).dictionary_encode(),
+    ],
+)
+def test_read_counts_rows_no_larger_than_they_are_in_plain_form(values: pa.Array) -> None:
+    table = pa.table({"c": values})
+    written = plain(table, [Column("c", "x")])
+    assert read(stream_of(table), len(written)).num_rows == len(values)
+
+
 @given(st.binary(max_size=300), st.integers(0, 500))
 def test_read_damaged_stream_refused_or_read(noise: bytes, at: int) -> None:
     data = stream_of(pa.table({"n": [1, 2, 3], "s": ["a", None, "c"]}))
