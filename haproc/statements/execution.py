@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import secrets
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,6 +43,7 @@ class Execution:
     report: HaReport | None = None
     affected_rows: int | None = None
     error: RequestError | None = None
+    """Copies of it are raised, for an exception holds the frames that it came through."""
     kept: Kept = field(default_factory=Kept)
     undelivered: set[int] = field(default_factory=set)
     """Chunks that the client has not fetched yet."""
@@ -98,7 +100,7 @@ class Execution:
     def settled(self) -> HaReport:
         """Return how it was carried out, once it has ended; raises RequestError if it was not."""
         if self.error is not None:
-            raise self.error
+            raise copy.copy(self.error)
         if self.report is None:
             raise stopped()
         return self.report

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import itertools
 import time
@@ -329,7 +330,8 @@ class Registry:
             execution.state = StatementState.CANCELED
             raise
         except Exception as error:
-            execution.error = self.failure(execution, error)
+            # A copy, without the frames that it came through: they hold the statement.
+            execution.error = copy.copy(self.failure(execution, error))
             execution.state = StatementState.FAILED
         finally:
             self._finish(execution)

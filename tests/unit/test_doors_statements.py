@@ -343,3 +343,17 @@ def test_rig_is_a_service() -> None:
     status: StatusSource = CannedStatus()
     peers: PeerService = CannedPeers()
     assert service and status and peers
+
+
+async def test_failed_statement_that_is_kept_holds_nothing_of_its_text(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        cause = ValueError("why")
+        for kind, status in ((FailureKind.REFUSED, 400), (FailureKind.APPLICATION, 200)):
+            error = RequestError(kind, "no", error_class="X")
+            error.__cause__ = cause
+            rig.service.table["BAD"] = Canned(error=error)
+            await rig.post(status, statement="BAD", request_id=kind.value)
+            await rig.get(f"{STATEMENTS}/{kind.value}", status)
+            kept = rig.app[REGISTRY].find(kind.value, "anonymous").error
+            assert kept is not None and kept.error_class == "X"
+            assert (kept.__traceback__, kept.__cause__, kept.__context__) == (None, None, None)

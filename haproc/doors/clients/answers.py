@@ -6,6 +6,7 @@ Rows are kept as JSON text already; they are put between the rest as they are.
 from __future__ import annotations
 
 import base64
+import copy
 import json
 from collections.abc import Mapping
 
@@ -37,7 +38,7 @@ class Answers:
         """
         error = execution.error
         if error is not None and error.kind is not FailureKind.APPLICATION:
-            raise error
+            raise copy.copy(error)
         body: dict[str, Json] = {
             "statement_id": execution.id,
             "status": {"state": execution.state.value},
@@ -59,7 +60,7 @@ class Answers:
         """Return the result object of one chunk; raises RequestError."""
         error = execution.error
         if error is not None:
-            raise error
+            raise copy.copy(error)
         if not 0 <= index < len(execution.kept.chunks):
             raise refused(
                 ErrorClass.STATEMENT_UNKNOWN, f"the statement has no result chunk {index}"
