@@ -160,7 +160,8 @@ def read(stream: bytes, bytes_max: int) -> pa.Table:
     batches: list[pa.RecordBatch] = []
     size = 0
     try:
-        with pa.ipc.open_stream(stream) as reader:
+        source = pa.BufferReader(stream)
+        with pa.ipc.open_stream(source) as reader:
             schema = reader.schema
             for batch in reader:
                 batch.validate(full=True)
@@ -168,8 +169,11 @@ def read(stream: bytes, bytes_max: int) -> pa.Table:
                 if size > bytes_max:
                     raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
                 batches.append(batch)
+            behind = len(stream) - source.tell()
     except (pa.ArrowException, OSError) as error:
         raise RowsError([f"not an Arrow IPC stream: {str(error)[:200]}"]) from error
+    if behind:
+        raise RowsError([f"{behind} bytes stand behind the end of the stream: send one stream"])
     return pa.Table.from_batches(batches, schema)
 
 

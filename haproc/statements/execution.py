@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from haproc.classify.model import OperationClass
-from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.failure import FailureKind, RequestError
 from haproc.route.model import HaReport, Request
 from haproc.statements.gate import Held, stopped
 from haproc.statements.request import Delivery
@@ -85,11 +85,6 @@ class Execution:
         if self.state is StatementState.CANCELED or self.recalled:
             return True
         return self.error is not None and self.error.kind is not FailureKind.APPLICATION
-
-    @property
-    def unsettled(self) -> bool:
-        """Whether it ended here without anybody knowing what became of it."""
-        return self.error is not None and self.error.outcome is WriteOutcome.UNKNOWN
 
     @property
     def class_label(self) -> str:

@@ -187,7 +187,7 @@ class Registry:
         self.purge()
         key = (user, statement_id)
         execution = self._running.get(key) or self._streams.get(key) or self._finished.get(key)
-        if execution is None or (execution.finished and execution.unsettled):
+        if execution is None or (execution.finished and execution.error is not None):
             execution = self._recall(statement_id, user) or execution
         if execution is None:
             raise refused(

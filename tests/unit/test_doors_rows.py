@@ -241,6 +241,9 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
         assert request.arrived_s is not None
 
 
+ONE_ROW = pa.table({"n": pa.array([1], pa.int32())})
+
+
 @pytest.mark.parametrize(
     ("query", "headers", "data", "status", "told"),
     [
@@ -248,6 +251,7 @@ async def test_rows_appended_as_one_operation(tmp_path: Path) -> None:
         ("", ROWS, b"", 400, "not an Arrow IPC stream"),
         ("", ROWS, b"nonsense that is no stream", 400, "not an Arrow IPC stream"),
         ("", ROWS, stream_of(pa.table({"x": [1]})), 400, "no column x"),
+        ("", ROWS, stream_of(ONE_ROW) * 2, 400, "bytes stand behind the end of the stream"),
         ("?tiemout_s=1", ROWS, b"", 400, "unknown field 'tiemout_s'"),
         ("?timeout_s=soon", ROWS, b"", 400, "timeout_s must be a number"),
         ("?timeout_s=nan", ROWS, b"", 400, "timeout_s must be above 0"),

@@ -13,9 +13,8 @@ import pytest
 
 from haproc.config.model import User
 from haproc.doors.apps import REGISTRY
-from haproc.doors.http import statuses
 from haproc.doors.http.statuses import SETTLED_ELSEWHERE, Asked, in_our_words, status_of
-from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.route.model import Request, SentSql
 from tests.unit.canned import ONE, WRITE, Canned, stream_of
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
@@ -34,11 +33,7 @@ SDK_WORDS = (
 REPEATED = {408, 409, 413, 421, 425, 429, *range(500, 600)}
 """What some client repeats a POST at: the SDK, urllib3, OkHttp, libraries for retrying."""
 OWN, MADE = Asked("s1", True), Asked("s1", False)
-CLASSES = [
-    value
-    for name, value in vars(statuses).items()
-    if name.isupper() and str(value).startswith("HAPROC_")
-]
+CLASSES = list(ErrorClass)
 
 
 def error(kind: FailureKind, outcome: WriteOutcome, error_class: str = "X") -> RequestError:
@@ -162,6 +157,17 @@ async def test_statement_of_unknown_outcome_is_found_in_the_log_later(tmp_path: 
         assert answer["status"] == {"state": "SUCCEEDED"}
         assert answer["ha"]["log_offset"] == 7
         assert await rig.get(path) == answer
+
+
+async def test_write_is_found_behind_a_refused_other_use_of_its_id(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        rig.service.table["W"] = WRITE
+        rig.service.table["OTHER"] = Canned(
+            error=refused(ErrorClass.REQUEST_ID_REUSED, "it was used for another request")
+        )
+        rig.service.written["anonymous", "r1"] = Request("r1", SentSql("W"), "")
+        assert (await rig.post(409, statement="OTHER", request_id="r1"))["outcome"] == "NOT_SENT"
+        assert (await rig.get(f"{STATEMENTS}/r1"))["status"] == {"state": "SUCCEEDED"}
 
 
 async def test_write_of_another_door_is_found_for_its_user_alone(tmp_path: Path) -> None:
