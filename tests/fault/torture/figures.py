@@ -80,7 +80,8 @@ def _levels(run: Run) -> dict[str, dict[str, float]]:
         if event["type"] == "read-failed"
     )
     levels = {}
-    for name, reads in sorted(found.items()):
+    for name in sorted(found.keys() | failed):
+        reads = found.get(name, [])
         took = sorted(read.completed_s - read.invoked_s for read in reads)
         levels[name] = {
             "ok": len(reads),
@@ -88,7 +89,7 @@ def _levels(run: Run) -> dict[str, dict[str, float]]:
             "failovers": sum(read.failed_over for read in reads),
             "p50_s": _share(took, 0.5),
             "p99_s": _share(took, 0.99),
-            "behind_max": max(behind.get(id(read), 0) for read in reads),
+            "behind_max": max((behind.get(id(read), 0) for read in reads), default=0),
         }
     return levels
 
