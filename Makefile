@@ -29,7 +29,7 @@ demo: $(READY) ## A ring of three survives the loss of its parts, with real data
 test: $(READY) ## All tests, in two processes: one has the ring of real Sparks
 	@$(PY) -m pytest $(SPREAD)
 
-quick: $(READY) ## The tests that need no server, for the edit loop: under 2 minutes
+quick: $(READY) ## The tests that need no server, for the edit loop: about 2 minutes
 	@$(PY) -m pytest $(SPREAD) tests/unit tests/simulation -k "not broken_on_purpose"
 
 check: $(READY) ## Formatting, lint, types
