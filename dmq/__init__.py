@@ -1,8 +1,9 @@
 """DMQ: one ordered, durable log of records, from which every cluster reads its own queue.
 
 A *record* is an opaque payload with a few headers; the log gives it an *offset*, its place in
-the one order. A reader's *cursor* says how far it has applied the log. Nothing in this package
-knows what the records mean.
+the one order. A reader's *cursor* says how far it has applied the log. Beside it stands a keyed
+store (`dmq.keyed`): values under names, of which the newest counts. Nothing in this package knows
+what the records and the values mean.
 """
 
 from dmq.errors import (
@@ -14,11 +15,14 @@ from dmq.errors import (
     RecordTooLargeError,
     TrimmedError,
     UnknownVersionError,
+    ValueTooLargeError,
 )
 from dmq.interface import Cursor, Entry, Log
 from dmq.kafka_options import KafkaOptions
+from dmq.keyed import Kept, KeyedStore
+from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
 from dmq.memory import MemoryLog, MemoryStore
-from dmq.opening import open_log
+from dmq.opening import open_log, open_store
 from dmq.record import FILLER, Json, Record, decode, encode
 
 __all__ = [
@@ -28,18 +32,24 @@ __all__ = [
     "FencedError",
     "Json",
     "KafkaOptions",
+    "Kept",
+    "KeyedStore",
     "Log",
     "LogCorruptError",
     "LogError",
     "LogRegressedError",
     "LogUnavailableError",
+    "MemoryKeyedStore",
+    "MemoryKeys",
     "MemoryLog",
     "MemoryStore",
     "Record",
     "RecordTooLargeError",
     "TrimmedError",
     "UnknownVersionError",
+    "ValueTooLargeError",
     "decode",
     "encode",
     "open_log",
+    "open_store",
 ]

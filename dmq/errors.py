@@ -39,3 +39,7 @@ class UnknownVersionError(LogCorruptError):
 
 class RecordTooLargeError(LogError):
     """The record is over the log's limit; nothing was appended."""
+
+
+class ValueTooLargeError(LogError):
+    """The value is over the keyed store's limit; nothing was changed."""

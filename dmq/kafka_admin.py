@@ -12,7 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from dmq.errors import LogError, LogRegressedError, LogUnavailableError
 from dmq.kafka_clients import REQUEST_TIMEOUT_S, Clients, close_quietly
-from dmq.kafka_topic import faults, needed
+from dmq.kafka_topic import LOG, Purpose, faults, needed
 
 GONE_AFTER_S: Final = 3.0
 """A topic that no broker has known for so long is gone; one that starts may not know it."""
@@ -25,7 +25,7 @@ T = TypeVar("T")
 _logger = logging.getLogger("dmq")
 
 
-def open_topic(clients: Clients) -> TopicAdmin:
+def open_topic(clients: Clients, purpose: Purpose) -> TopicAdmin:
     """Make the topic if there is none, and check it. Blocks.
 
     Raises LogError for a topic that could lose records, with what mends it.
@@ -36,7 +36,7 @@ def open_topic(clients: Clients) -> TopicAdmin:
         admin = clients.admin()
         found = _describe(admin, topic)
         if found is None:
-            _create(clients, admin)
+            _create(clients, admin, purpose)
             found = _appeared(clients, admin)
         described = admin.describe_configs(
             [ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all"
@@ -46,10 +46,11 @@ def open_topic(clients: Clients) -> TopicAdmin:
         }
         partitions = found["partitions"]
         replicas = min(len(partition["replica_nodes"]) for partition in partitions)
-        wrong = faults(topic, len(partitions), replicas, settings, options)
+        wrong = faults(topic, len(partitions), replicas, settings, options, purpose)
         if wrong:
-            raise LogError(f"topic {topic} cannot hold a log: {'; '.join(wrong)}")
-        _warn_of_short_memory(admin, partitions[0]["leader_id"])
+            raise LogError(f"topic {topic} cannot hold a {purpose.what}: {'; '.join(wrong)}")
+        if purpose is LOG:
+            _warn_of_short_memory(admin, partitions[0]["leader_id"])
         return TopicAdmin(clients, admin, str(found["topic_id"]))
     except Exception as error:
         if admin is not None:
@@ -68,12 +69,12 @@ def _describe(admin: Any, topic: str) -> dict[str, Any] | None:
     return dict(found)
 
 
-def _create(clients: Clients, admin: Any) -> None:
+def _create(clients: Clients, admin: Any, purpose: Purpose) -> None:
     topic, options = clients.topic, clients.options
     wish = {
-        "num_partitions": 1,
+        "num_partitions": purpose.partitions,
         "replication_factor": options.replication_factor,
-        "configs": needed(options),
+        "configs": {**needed(options, purpose), **purpose.tuning},
     }
     try:
         admin.create_topics({topic: wish})
@@ -136,7 +137,7 @@ class TopicAdmin:
             return
         if found is not None:
             raise LogRegressedError(
-                f"topic {topic} was deleted and made anew: it is another log, and this one is lost"
+                f"topic {topic} was deleted and made anew: it is another one, and this one is lost"
             )
         now = time.monotonic()
         self._missing_since = self._missing_since or now

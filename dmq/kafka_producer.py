@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Final
@@ -39,6 +39,8 @@ _logger = logging.getLogger("dmq")
 @dataclass(slots=True, eq=False)
 class _Append:
     values: Sequence[bytes]
+    keys: Sequence[bytes] | None
+    partition: int
     size_bytes: int
     answer: asyncio.Future[list[int]]
     deadline: float
@@ -57,7 +59,8 @@ class _Group:
 
 
 class Appender:
-    """The producer of one log handle. ``on_stored`` hears of stored values, by their offsets."""
+    """The producer of one log handle. ``on_stored`` hears of what was stored
+    without a key, by its offsets."""
 
     def __init__(
         self, clients: Clients, on_stored: Callable[[list[tuple[int, bytes]]], None]
@@ -84,8 +87,13 @@ class Appender:
         self._connect()
         self._thread.start()
 
-    async def append(self, values: Sequence[bytes]) -> list[int]:
-        """Store these values one after another and return their offsets."""
+    async def append(
+        self, values: Sequence[bytes], keys: Sequence[bytes] | None = None, partition: int = 0
+    ) -> list[int]:
+        """Store these values one after another and return their offsets.
+
+        With keys an empty value deletes what is under its key.
+        """
         if self._pending_bytes > PENDING_BYTES_MAX:
             raise LogUnavailableError(
                 f"{len(self._pending)} appends already wait for the log: it is slower than they "
@@ -93,7 +101,7 @@ class Appender:
             )
         answer: asyncio.Future[list[int]] = self._loop.create_future()
         deadline = self._loop.time() + self._clients.options.append_timeout_s
-        append = _Append(values, sum(map(len, values)), answer, deadline)
+        append = _Append(values, keys, partition, sum(map(len, values)), answer, deadline)
         self._pending.append(append)
         self._pending_bytes += append.size_bytes
         self._idle.clear()
@@ -189,7 +197,8 @@ class Appender:
                     append.answer.set_exception(self._failure(group, own))
                 continue
             offsets = [future.value.offset for future in own]
-            stored += zip(offsets, append.values, strict=True)
+            if append.keys is None:
+                stored += zip(offsets, append.values, strict=True)
             if not append.answer.done():
                 append.answer.set_result(offsets)
         while self._unanswered and self._unanswered[0].answer.done():
@@ -227,8 +236,10 @@ class Appender:
             if self._broken:
                 self._replace()
             for append in group.appends:
-                for value in append.values:
-                    future = self._producer.send(self._clients.topic, value, partition=0)
+                for value, key in zip(append.values, append.keys or repeat(None), strict=False):
+                    future = self._producer.send(
+                        self._clients.topic, value or None, key=key, partition=append.partition
+                    )
                     group.futures.append(future)
         except Exception as error:
             group.failure = error

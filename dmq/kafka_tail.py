@@ -32,7 +32,7 @@ class Tail:
     def __init__(
         self,
         clients: Clients,
-        recent: Recent,
+        recent: Recent | None,
         on_end: Callable[[int], None],
         on_lost: Callable[[], None],
         wanted: Callable[[], bool],
@@ -99,7 +99,8 @@ class Tail:
         found = self._consumer.poll(timeout_ms=LONG_POLL_MS)
         records = found.get(self._partition, ())
         if records and not self._closed.is_set():
-            self._recent.extend([(record.offset, record.value or b"") for record in records])
+            if self._recent is not None:
+                self._recent.extend([(record.offset, record.value or b"") for record in records])
             self._position = records[-1].offset + 1
             deliver(self._loop, self._on_end, self._position)
 

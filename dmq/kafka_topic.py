@@ -1,4 +1,5 @@
-"""The topic of a log: what it must be like, and what is wrong with one that is not.
+"""The topics of a log and of the keyed store: what they must be like, and what is wrong with one
+that is not.
 
 Decisions only, no Kafka: `needed` is what a new topic is made with, `faults` compares what a broker
 reports with it. Anything that could lose a record, or refuse one, is a fault, and each says the
@@ -79,12 +80,41 @@ def check_options(options: KafkaOptions) -> None:
         )
 
 
-def needed(options: KafkaOptions) -> dict[str, str]:
-    """Return the settings that a topic is made with."""
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What a topic is for, and what it must be like for that."""
+
+    what: str
+    partitions: int
+    why_partitions: str
+    settings: Mapping[str, str]
+    """Other values of these could lose something."""
+    tuning: Mapping[str, str]
+    """What a new one is made with beside them; whoever knows better may change it."""
+
+
+LOG: Final = Purpose(
+    "log",
+    1,
+    "records in several have no order",
+    {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+    {},
+)
+STORE: Final = Purpose(
+    "keyed store",
+    2,
+    "one has the keys, the other one large values",
+    {"cleanup.policy": "compact", "delete.retention.ms": str(24 * 3600 * 1000)},
+    # Compaction spares the segment that is written: what opening reads, and the disk, are bounded
+    # by small ones.
+    {"segment.bytes": str(64 << 20), "segment.ms": str(3600 * 1000)},
+)
+
+
+def needed(options: KafkaOptions, purpose: Purpose = LOG) -> dict[str, str]:
+    """Return the settings that a topic must have."""
     return {
-        "cleanup.policy": "delete",
-        "retention.ms": "-1",
-        "retention.bytes": "-1",
+        **purpose.settings,
         "min.insync.replicas": str(options.min_insync_replicas),
         "max.message.bytes": str(options.message_bytes_max),
         "message.timestamp.type": "LogAppendTime",
@@ -94,7 +124,8 @@ def needed(options: KafkaOptions) -> dict[str, str]:
 
 
 _WHY: Final = {
-    "cleanup.policy": "compaction would delete records",
+    "cleanup.policy": "another one would delete what is needed, or keep everything for ever",
+    "delete.retention.ms": "what was deleted could come back for a process that was frozen",
     "retention.ms": "old records would be deleted whether they were applied or not",
     "retention.bytes": "old records would be deleted whether they were applied or not",
     "min.insync.replicas": "an acknowledged record could be lost with too few brokers",
@@ -103,7 +134,7 @@ _WHY: Final = {
     "unclean.leader.election.enable": "acknowledged records could be lost when a broker fails",
     "flush.messages": "a single copy that is not on the disk is lost with the host's power",
 }
-_AT_LEAST: Final = frozenset({"min.insync.replicas", "max.message.bytes"})
+_AT_LEAST: Final = frozenset({"min.insync.replicas", "max.message.bytes", "delete.retention.ms"})
 
 
 def faults(
@@ -112,13 +143,14 @@ def faults(
     replicas: int,
     settings: Mapping[str, str],
     options: KafkaOptions,
+    purpose: Purpose = LOG,
 ) -> list[str]:
-    """Return what is wrong with a topic, each fault with its fix; empty if it can hold the log."""
+    """Return what is wrong with a topic, each fault with its fix; empty if it can serve."""
     found: list[str] = []
-    if partitions != 1:
+    if partitions != purpose.partitions:
         found.append(
-            f"it has {partitions} partitions, and records in several have no order: use another "
-            "topic; HAProc makes it if there is none"
+            f"it has {partitions} partitions, but must have {purpose.partitions}, since "
+            f"{purpose.why_partitions}: use another topic; HAProc makes it if there is none"
         )
     if replicas < options.replication_factor:
         found.append(
@@ -126,7 +158,7 @@ def faults(
             f"is {options.replication_factor}: add replicas with kafka-reassign-partitions.sh, or "
             "lower replication_factor"
         )
-    wanted = needed(options)
+    wanted = needed(options, purpose)
     if replicas > 1:
         wanted.pop("flush.messages", None)
     wrong = {

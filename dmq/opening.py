@@ -1,4 +1,4 @@
-"""Opening a log by its URL.
+"""Opening a log, and the keyed store beside it, by the log's URL.
 
 ``memory:`` is a new, empty log in this process. ``sqlite:///var/lib/ring.db`` is a file by its
 absolute path, ``sqlite:ring.db`` one relative to the working directory. Paths are taken as they
@@ -8,6 +8,8 @@ are written; nothing in them is unescaped. ``kafka://host:9092,other:9092/ring``
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from dmq.entries import RECORD_BYTES_MAX
@@ -15,10 +17,15 @@ from dmq.errors import LogError
 from dmq.interface import Log
 from dmq.kafka_options import KafkaOptions
 from dmq.kafka_topic import parse_url
+from dmq.keyed import KeyedStore
+from dmq.keyed_memory import MemoryKeyedStore
+from dmq.keyed_sqlite import SqliteKeyedStore
 from dmq.memory import MemoryLog, MemoryStore
 from dmq.sqlite import SqliteLog
 
 _KNOWN: Final = "memory:, sqlite:///absolute/path, sqlite:relative/path, kafka://host:9092/topic"
+STORE_SUFFIX: Final = "-store"
+"""What the name of a log's file gets behind it to name its store's."""
 _NO_KAFKA: Final = KafkaOptions()
 
 
@@ -31,30 +38,55 @@ async def open_log(
     a URL that names no log, LogError for a log that cannot be used, and LogUnavailableError (a
     LogError, too) if trying again may help.
     """
-    scheme, colon, rest = url.partition(":")
-    if scheme == "memory" and colon:
-        if rest:
-            raise ValueError(f"{url!r}: a log in memory has no name; write memory:")
+    scheme, rest = _parts(url)
+    if scheme == "memory":
         return MemoryLog(MemoryStore(record_bytes_max=record_bytes_max, identity=uuid.uuid4().hex))
-    if scheme == "sqlite" and colon:
+    if scheme == "sqlite":
         return await SqliteLog.open(_sqlite_path(url, rest), record_bytes_max=record_bytes_max)
-    if scheme == "kafka" and colon:
-        return await _open_kafka(url, record_bytes_max, kafka)
-    raise ValueError(f"{url!r} is not the URL of a log; known are {_KNOWN}")
-
-
-async def _open_kafka(url: str, record_bytes_max: int, options: KafkaOptions) -> Log:
     parts = parse_url(url)
-    try:
-        # An extra: not everybody has it installed.
+    with _extra(url):
         from dmq.kafka import KafkaLog
+    return await KafkaLog.open(parts, kafka, record_bytes_max=record_bytes_max)
+
+
+async def open_store(url: str, *, kafka: KafkaOptions = _NO_KAFKA) -> KeyedStore:
+    """Open the keyed store beside the log at this URL, creating it if need be.
+
+    For a log in a file it is a file beside it, for one in Kafka a topic of its own, for one in
+    memory a new, empty store of this process. Raises as `open_log` does.
+    """
+    scheme, rest = _parts(url)
+    if scheme == "sqlite":
+        return await SqliteKeyedStore.open(f"{_sqlite_path(url, rest)}{STORE_SUFFIX}")
+    if scheme == "memory":
+        return MemoryKeyedStore()
+    parts = parse_url(url)
+    with _extra(url):
+        from dmq.keyed_kafka import KafkaKeyedStore
+    return await KafkaKeyedStore.open(parts, kafka)
+
+
+@contextmanager
+def _extra(url: str) -> Iterator[None]:
+    """Say what is missing if kafka-python, an extra, is not installed."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "kafka":
             raise
         raise LogError(
             f"{url} needs the package kafka-python: pip install 'haproc[kafka]'"
         ) from error
-    return await KafkaLog.open(parts, options, record_bytes_max=record_bytes_max)
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """Return the scheme, one of those that are known, and what follows it."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in {"memory", "sqlite", "kafka"}:
+        raise ValueError(f"{url!r} is not the URL of a log; known are {_KNOWN}")
+    if scheme == "memory" and rest:
+        raise ValueError(f"{url!r}: a log in memory has no name; write memory:")
+    return scheme, rest
 
 
 def _sqlite_path(url: str, rest: str) -> str:

@@ -77,7 +77,7 @@ class WriterLock:
                 pass
             if time.monotonic() >= deadline:
                 raise LogUnavailableError(
-                    f"process {self._holder()} has held the log's lock ({self._path}) for more "
+                    f"process {self._holder()} has held the lock {self._path} for more "
                     f"than {self._timeout_s:g} s: is it stopped, or its disk stuck?"
                 )
             time.sleep(sleep_s)

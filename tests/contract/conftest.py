@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from haproc.ring.broker import LocalKafka
+from haproc.ring.broker import LocalBroker, LocalKafka
 from tests.contract.log_backends import BACKENDS, Backend, KafkaBackend
+from tests.contract.store_backends import STORE_BACKENDS, StoreBackend
+from tests.contract.store_backends import KafkaBackend as KafkaStoreBackend
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +30,21 @@ def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     asyncio.run(kafka.start())
     yield kafka.bootstrap_servers
     asyncio.run(kafka.stop())
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A broker that tests may do anything to, as long as it runs again afterwards."""
+    kafka = LocalKafka.open_or_create(tmp_path_factory.mktemp("kafka"))
+    asyncio.run(kafka.start())
+    yield kafka
+    asyncio.run(kafka.stop())
+
+
+@pytest.fixture
+def broker(kafka: LocalKafka) -> LocalBroker:
+    """Its only node."""
+    return kafka.brokers["broker1"]
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +70,22 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
 def shared_backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """One fresh log of each backend that several processes can use."""
     return _fresh(request, tmp_path)
+
+
+def _fresh_store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
+    if request.param == "kafka":
+        return KafkaStoreBackend(request.getfixturevalue("kafka_servers"))
+    backend: StoreBackend = STORE_BACKENDS[request.param](tmp_path)
+    return backend
+
+
+@pytest.fixture(params=STORE_BACKENDS)
+def store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
+    """One fresh keyed store of each backend."""
+    return _fresh_store(request, tmp_path)
+
+
+@pytest.fixture(params=[name for name, kind in STORE_BACKENDS.items() if kind.survives_processes])
+def shared_store_backend(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBackend:
+    """One fresh keyed store of each backend that several processes can use."""
+    return _fresh_store(request, tmp_path)

@@ -7,15 +7,18 @@ A new backend is one class here and one entry in BACKENDS. What a backend cannot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from kafka import KafkaProducer
 
-from dmq import KafkaOptions, Log, MemoryLog, MemoryStore, open_log
+from dmq import KafkaOptions, Log, LogUnavailableError, MemoryLog, MemoryStore, open_log
 
+T = TypeVar("T")
 RECORD_BYTES_MAX = (8 << 20) + (64 << 10)
 KAFKA_OPTIONS = KafkaOptions(replication_factor=1, min_insync_replicas=1)
 """For a single broker."""
@@ -102,6 +105,15 @@ class KafkaBackend:
 
     async def append_stored(self, data: bytes) -> int:
         return await asyncio.to_thread(append_message, self._servers, self._topic, data)
+
+
+async def until_works(call: Callable[[], Awaitable[T]]) -> T:
+    """Try until its backend is available."""
+    async with asyncio.timeout(60.0):
+        while True:
+            with contextlib.suppress(LogUnavailableError):
+                return await call()
+            await asyncio.sleep(0.02)
 
 
 def append_message(servers: str, topic: str, data: bytes) -> int:

@@ -30,8 +30,9 @@ from dmq import (
     Record,
     open_log,
 )
-from dmq.kafka import LOOKED_WITHIN_S, KafkaLog
+from dmq.kafka import KafkaLog
 from dmq.kafka_chunks import cut
+from dmq.kafka_handle import LOOKED_WITHIN_S
 from dmq.kafka_topic import needed
 from haproc.ring.broker import LocalKafka
 from tests.contract.log_backends import KAFKA_OPTIONS, append_message
@@ -286,12 +287,12 @@ async def test_read_of_a_handle_that_was_frozen_looks_at_the_topic_first(
     assert isinstance(log, KafkaLog)
     await log.append([Record("test", "old")])
     # As if the process had been stopped meanwhile.
-    log._looking.cancel()
-    log._looked_at -= 10 * LOOKED_WITHIN_S
+    log._handle._looking.cancel()
+    log._handle._looked_at -= 10 * LOOKED_WITHIN_S
     admin.delete_topics([topic])
     other = await until(lambda: open_log(url, kafka=KAFKA_OPTIONS))
     await other.append([Record("test", "new")] * 3)
-    with pytest.raises(LogRegressedError, match="another log"):
+    with pytest.raises(LogRegressedError, match="another one"):
         await log.read(1)
     await other.close()
     await log.close()

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,7 @@ from dmq import (
 )
 from dmq.kafka_clients import close_quietly
 from haproc.ring.broker import LocalBroker, LocalKafka
-from tests.contract.log_backends import KAFKA_OPTIONS
+from tests.contract.log_backends import KAFKA_OPTIONS, until_works
 
 # A client of kafka-python that finds no broker ends without closing its sockets.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -41,20 +41,6 @@ ANSWERS_WITHIN_S = 8.0
 T = TypeVar("T")
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
-    """A broker that tests may do anything to, as long as it runs again afterwards."""
-    kafka = LocalKafka.open_or_create(tmp_path_factory.mktemp("kafka"))
-    asyncio.run(kafka.start())
-    yield kafka
-    asyncio.run(kafka.stop())
-
-
-@pytest.fixture
-def broker(kafka: LocalKafka) -> LocalBroker:
-    return kafka.brokers["broker1"]
-
-
 @pytest.fixture
 def url(kafka: LocalKafka) -> str:
     return f"kafka://{kafka.bootstrap_servers}/log-{uuid.uuid4().hex}"
@@ -65,15 +51,6 @@ async def log(url: str) -> AsyncIterator[Log]:
     log = await open_log(url, kafka=OPTIONS)
     yield log
     await log.close()
-
-
-async def until_works(call: Callable[[], Awaitable[T]]) -> T:
-    """Try until the log is available."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            with contextlib.suppress(LogUnavailableError):
-                return await call()
-            await asyncio.sleep(0.02)
 
 
 async def read_all(log: Log, at: int) -> dict[int, str]:

@@ -3,49 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 from dmq import Entry, Log
 from tests.contract.log_backends import Backend
+from tests.contract.processes import DEADLINE_S, line, lines_to_end, process
 
-DEADLINE_S = 30.0
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("log_process.py")
-
-
-@asynccontextmanager
-async def process(*arguments: str) -> AsyncIterator[Process]:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        SCRIPT,
-        *arguments,
-        stdin=PIPE,
-        stdout=PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.wait()
-
-
-async def line(child: Process) -> str:
-    assert child.stdout is not None
-    return (await asyncio.wait_for(child.stdout.readline(), DEADLINE_S)).decode()
-
-
-async def lines_to_end(child: Process) -> list[str]:
-    assert child.stdout is not None
-    return (await asyncio.wait_for(child.stdout.read(), DEADLINE_S)).decode().splitlines()
+SCRIPT = "log_process.py"
 
 
 async def read_all(log: Log) -> list[Entry]:
@@ -70,7 +35,7 @@ async def test_append_writer_killed_midstream_keeps_every_acknowledged_record(
     log = await shared_backend.open()
     expected: dict[int, str] = {}
     for name in ("first", "second", "third"):
-        async with process("write", shared_backend.url, name, "0") as writer:
+        async with process(SCRIPT, "write", shared_backend.url, name, "0") as writer:
             lines = [await line(writer) for _ in range(50)]
             writer.kill()
             lines += [text + "\n" for text in await lines_to_end(writer)]
@@ -88,10 +53,10 @@ async def test_append_writer_killed_midstream_keeps_every_acknowledged_record(
 async def test_append_many_processes_share_one_order(shared_backend: Backend) -> None:
     log = await shared_backend.open()
     async with (
-        process("write", shared_backend.url, "a", "60") as a,
-        process("write", shared_backend.url, "b", "60") as b,
-        process("write", shared_backend.url, "c", "60") as c,
-        process("write", shared_backend.url, "d", "60") as d,
+        process(SCRIPT, "write", shared_backend.url, "a", "60") as a,
+        process(SCRIPT, "write", shared_backend.url, "b", "60") as b,
+        process(SCRIPT, "write", shared_backend.url, "c", "60") as c,
+        process(SCRIPT, "write", shared_backend.url, "d", "60") as d,
     ):
         outputs = await asyncio.gather(*(lines_to_end(child) for child in (a, b, c, d)))
     expected: dict[int, str] = {}
@@ -112,7 +77,7 @@ async def test_wait_append_of_another_process_wakes_within_milliseconds(
 ) -> None:
     log = await shared_backend.open()
     delays_s: list[float] = []
-    async with process("answer", shared_backend.url) as writer:
+    async with process(SCRIPT, "answer", shared_backend.url) as writer:
         assert await line(writer) == "ready\n"
         assert writer.stdin is not None
         for number in range(20):
