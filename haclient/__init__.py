@@ -11,7 +11,8 @@ Layers, each using only those below it: `Cursor` and `Connection` (PEP 249) · r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from haclient.exceptions import (
     DatabaseError,
@@ -45,6 +46,9 @@ from haclient.type_objects import (
     TimestampFromTicks,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
 __all__ = [
     "BINARY",
     "DATETIME",
@@ -76,6 +80,7 @@ __all__ = [
     "apilevel",
     "connect",
     "paramstyle",
+    "spark",
     "threadsafety",
 ]
 
@@ -139,3 +144,36 @@ def connect(
         **policy,
     )
     return Connection(settings)
+
+
+def spark(
+    url: str,
+    *,
+    order: str = "ordered",
+    client_number: int | None = None,
+    tls_roots: str | Path | None = None,
+    on_failover: Callable[[Failover], None] | None = None,
+    **policy: Any,
+) -> SparkSession:
+    """Return a new PySpark session on the ring (nothing is sent yet); needs the extra ``pyspark``.
+
+    ``url``: PySpark's connection string with all servers, in order of preference:
+    ``"sc://a:15002,b:15002,c:15002/;token=…;use_ssl=true"``. ``tls_roots``: file with the
+    certificates to trust (PEM) instead of the system's. ``order``, ``client_number``,
+    ``on_failover`` (which is given the operation's id) and all other options are those of
+    `connect`. Raises InterfaceError.
+    """
+    try:
+        from haclient.spark_connect.session import open_session
+    except ImportError as error:
+        raise InterfaceError(
+            f"haclient.spark needs PySpark's client ({error}): pip install 'haproc[pyspark]'"
+        ) from error
+    return open_session(
+        url,
+        order=order,
+        client_number=client_number,
+        tls_roots=tls_roots,
+        on_failover=on_failover,
+        **policy,
+    )

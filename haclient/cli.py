@@ -1,4 +1,4 @@
-"""`haclient sql`: run one statement, a file of them, or a prompt.
+"""`haclient sql`: run one statement, a file of them, or a prompt. (`submit`, `load`: there.)
 
 Results go to standard output; which cluster answered, how long it took and every failover go to
 standard error. Exit codes: 0 all went well, 1 a statement was rejected, 2 wrong usage, 3 no server
@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import haclient
-from haclient import output
+from haclient import load, output, submit
 from haclient.exceptions import Error, FailureKind, InterfaceError, Outcome
 from haclient.freshness import LEVELS
-from haclient.settings import Failover
+from haclient.settings import Failover, Settings, make_settings
 from haclient.statements import split
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -59,7 +60,27 @@ def parser() -> argparse.ArgumentParser:
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
     add("--quiet", action="store_true", help="nothing on standard error but errors")
+    job = commands.add_parser("submit", help="run a program as a job", description=submit.__doc__)
+    job.formatter_class = argparse.RawDescriptionHelpFormatter
+    submit.add_arguments(job)
+    add = job.add_argument
+    add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
+    add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
+    add("--wait", type=float, default=10.0, metavar="S", help="how long to wait for a server (10)")
+    add("--request-id", metavar="ID", help="idempotency key: asked again, it is the same job")
+    add("--quiet", action="store_true", help="nothing on standard error but errors")
+    _add_load(commands.add_parser("load", help="load a file", description=load.__doc__))
     return main
+
+
+def _add_load(command: argparse.ArgumentParser) -> None:
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    load.add_arguments(command)
+    add = command.add_argument
+    add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
+    add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
+    add("--wait", type=float, default=30.0, metavar="S", help="how long to wait for a server (30)")
+    add("--quiet", action="store_true", help="nothing on standard error but errors")
 
 
 _QUIT = ("quit", "exit", "\\q")
@@ -230,6 +251,11 @@ def _reader() -> Callable[[str], str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = parser().parse_args(arguments)
+    if options.command == "submit":
+        return _beside_sql(options, submit.submit)
+    if options.command == "load":
+        own = {"catalog": options.catalog, "schema": options.schema}
+        return _beside_sql(options, load.load, timeout_s=options.timeout, **own)
     try:
         given = _given_text(options)
         runner = Runner(options)
@@ -249,6 +275,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:  # the reader, such as head, has had enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_REJECTED
+
+
+Command = Callable[
+    [argparse.Namespace, Settings, Callable[[str], None], Callable[[Error], int]], int
+]
+
+
+def _beside_sql(options: argparse.Namespace, command: Command, **of_settings: Any) -> int:
+    told: set[str] = set()
+
+    def say(text: str) -> None:
+        if not options.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def failover(event: Failover) -> None:
+        line = f"failover: {event.failed} → {event.next} ({event.message})"
+        if line not in told:
+            told.add(line)
+            say(line)
+
+    try:
+        settings = make_settings(
+            options.server or os.environ.get("HACLIENT_SERVERS") or DEFAULT_SERVERS,
+            token=_token(options.token_file),
+            outage_s=options.wait,
+            on_failover=failover,
+            **of_settings,
+        )
+        return command(options, settings, say, exit_code)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except (OSError, ValueError, InterfaceError) as error:
+        print(f"haclient: {error}", file=sys.stderr)
+        return EXIT_USAGE
 
 
 def _given_text(options: argparse.Namespace) -> str | None:

@@ -47,6 +47,8 @@ class Failure:
     log_offset: int | None = None
     status: int | None = None
     """The HTTP status, where there was an answer."""
+    retry_after_s: float = 0.0
+    """The server asks to be left alone for so long."""
 
 
 class Warning(Exception):

@@ -79,6 +79,8 @@ class AttemptEnd(StrEnum):
     """No connection: the server cannot have seen the request."""
     NOT_TAKEN = "not taken"
     """The server says that it cannot now, and that it has done nothing."""
+    BUSY = "busy"
+    """The same, because it has as much to do as it takes: it is well, and asked again later."""
     LEAVING = "leaving"
     """The same, because it is going out of service."""
     UNEXPLAINED = "unexplained"
@@ -148,6 +150,8 @@ class Progress:
     outage_since: float | None = None
     unexplained: int = 0
     """How often a cluster failed with an error that says nothing."""
+    wait_s: float = 0.0
+    """The least that a busy server of this round asked to be left alone for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +196,15 @@ def rank(memory: Memory, server: int, now: float) -> tuple[bool, bool, bool, int
 
 
 def begin(
-    policy: Policy, memory: Memory, now: float, timeout_s: float, repeatable: bool
+    policy: Policy,
+    memory: Memory,
+    now: float,
+    timeout_s: float,
+    repeatable: bool,
+    in_doubt: bool = False,
 ) -> tuple[Memory, Progress, Action]:
-    """Start a request."""
-    progress = Progress(now + timeout_s, repeatable, memory.preferred)
+    """Start a request; ``in_doubt``: it was sent before, by whomever."""
+    progress = Progress(now + timeout_s, repeatable, memory.preferred, in_doubt=in_doubt)
     return _next(policy, memory, progress, now)
 
 
@@ -207,13 +216,17 @@ def after(
     end: AttemptEnd,
     now: float,
     jitter: float,
+    wait_s: float = 0.0,
 ) -> tuple[Memory, Progress, Action]:
-    """Take an attempt's end into account; ``jitter`` is random in [0, 1)."""
+    """Take an attempt's end into account; ``jitter`` is random in [0, 1).
+
+    ``wait_s``: what a busy server asked for.
+    """
     if end is AttemptEnd.ANSWERED:
         return _answered(memory, server), progress, Done()
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress, GiveUp(Outcome.UNKNOWN, Reason.DEADLINE)
-    memory, progress = noted(policy, memory, progress, server, end, now)
+    memory, progress = noted(policy, memory, progress, server, end, now, wait_s)
     if end is AttemptEnd.UNEXPLAINED and progress.unexplained >= UNEXPLAINED_MAX:
         return memory, progress, Done()
     if progress.in_doubt and not progress.repeatable:
@@ -224,17 +237,26 @@ def after(
 
 
 def noted(
-    policy: Policy, memory: Memory, progress: Progress, server: int, end: AttemptEnd, now: float
+    policy: Policy,
+    memory: Memory,
+    progress: Progress,
+    server: int,
+    end: AttemptEnd,
+    now: float,
+    wait_s: float = 0.0,
 ) -> tuple[Memory, Progress]:
     """Take a failure into account while another server is still being asked the same."""
     if end is AttemptEnd.TIMED_OUT:
         return memory, progress
     if end is AttemptEnd.UNEXPLAINED:  # nothing that is known against the server
         return memory, replace(progress, unexplained=progress.unexplained + 1)
+    if end is AttemptEnd.BUSY:  # a server that answers so is no outage
+        least_s = min(progress.wait_s or wait_s, wait_s)
+        return _well(memory, server), replace(progress, outage_since=None, wait_s=least_s)
     if end is AttemptEnd.LEAVING:
         memory = left(memory, server)
     else:
-        memory = _failed(policy, memory, server, now)
+        memory = failed(policy, memory, server, now)
     since = now if progress.outage_since is None else progress.outage_since
     in_doubt = progress.in_doubt or end is AttemptEnd.IN_DOUBT
     return memory, replace(progress, in_doubt=in_doubt, outage_since=since)
@@ -244,7 +266,7 @@ def resume(
     policy: Policy, memory: Memory, progress: Progress, now: float
 ) -> tuple[Memory, Progress, Action]:
     """Start the next round after a pause."""
-    return _next(policy, memory, replace(progress, untried=memory.preferred), now)
+    return _next(policy, memory, replace(progress, untried=memory.preferred, wait_s=0.0), now)
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
@@ -284,7 +306,8 @@ def _next(
     return memory, asked(progress, server), Try(server)
 
 
-def _failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
+def failed(policy: Policy, memory: Memory, server: int, now: float) -> Memory:
+    """Take into account that a server failed, in an attempt or in the middle of its answer."""
     known = memory.servers[server]
     breaker = known.breaker.failed(policy.circuit_s, policy.circuit_max_s, now)
     return memory.with_standing(server, replace(known, breaker=breaker, ready_since=None))
@@ -295,12 +318,12 @@ def _pause(
 ) -> tuple[Progress, Action]:
     # The exponent is bounded so that a long outage cannot overflow a float.
     full = min(policy.backoff_max_s, policy.backoff_first_s * 2.0 ** min(progress.round, 30))
-    seconds = full * (0.5 + jitter / 2)
+    seconds = max(full * (0.5 + jitter / 2), progress.wait_s * (1.0 + jitter / 2))
     progress = replace(progress, round=progress.round + 1)
     if now + seconds >= progress.deadline:
         return progress, GiveUp(_outcome(progress), Reason.DEADLINE)
-    since = now if progress.outage_since is None else progress.outage_since
-    if now + seconds - since > policy.outage_s:
+    since = progress.outage_since
+    if since is not None and now + seconds - since > policy.outage_s:
         return progress, GiveUp(_outcome(progress), Reason.OUTAGE)
     return progress, Pause(seconds)
 
@@ -309,10 +332,16 @@ def _outcome(progress: Progress) -> Outcome:
     return Outcome.UNKNOWN if progress.in_doubt else Outcome.NOT_SENT
 
 
+def _well(memory: Memory, server: int) -> Memory:
+    known = memory.servers[server]
+    if known.breaker == CLOSED:
+        return memory
+    return memory.with_standing(server, replace(known, breaker=CLOSED))
+
+
 def _answered(memory: Memory, server: int) -> Memory:
     known = memory.servers[server]
-    if known.breaker != CLOSED:
-        memory = memory.with_standing(server, replace(known, breaker=CLOSED))
+    memory = _well(memory, server)
     current = memory.servers[memory.current]
     lost = current.leaving or current.breaker != CLOSED or memory.current not in memory.preferred
     moved = lost and not known.leaving
@@ -338,17 +367,25 @@ def to_probe(memory: Memory) -> tuple[int, ...]:
     return tuple(s for s in memory.preferred if s in better or memory.servers[s].leaving)
 
 
-def probed(policy: Policy, memory: Memory, server: int, ready: bool, now: float) -> Memory:
-    """Take into account what a server said about its readiness; maybe go back to it."""
+def probed(
+    policy: Policy, memory: Memory, server: int, ready: bool, now: float, stays: bool = False
+) -> Memory:
+    """Take into account what a server said about its readiness; go back to it unless one stays."""
     known = memory.servers[server]
     if not ready:
         return memory.with_standing(server, replace(known, ready_since=None))
     since = now if known.ready_since is None else known.ready_since
     memory = memory.with_standing(server, replace(known, leaving=False, ready_since=since))
-    better = memory.place(server) < memory.place(memory.current)
-    if not better or now - since < policy.failback_after_s:
-        return memory
-    return replace(memory.with_standing(server, Standing()), current=server)
+    return memory if stays else back(policy, memory, now)
+
+
+def back(policy: Policy, memory: Memory, now: float) -> Memory:
+    """Return to the best server that is preferred to the current one and was ready long enough."""
+    for server in memory.preferred[: memory.place(memory.current)]:
+        since = memory.servers[server].ready_since
+        if since is not None and now - since >= policy.failback_after_s:
+            return replace(memory.with_standing(server, Standing()), current=server)
+    return memory
 
 
 class Pulse(StrEnum):

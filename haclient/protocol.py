@@ -5,10 +5,12 @@ The interface itself is documented in docs/api.md.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from haclient.exceptions import Failure, FailureKind, InterfaceError, Outcome
@@ -22,12 +24,13 @@ REPORT_HEADER = "haproc-report"
 STATE_HEADER = "haproc-state"
 """An answer has it only if the server is out of service, or about to be."""
 SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
-SESSION_UNKNOWN = "HAPROC_SESSION_UNKNOWN"
 PARAMETERS_REFUSED = "HAPROC_PARAMETERS"
+ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
+"""Rows that may be taken as a statement, or were already."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
 
 _OPTIONS = frozenset(
-    {"consistency", "acceptable_offset_lag", "operation_class", "fanout", "write_concern"}
+    {"consistency", "acceptable_offset_lag", "operation_class", "fanout", "write_concern", "cache"}
 )
 # The server gives up a little before the client does, so that the client hears why.
 _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
@@ -89,8 +92,12 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise InterfaceError(f"execute() has no option {', '.join(unknown)}")
     lag = whole("acceptable_offset_lag", options.get("acceptable_offset_lag"))
+    cache = options.get("cache")
+    if cache is not None and not isinstance(cache, bool):
+        raise InterfaceError(f"cache must be True or False, not {cache!r}")
     given = {name: str(value) for name, value in options.items() if value is not None}
-    return given if lag is None else {**given, "acceptable_offset_lag": lag}
+    exact = {"acceptable_offset_lag": lag, "cache": cache}
+    return given | {name: value for name, value in exact.items() if value is not None}
 
 
 def age_text(age_s: float) -> str | None:
@@ -115,9 +122,14 @@ def session_path(session_id: str) -> str:
     return f"/api/ha/sessions/{session_id}"
 
 
+def statement_path(request_id: str) -> str:
+    """Return where to ask what became of a statement, or of rows."""
+    return f"{STATEMENTS}/{urllib.parse.quote(request_id, safe='')}"
+
+
 def cancel_path(request_id: str) -> str:
     """Return where to cancel a statement."""
-    return f"{STATEMENTS}/{urllib.parse.quote(request_id, safe='')}/cancel"
+    return f"{statement_path(request_id)}/cancel"
 
 
 def rows_path(table: str, query: Mapping[str, str | None]) -> str:
@@ -125,6 +137,13 @@ def rows_path(table: str, query: Mapping[str, str | None]) -> str:
     given = {name: value for name, value in query.items() if value is not None}
     quoted = urllib.parse.quote(table, safe="")
     return f"/api/ha/tables/{quoted}/rows?{urllib.parse.urlencode(given)}"
+
+
+def columns_text(names: Sequence[str]) -> str:
+    """Return how rows name their columns, the table's own if none are named."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return line.getvalue() or "*"
 
 
 def session_start(catalog: str | None, schema: str | None) -> list[str]:
@@ -147,8 +166,17 @@ def report(text: str | None) -> dict[str, Any]:
     return block if isinstance(block, dict) else {}
 
 
-def failure(status: int, body: bytes) -> Failure:
-    """Return what an answer with an error status means."""
+def failure(status: int, body: bytes, retry_after: str | None = None) -> Failure:
+    """Return what an answer with an error status, and this header of it, means."""
+    return replace(_said(status, body), retry_after_s=_seconds(retry_after))
+
+
+def _seconds(text: str | None) -> float:
+    """Read a Retry-After in seconds; one that is a date, which no HAProc sends, counts for none."""
+    return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
+
+
+def _said(status: int, body: bytes) -> Failure:
     try:
         said = json.loads(body)
     except ValueError:
@@ -189,6 +217,20 @@ def _unexplained(status: int, body: bytes) -> Failure:
     return Failure(FailureKind.REFUSED, message, Outcome.NOT_SENT, hint=hint, status=status)
 
 
+def succeeded(status: int, body: bytes) -> dict[str, Any] | None:
+    """Return the ``ha`` block of a statement that a server tells of; None if it has not succeeded.
+
+    Raises Rejected for an error that is not the statement's own.
+    """
+    if status == 200:
+        said = json.loads(body)
+        return dict(said["ha"]) if said["status"]["state"] == "SUCCEEDED" else None
+    failed = failure(status, body)
+    if status == 404 or failed.kind is FailureKind.APPLICATION:
+        return None
+    raise Rejected(failed)
+
+
 def end_of(failed: Failure) -> AttemptEnd:
     """Return what an error answer means for failing over."""
     if failed.kind is not FailureKind.AVAILABILITY:
@@ -197,9 +239,11 @@ def end_of(failed: Failure) -> AttemptEnd:
         return AttemptEnd.IN_DOUBT
     if failed.error_class == "HAPROC_UNKNOWN_ERROR":
         return AttemptEnd.UNEXPLAINED
+    if failed.status == 429:
+        return AttemptEnd.BUSY
     return AttemptEnd.LEAVING if failed.error_class in _LEAVING else AttemptEnd.NOT_TAKEN
 
 
-def statements_body(statements: Sequence[str]) -> bytes:
-    """Return the JSON that opens a session with this journal."""
-    return json.dumps({"statements": list(statements)}, ensure_ascii=False).encode()
+def opening_body(begin_with: Sequence[str]) -> bytes:
+    """Return the JSON that opens a session; one that is new begins with these statements."""
+    return json.dumps({"begin_with": list(begin_with)}, ensure_ascii=False).encode()

@@ -23,3 +23,8 @@ def request_id(unix_ms: int, entropy: bytes) -> str:
     value |= 0x7 << 76 | ((bits >> 62) & 0xFFF) << 64
     value |= 0b10 << 62 | (bits & ((1 << 62) - 1))
     return str(uuid.UUID(int=value))
+
+
+def made_s(request_id: str) -> float:
+    """Return the unix time at which an id was made; raises ValueError if it is none."""
+    return (uuid.UUID(request_id).int >> 80) / 1000

@@ -104,12 +104,6 @@ def make_settings(
     **policy: Any,
 ) -> Settings:
     """Check everything; raises InterfaceError with what is wrong."""
-    unknown = sorted(policy.keys() - _POLICY_FIELDS)
-    if unknown:
-        raise InterfaceError(
-            f"connect() has no option {', '.join(unknown)}; "
-            f"the failover policy's are {', '.join(sorted(_POLICY_FIELDS))}"
-        )
     if timeout_s <= 0:
         raise InterfaceError("timeout_s must be greater than 0")
     for name, value in (("token", token), ("user", user)):
@@ -123,19 +117,31 @@ def make_settings(
         schema=schema,
         timeout_s=timeout_s,
         buffer_bytes_max=buffer_bytes_max,
-        order=_order(order),
+        order=order_of(order),
         client_number=whole("client_number", client_number),
         discover=discover,
         hedge_after=_hedge_after(hedge_after_s),
         consistency=_consistency(consistency),
         acceptable_offset_lag=whole("acceptable_offset_lag", acceptable_offset_lag),
         after_offset=whole("after_offset", after_offset) or 0,
-        policy=Policy(**policy),
+        policy=policy_of(policy),
         on_failover=on_failover,
     )
 
 
-def _order(name: str) -> Order:
+def policy_of(options: dict[str, Any]) -> Policy:
+    """Return the failover policy with these settings; raises InterfaceError."""
+    unknown = sorted(options.keys() - _POLICY_FIELDS)
+    if unknown:
+        raise InterfaceError(
+            f"there is no option {', '.join(unknown)}; "
+            f"the failover policy's are {', '.join(sorted(_POLICY_FIELDS))}"
+        )
+    return Policy(**options)
+
+
+def order_of(name: str) -> Order:
+    """Return the order of this name; raises InterfaceError."""
     try:
         return Order(name)
     except ValueError:

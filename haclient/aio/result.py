@@ -95,7 +95,8 @@ async def receive(
             chunks.append(chunk)
             size += len(chunk)
         if response.status != 200:
-            raise Rejected(protocol.failure(response.status, b"".join(chunks)))
+            retry_after = response.header("Retry-After")
+            raise Rejected(protocol.failure(response.status, b"".join(chunks), retry_after))
         ha = protocol.report(response.header(protocol.REPORT_HEADER))
         result = AsyncResult(ha, server, request_id)
         if whole:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from haclient import failover
-from haclient.aio.transport import Response, StateLock, Transport, now, race, sleep, spawn
+from haclient.aio.transport import StateLock, now, race, sleep, spawn
 from haclient.aio.view import AsyncView
 from haclient.exceptions import DatabaseError, Failure, FailureKind, Outcome, error_from
 from haclient.failover import Action, AttemptEnd, Done, GiveUp, Memory, Pause, Progress, Reason, Try
 from haclient.hedging import Hedging
-from haclient.protocol import STATE_HEADER, Rejected, end_of
+from haclient.protocol import Rejected, end_of
 from haclient.settings import Failover, Server, Settings
 from haclient.wire import WireError
 
@@ -39,6 +39,8 @@ class Work(Generic[T]):
     """Ends it at a server that another one was faster than; None: only one is asked at a time."""
     discard: Callable[[T], Awaitable[None]] | None = None
     """Gives up a result that came too late."""
+    in_doubt: bool = False
+    """It was sent before, by whomever, and may have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,11 @@ class _End(Generic[T]):
 
 
 class AsyncRing:
-    """The servers of one connection, and what is known of them."""
+    """Runs the requests of one connection, at the servers of this view."""
 
-    def __init__(self, settings: Settings, headers: dict[str, str]) -> None:
+    def __init__(self, settings: Settings, view: AsyncView) -> None:
         self.settings = settings
-        self.transport = Transport(settings)
-        self.view = AsyncView(settings, self.transport, headers)
+        self.view = view
         self._hedging = Hedging(settings.hedge_after)
         self._lock = StateLock()
 
@@ -65,7 +66,7 @@ class AsyncRing:
         """Attempt at one server after another until there is an answer; raises DatabaseError."""
         policy = self.settings.policy
         progress, action = self._decide(
-            lambda memory: failover.begin(policy, memory, now(), timeout_s, True)
+            lambda memory: failover.begin(policy, memory, now(), timeout_s, True, work.in_doubt)
         )
         failed: _End[T] | None = None
         while True:
@@ -186,7 +187,7 @@ class AsyncRing:
         policy, server, jitter = self.settings.policy, ended.server.index, random.random()
         return self._decide(
             lambda memory: failover.after(
-                policy, memory, progress, server, ended.end, now(), jitter
+                policy, memory, progress, server, ended.end, now(), jitter, _wait_s(ended)
             )
         )
 
@@ -194,29 +195,12 @@ class AsyncRing:
         policy, server = self.settings.policy, ended.server.index
 
         def choose(memory: Memory) -> tuple[Memory, Progress, Action]:
-            return *failover.noted(policy, memory, progress, server, ended.end, now()), Done()
+            heard = failover.noted(
+                policy, memory, progress, server, ended.end, now(), _wait_s(ended)
+            )
+            return *heard, Done()
 
         return self._decide(choose)[0]
-
-    async def request(
-        self,
-        server: Server,
-        method: str,
-        path: str,
-        headers: dict[str, str],
-        body: bytes,
-        deadline: float,
-    ) -> Response:
-        """Send a request and return the answer's head, having heard what it says of the server."""
-        response = await self.transport.request(server, method, path, headers, body, deadline)
-        if response.header(STATE_HEADER):
-            self.view.left(server)
-        return response
-
-    async def close(self) -> None:
-        """Close all connections."""
-        self.view.close()
-        await self.transport.close()
 
 
 async def _one(work: Work[T], server: Server, deadline: float) -> _End[T]:
@@ -227,6 +211,10 @@ async def _one(work: Work[T], server: Server, deadline: float) -> _End[T]:
         return _End(server, None, error.end, failure)
     except Rejected as error:
         return _End(server, None, end_of(error.failure), error.failure)
+
+
+def _wait_s(end: _End[T]) -> float:
+    return end.failure.retry_after_s if end.failure is not None else 0.0
 
 
 def _answered(end: _End[T]) -> bool:

@@ -1,9 +1,7 @@
-"""A session on the server that survives the server.
+"""A session of the ring: opened when the first statement needs one (the server says so).
 
-It is opened when the first statement needs one (the server says so), under an id made here. Every
-statement that changed the session is kept in a journal. A server that does not have the session,
-because the client has just come to it or because it was restarted, is given the whole journal
-before the statement.
+Its id is made here and goes with each statement, to whichever server: the ring keeps what the
+session holds.
 """
 
 from __future__ import annotations
@@ -13,13 +11,10 @@ import uuid
 
 from haclient import protocol
 from haclient.aio.transport import Lock, Transport
-from haclient.exceptions import Failure, FailureKind, Outcome
+from haclient.exceptions import Failure, Outcome
 from haclient.protocol import Rejected
 from haclient.settings import Server
 from haclient.wire import NotReached, WireError
-
-JOURNAL_STATEMENTS_MAX = 10_000
-"""A session with more is not rebuilt elsewhere; chosen, not measured."""
 
 
 class AsyncSession:
@@ -29,9 +24,8 @@ class AsyncSession:
         self.id: str | None = None
         self._transport = transport
         self._headers = {**headers, "Content-Type": "application/json"}
-        self._journal = start
-        self._opened_on: int | None = None
-        self._lost = ""
+        self._begin_with = start
+        self._opened = False
         self._lock = Lock()
 
     def start(self) -> None:
@@ -39,43 +33,16 @@ class AsyncSession:
         self.id = self.id or str(uuid.uuid4())
 
     async def ensure(self, server: Server, deadline: float) -> str | None:
-        """Have the session on this server and return its id, or None if none is needed."""
-        if self.id is None or self._opened_on == server.index:
+        """Have the session opened, at this server if need be; return its id, None: none needed."""
+        if self.id is None or self._opened:
             return self.id
         async with self._lock:
-            if self._opened_on != server.index:
+            if not self._opened:
                 await self._open(server, deadline)
         return self.id
 
-    def forget(self, server: Server) -> None:
-        """This server does not know the session any more."""
-        if self._opened_on == server.index:
-            self._opened_on = None
-
-    async def record(self, server: Server, statement: str, has_parameters: bool) -> None:
-        """A statement has changed the session on this server."""
-        async with self._lock:
-            if has_parameters:
-                self._lost = "a session statement had parameters"
-            elif len(self._journal) >= JOURNAL_STATEMENTS_MAX:
-                self._lost = f"it has more than {JOURNAL_STATEMENTS_MAX} session statements"
-            elif not self._journal or self._journal[-1] != statement:
-                self._journal.append(statement)
-            if self._opened_on != server.index:
-                self._opened_on = None  # rebuilt elsewhere meanwhile, without this statement
-
     async def _open(self, server: Server, deadline: float) -> None:
-        if self._lost:
-            raise Rejected(
-                Failure(
-                    kind=FailureKind.CLIENT,
-                    message=f"the session cannot be rebuilt on {server}: {self._lost}",
-                    error_class="HACLIENT_SESSION_LOST",
-                    sqlstate="08003",
-                    hint="open a new connection; write session statements without parameters",
-                )
-            )
-        body = protocol.statements_body(self._journal)
+        body = protocol.opening_body(self._begin_with)
         path = protocol.session_path(str(self.id))
         try:
             status, answer = await exchange(
@@ -86,11 +53,11 @@ class AsyncSession:
             raise NotReached(str(error)) from error
         if status != 200:
             raise Rejected(_not_opened(protocol.failure(status, answer)))
-        self._opened_on = server.index
+        self._opened = True
 
     async def close(self, server: Server, deadline: float) -> None:
         """Close it on the server, if that is easily done; an idle session ends there anyway."""
-        if self.id is None or self._opened_on != server.index:
+        if self.id is None or not self._opened:
             return
         path = protocol.session_path(self.id)
         with contextlib.suppress(WireError):

@@ -1,14 +1,14 @@
 """HTTP over aiohttp, with an eye on the server's liveness.
 
-Twin of `haclient.sync.transport`. While an answer is awaited, a timer starts a probe after
-``silence_s`` without a byte; a server found hung ends the wait.
+Twin of `haclient.sync.transport`. Who awaits an answer hears of the server's signs of life after
+``silence_s`` without a byte, as all do who await one there; a server found hung ends the wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from yarl import URL
 
 from haclient.failover import Liveness, Policy, Pulse
 from haclient.settings import Server, Settings
-from haclient.wire import Broken, DeadlinePassed, Hung, NotReached
+from haclient.wire import Body, Broken, DeadlinePassed, Hung, NotReached
 
 T = TypeVar("T")
 
@@ -88,11 +88,35 @@ async def race(
                 await discard(late)
 
 
+async def beside(work: Callable[[T], Awaitable[None]], items: Iterator[T], at_once: int) -> None:
+    """Do the work for each item, for so many at a time; items are made beside the caller, too.
+
+    After the first error nothing is begun any more; it is raised once what is under way has ended.
+    """
+    running: set[asyncio.Future[None]] = set()
+    try:
+        while not any(task.done() and task.exception() for task in running):
+            if len(running) < at_once:
+                if (item := await asyncio.to_thread(next, items, None)) is None:
+                    break
+                running.add(asyncio.ensure_future(work(item)))
+                continue
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            running |= {task for task in done if task.exception()}
+        for error in await asyncio.gather(*running, return_exceptions=True):
+            if error is not None:
+                raise error
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 class _Watch:
     """Bounds one wait by the deadline and by the server's liveness."""
 
     __slots__ = (
-        *("_deadline", "_hung", "_hung_before", "_probing", "_scope", "_server"),
+        *("_deadline", "_hung", "_hung_before", "_liveness", "_scope", "_server"),
         *("_timer", "_transport"),
     )
 
@@ -100,7 +124,7 @@ class _Watch:
         self._transport = transport
         self._server = server
         self._deadline = deadline
-        self._probing: asyncio.Task[None] | None = None
+        self._liveness = Liveness()
         self._hung = False
         self._hung_before = transport.hung_in_a_row
 
@@ -109,7 +133,8 @@ class _Watch:
         remaining = None if self._deadline == _NEVER else max(0.0, self._deadline - now())
         self._scope = asyncio.timeout(remaining)
         await self._scope.__aenter__()
-        self._timer = loop.call_later(self._transport.policy.silence_s, self._silence)
+        silence_s = self._transport.policy.silence_s
+        self._timer = loop.call_later(silence_s, self._transport.listen, self._server, self)
 
     async def __aexit__(
         self,
@@ -118,8 +143,7 @@ class _Watch:
         trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
-        if self._probing is not None:
-            self._probing.cancel()
+        self._transport.listen_no_more(self._server, self)
         try:
             await self._scope.__aexit__(kind, error, trace)
         except TimeoutError:
@@ -131,21 +155,13 @@ class _Watch:
         if kind is None:
             self._transport.hung_in_a_row = 0
 
-    def _silence(self) -> None:
-        self._probing = asyncio.get_running_loop().create_task(self._probe())
-
-    async def _probe(self) -> None:
-        policy = self._transport.policy
-        liveness = Liveness()
-        while True:
-            pulse = await self._transport.pulse(self._server)
-            liveness = liveness.after(pulse)
-            if liveness.hung(policy, self._hung_before):
-                self._hung = True
-                self._scope.reschedule(asyncio.get_running_loop().time())
-                return
-            if pulse is not Pulse.SILENT:
-                await asyncio.sleep(policy.silence_s)
+    def heard(self, pulse: Pulse) -> None:
+        """Take a sign of life into account, or that there is none."""
+        self._liveness = self._liveness.after(pulse)
+        hung = self._liveness.hung(self._transport.policy, self._hung_before)
+        if hung and not self._scope.expired():
+            self._hung = True
+            self._scope.reschedule(asyncio.get_running_loop().time())
 
 
 class Response:
@@ -175,12 +191,20 @@ class Response:
     async def read_some(self) -> bytes:
         """Return the next bytes of the body; none at its end. Raises WireError."""
         with _wire_errors(self._server):
+            content = self._answer.content
+            if (data := content.read_nowait()) or content.at_eof():
+                return data  # a small answer comes with its head
             async with _Watch(self._transport, self._server, self._deadline):
-                return await self._answer.content.readany()
+                return await content.readany()
 
     async def close(self) -> None:
         """Give the connection up if the body was not read to its end."""
         self._answer.close()
+
+
+async def _in_pieces(body: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, body, None)) is not None:
+        yield piece
 
 
 @contextmanager
@@ -203,6 +227,9 @@ class Transport:
         """Attempts at hung servers since anybody answered."""
         self._session: aiohttp.ClientSession | None = None
         self._probe_session: aiohttp.ClientSession | None = None
+        self._listening: dict[Server, set[_Watch]] = {}
+        """Who has waited for a server in vain so far."""
+        self._probing: dict[Server, asyncio.Task[None]] = {}
         self._closed = False
 
     async def request(
@@ -211,7 +238,7 @@ class Transport:
         method: str,
         path: str,
         headers: dict[str, str],
-        body: bytes,
+        body: Body,
         deadline: float,
     ) -> Response:
         """Send a request and return the answer's head. Raises WireError."""
@@ -225,12 +252,33 @@ class Transport:
                     method,
                     URL(server.url + path, encoded=True),
                     headers=headers,
-                    data=body or None,
+                    data=(body or None) if isinstance(body, bytes) else _in_pieces(body),
                     allow_redirects=False,
                 )
         return Response(self, server, answer, deadline)
 
-    async def pulse(self, server: Server) -> Pulse:
+    def listen(self, server: Server, watch: _Watch) -> None:
+        """Let a watch hear of the server's signs of life; they are asked for once for all."""
+        self._listening.setdefault(server, set()).add(watch)
+        probing = self._probing.get(server)
+        if probing is None or probing.done():
+            task = asyncio.get_running_loop().create_task(self._probe(server))
+            self._probing[server] = task
+
+    def listen_no_more(self, server: Server, watch: _Watch) -> None:
+        """Leave a watch in peace; harmless if it does not listen."""
+        self._listening.get(server, set()).discard(watch)
+
+    async def _probe(self, server: Server) -> None:
+        listening = self._listening[server]
+        while listening:
+            pulse = await self._pulse(server)
+            for watch in tuple(listening):
+                watch.heard(pulse)
+            if pulse is not Pulse.SILENT:
+                await asyncio.sleep(self.policy.silence_s)
+
+    async def _pulse(self, server: Server) -> Pulse:
         """Ask on a fresh connection for a sign of life."""
         try:
             await self._get(server, "/healthz", {})
@@ -281,6 +329,8 @@ class Transport:
     async def close(self) -> None:
         """Close every connection."""
         self._closed = True
+        for probing in self._probing.values():
+            probing.cancel()
         for session in (self._session, self._probe_session):
             if session is not None:
                 await session.close()

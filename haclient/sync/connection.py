@@ -4,27 +4,35 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from haclient import exceptions, protocol, rows
+from haclient import exceptions, protocol
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
+from haclient.files import PIECE_BYTES, Loaded, LoadFile, form_of
 from haclient.freshness import Seen
 from haclient.hedging import is_hedgeable
 from haclient.parameters import Parameters
 from haclient.protocol import Rejected, Statement
 from haclient.request_ids import new_request_id
+from haclient.rows import Rows
 from haclient.settings import Server, Settings
 from haclient.sync.cursor import Cursor
+from haclient.sync.doors import HttpDoors
+from haclient.sync.load import Load
 from haclient.sync.result import Result, receive
 from haclient.sync.ring import Ring, Work
 from haclient.sync.session import Session, exchange
-from haclient.sync.transport import StateLock, now
-from haclient.wire import WireError
+from haclient.sync.transport import Response, StateLock, Transport, now
+from haclient.sync.view import View
+from haclient.wire import Body, WireError
 
 _CANCEL_S = 5.0
 _CLOSE_S = 1.0
+ANSWER_BYTES_MAX = 1 << 20
+"""An answer to rows is a few numbers."""
 
 
 class Age:
@@ -64,14 +72,16 @@ class Connection:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._headers = protocol.headers(settings.token, settings.user)
-        self._ring = Ring(settings, self._headers)
+        self._transport = Transport(settings)
+        self._view = View(settings, HttpDoors(self._transport, self._headers))
+        self._ring = Ring(settings, self._view)
         self._statement_headers = {
             **self._headers,
             "Content-Type": "application/json",
             "Accept": protocol.ARROW_STREAM,
         }
         start = protocol.session_start(settings.catalog, settings.schema)
-        self._session = Session(self._ring.transport, self._headers, start)
+        self._session = Session(self._transport, self._headers, start)
         self._running: list[tuple[str, Server]] = []
         self._lock = StateLock()
         self._last_offset: int | None = None
@@ -81,12 +91,12 @@ class Connection:
     @property
     def server(self) -> str:
         """URL of the server that the next statement goes to first."""
-        return self._ring.view.current.url
+        return self._view.current.url
 
     @property
     def servers(self) -> tuple[str, ...]:
         """URLs of all servers in use, best first: those given, those learned from the ring."""
-        return tuple(server.url for server in self._ring.view.preferred)
+        return tuple(server.url for server in self._view.preferred)
 
     @property
     def last_offset(self) -> int | None:
@@ -107,6 +117,11 @@ class Connection:
             if isinstance(offset, int):
                 self._last_offset = max(offset, self._last_offset or 0)
             self._seen = self._seen.after(cluster, after_offset)
+
+    @property
+    def has_session(self) -> bool:
+        """Whether statements run in a session, which may have names of its own."""
+        return self._session.id is not None
 
     def cursor(self) -> Cursor:
         """Return a new cursor."""
@@ -133,16 +148,47 @@ class Connection:
 
         ``age_s``: how long ago this ``request_id`` was first sent, if it was.
 
-        ``data``: a pyarrow Table, RecordBatch, RecordBatchReader or iterable of batches, or a
-        pandas DataFrame. ``table``: ``[catalog.][schema.]name``.
+        ``data``: a pyarrow Table, RecordBatch, RecordBatchReader or iterable of batches, a pandas
+        DataFrame, or a function that returns one of these: of any size, sent as it is read. A
+        reader or an iterator of many rows cannot be read again: where the request has to be sent to
+        another server, that raises InterfaceError. ``table``: ``[catalog.][schema.]name``.
+        """
+        source = Rows(data)
+        result = self.send_rows(
+            table,
+            source.body,
+            protocol.ARROW_STREAM,
+            {},
+            request_id=request_id or new_request_id(),
+            timeout_s=timeout_s,
+            age_s=age_s,
+            write_concern=write_concern,
+            failed=lambda: source.error,
+        )
+        return result.ha
+
+    def send_rows(
+        self,
+        table: str,
+        make_body: Callable[[], Body],
+        media_type: str,
+        form: Mapping[str, str],
+        *,
+        request_id: str,
+        timeout_s: float | None = None,
+        age_s: float = 0.0,
+        write_concern: str | None = None,
+        failed: Callable[[], Exception | None] = lambda: None,
+    ) -> Result:
+        """Send rows in one of the server's forms as one operation.
+
+        ``make_body`` is called for each attempt; ``failed`` tells what making the body met.
         """
         self.check_open()
-        body = rows.arrow_stream(data)
         catalog, schema = self.settings.catalog, self.settings.schema
         if self._session.id is not None:
             answer = self.execute("SELECT current_catalog(), current_schema()")
             catalog, schema = answer.fetchone() or (catalog, schema)
-        request_id = request_id or new_request_id()
         timeout_s = timeout_s or self.settings.timeout_s
         query = {
             "request_id": request_id,
@@ -150,18 +196,62 @@ class Connection:
             "catalog": catalog,
             "schema": schema,
             "write_concern": write_concern,
+            **form,
         }
-        headers = {**self._headers, "Content-Type": protocol.ARROW_STREAM}
+        headers = {**self._headers, "Content-Type": media_type}
 
         age = Age(age_s)
 
         def attempt(server: Server, deadline: float) -> Result:
             path = protocol.rows_path(table, {**query, "age_s": protocol.age_text(age.now())})
-            response = self._ring.request(server, "POST", path, headers, body, deadline)
-            return receive(response, server, str(request_id), len(body) + (1 << 20))
+            body = make_body()
+            try:
+                response = self._request(server, "POST", path, headers, body, deadline)
+            except WireError as error:
+                if (why := failed()) is not None:
+                    raise why from error
+                raise
+            return receive(response, server, request_id, ANSWER_BYTES_MAX)
 
-        result = self._run(request_id, timeout_s, Work(attempt))
-        return result.ha
+        return self._run(request_id, timeout_s, Work(attempt, in_doubt=age_s > 0))
+
+    def written(self, request_id: str) -> dict[str, Any] | None:
+        """Return the ``ha`` block of a write that succeeded; None if the ring knows of none."""
+        self.check_open()
+        path = protocol.statement_path(request_id)
+
+        def attempt(server: Server, deadline: float) -> dict[str, Any] | None:
+            status, data = exchange(
+                self._transport, server, "GET", path, self._headers, b"", deadline
+            )
+            return protocol.succeeded(status, data)
+
+        return self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+
+    def load(
+        self,
+        path: str | Path,
+        table: str,
+        *,
+        kind: str | None = None,
+        columns: str | None = None,
+        delimiter: str | None = None,
+        null: str | None = None,
+        time_zone: str | None = None,
+        resume: str | None = None,
+        piece_bytes: int = PIECE_BYTES,
+        **options: Any,
+    ) -> Loaded:
+        """Load a file into a table, piece by piece, and return how much that was.
+
+        ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not say it. The
+        next four are those of the server's rows. ``resume``: the id of a load that broke off.
+        ``options``: ``at_once`` (pieces under way), ``timeout_s`` (of each), ``write_concern``,
+        ``on_progress`` (called with a `Loaded`, at first with that of nothing).
+        """
+        said = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
+        file = LoadFile(Path(path), form_of(Path(path), kind, **said), piece_bytes)
+        return Load(self, file, table, resume=resume, **options).run()
 
     def run(self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]) -> Result:
         """Run a statement on the ring; what a cursor calls."""
@@ -182,13 +272,16 @@ class Connection:
             with contextlib.suppress(WireError):
                 self._cancel_at(statement.request_id, server)
 
-        hedged = self._session.id is None and is_hedgeable(statement.text, statement.options)
-        work = Work(attempt, is_cancelled, cancel_at if hedged else None, Result.close)
-        result = self._run(statement.request_id, statement.timeout_s, work)
-        if result.ha.get("class") == "session":
-            has_parameters = bool(statement.parameters)
-            self._session.record(result.server, statement.text, has_parameters)
-        return result
+        may_hedge = self.settings.hedge_after is not None and self._session.id is None
+        hedged = may_hedge and is_hedgeable(statement.text, statement.options)
+        work = Work(
+            attempt,
+            is_cancelled,
+            cancel_at if hedged else None,
+            Result.close,
+            statement.age_s > 0,
+        )
+        return self._run(statement.request_id, statement.timeout_s, work)
 
     def _with_freshness(self, statement: Statement) -> Statement:
         """Return it with the connection's level and what it must show, for all its attempts."""
@@ -210,13 +303,12 @@ class Connection:
     def _attempt(
         self, statement: Statement, age: Age, server: Server, deadline: float, limit: int
     ) -> Result:
-        """Send the statement to one server, after opening the session there if it needs one."""
-        reopened = False
+        """Send the statement to one server, after opening the session if it needs one."""
         while True:
             session_id = self._session.ensure(server, deadline)
             catalog, schema = self.settings.catalog, self.settings.schema
             body = statement.body(session_id, catalog, schema, age.now())
-            response = self._ring.request(
+            response = self._request(
                 server, "POST", protocol.STATEMENTS, self._statement_headers, body, deadline
             )
             try:
@@ -225,11 +317,23 @@ class Connection:
                 wanted = error.failure.error_class
                 if wanted == protocol.SESSION_REQUIRED and session_id is None:
                     self._session.start()
-                elif wanted == protocol.SESSION_UNKNOWN and not reopened:
-                    reopened = True
-                    self._session.forget(server)
                 else:
                     raise
+
+    def _request(
+        self,
+        server: Server,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: Body,
+        deadline: float,
+    ) -> Response:
+        """Send a request and return the answer's head, having heard what it says of the server."""
+        response = self._transport.request(server, method, path, headers, body, deadline)
+        if response.header(protocol.STATE_HEADER):
+            self._view.left(server)
+        return response
 
     def cancel(self, request_id: str) -> None:
         """Ask the server that runs this request to end it; what a cursor calls."""
@@ -245,7 +349,7 @@ class Connection:
     def _cancel_at(self, request_id: str, server: Server) -> None:
         path = protocol.cancel_path(request_id)
         deadline = now() + _CANCEL_S
-        exchange(self._ring.transport, server, "POST", path, self._headers, b"", deadline)
+        exchange(self._transport, server, "POST", path, self._headers, b"", deadline)
 
     def commit(self) -> None:
         """Do nothing: every statement is durable when ``execute`` returns."""
@@ -265,8 +369,9 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        self._session.close(self._ring.view.current, now() + _CLOSE_S)
-        self._ring.close()
+        self._session.close(self._view.current, now() + _CLOSE_S)
+        self._view.close()
+        self._transport.close()
 
     def __enter__(self) -> Connection:
         self.check_open()

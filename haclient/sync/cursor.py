@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from haclient import columns, protocol
-from haclient.exceptions import InterfaceError, ProgrammingError
+from haclient.exceptions import DatabaseError, InterfaceError, Outcome, ProgrammingError
 from haclient.parameters import Parameters, encode
 from haclient.protocol import Statement
 from haclient.request_ids import new_request_id
-from haclient.statements import is_row_insert
+from haclient.rows import Rows
+from haclient.statements import is_row_insert, value_insert
 from haclient.sync.result import Result
+from haclient.value_rows import ROWS_MIN, as_rows
 
 if TYPE_CHECKING:
     from haclient.sync.connection import Connection
@@ -61,7 +63,7 @@ class Cursor:
         deadline. ``stream``: hand rows out as they come instead of reading the result first.
         ``age_s``: how long ago this ``request_id`` was first sent, if it was, by whomever.
         ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
-        ``write_concern``.
+        ``write_concern``, ``cache`` (whether an answer that the server kept will do).
         """
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
         self._run(replace(statement, parameters=encode(parameters)), stream)
@@ -79,12 +81,17 @@ class Cursor:
     ) -> Cursor:
         """Run a statement for each set of parameters.
 
-        An ``INSERT … VALUES (…)`` with one row is one operation: all rows or none. Any other
-        statement is run once for each set, in order, with the request ids ``<request_id>.1``,
-        ``<request_id>.2`` …, up to the first error; ``timeout_s`` is then each one's.
+        An ``INSERT … VALUES (…)`` with one row is one operation: all rows or none. More than a
+        thousand sets of markers alone go as rows, of any number, if they fit the columns without
+        loss. Any other statement is run once for each set, in order, with the request ids
+        ``<request_id>.1``, ``<request_id>.2`` …, up to the first error; ``timeout_s`` is then each
+        one's.
         """
-        sets = [encode(each) or [] for each in seq_of_parameters]
+        given = list(seq_of_parameters)
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
+        if len(given) > ROWS_MIN and self._run_as_rows(statement, given):
+            return self
+        sets = [encode(each) or [] for each in given]
         if not sets:
             self._reset()
             self.rowcount = 0
@@ -95,6 +102,34 @@ class Cursor:
         else:
             self._run_each(statement, sets)
         return self
+
+    def _run_as_rows(self, statement: Statement, given: list[Parameters]) -> bool:
+        """Send the sets of an INSERT as rows; whether they were taken."""
+        insert = None if self.connection.has_session else value_insert(statement.text)
+        rows = None if insert is None else as_rows(insert, given)
+        if insert is None or rows is None or statement.options.keys() - {"write_concern"}:
+            return False
+        self._reset()
+        self.request_id = statement.request_id
+        try:
+            result = self.connection.send_rows(
+                insert.table,
+                Rows(rows).body,
+                protocol.ARROW_STREAM,
+                {"columns": protocol.columns_text(insert.columns)},
+                request_id=statement.request_id,
+                timeout_s=statement.timeout_s,
+                age_s=statement.age_s,
+                write_concern=statement.options.get("write_concern"),
+            )
+        except DatabaseError as error:
+            if error.outcome is Outcome.NOT_SENT and error.error_class in protocol.ROWS_UNFIT:
+                return False
+            raise
+        self.ha, self.server = result.ha, result.server.url
+        affected = result.ha.get("affected_rows")
+        self.rowcount = affected if isinstance(affected, int) else len(given)
+        return True
 
     def _statement(
         self,

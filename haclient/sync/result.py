@@ -94,7 +94,8 @@ def receive(response: Response, server: Server, request_id: str, buffer_bytes_ma
             chunks.append(chunk)
             size += len(chunk)
         if response.status != 200:
-            raise Rejected(protocol.failure(response.status, b"".join(chunks)))
+            retry_after = response.header("Retry-After")
+            raise Rejected(protocol.failure(response.status, b"".join(chunks), retry_after))
         ha = protocol.report(response.header(protocol.REPORT_HEADER))
         result = Result(ha, server, request_id)
         if whole:

@@ -16,9 +16,9 @@ from haclient import failover
 from haclient.exceptions import DatabaseError, Failure, FailureKind, Outcome, error_from
 from haclient.failover import Action, AttemptEnd, Done, GiveUp, Memory, Pause, Progress, Reason, Try
 from haclient.hedging import Hedging
-from haclient.protocol import STATE_HEADER, Rejected, end_of
+from haclient.protocol import Rejected, end_of
 from haclient.settings import Failover, Server, Settings
-from haclient.sync.transport import Response, StateLock, Transport, now, race, sleep, spawn
+from haclient.sync.transport import StateLock, now, race, sleep, spawn
 from haclient.sync.view import View
 from haclient.wire import WireError
 
@@ -40,6 +40,8 @@ class Work(Generic[T]):
     """Ends it at a server that another one was faster than; None: only one is asked at a time."""
     discard: Callable[[T], None] | None = None
     """Gives up a result that came too late."""
+    in_doubt: bool = False
+    """It was sent before, by whomever, and may have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,11 @@ class _End(Generic[T]):
 
 
 class Ring:
-    """The servers of one connection, and what is known of them."""
+    """Runs the requests of one connection, at the servers of this view."""
 
-    def __init__(self, settings: Settings, headers: dict[str, str]) -> None:
+    def __init__(self, settings: Settings, view: View) -> None:
         self.settings = settings
-        self.transport = Transport(settings)
-        self.view = View(settings, self.transport, headers)
+        self.view = view
         self._hedging = Hedging(settings.hedge_after)
         self._lock = StateLock()
 
@@ -66,7 +67,7 @@ class Ring:
         """Attempt at one server after another until there is an answer; raises DatabaseError."""
         policy = self.settings.policy
         progress, action = self._decide(
-            lambda memory: failover.begin(policy, memory, now(), timeout_s, True)
+            lambda memory: failover.begin(policy, memory, now(), timeout_s, True, work.in_doubt)
         )
         failed: _End[T] | None = None
         while True:
@@ -187,7 +188,7 @@ class Ring:
         policy, server, jitter = self.settings.policy, ended.server.index, random.random()
         return self._decide(
             lambda memory: failover.after(
-                policy, memory, progress, server, ended.end, now(), jitter
+                policy, memory, progress, server, ended.end, now(), jitter, _wait_s(ended)
             )
         )
 
@@ -195,29 +196,12 @@ class Ring:
         policy, server = self.settings.policy, ended.server.index
 
         def choose(memory: Memory) -> tuple[Memory, Progress, Action]:
-            return *failover.noted(policy, memory, progress, server, ended.end, now()), Done()
+            heard = failover.noted(
+                policy, memory, progress, server, ended.end, now(), _wait_s(ended)
+            )
+            return *heard, Done()
 
         return self._decide(choose)[0]
-
-    def request(
-        self,
-        server: Server,
-        method: str,
-        path: str,
-        headers: dict[str, str],
-        body: bytes,
-        deadline: float,
-    ) -> Response:
-        """Send a request and return the answer's head, having heard what it says of the server."""
-        response = self.transport.request(server, method, path, headers, body, deadline)
-        if response.header(STATE_HEADER):
-            self.view.left(server)
-        return response
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.view.close()
-        self.transport.close()
 
 
 def _one(work: Work[T], server: Server, deadline: float) -> _End[T]:
@@ -228,6 +212,10 @@ def _one(work: Work[T], server: Server, deadline: float) -> _End[T]:
         return _End(server, None, error.end, failure)
     except Rejected as error:
         return _End(server, None, end_of(error.failure), error.failure)
+
+
+def _wait_s(end: _End[T]) -> float:
+    return end.failure.retry_after_s if end.failure is not None else 0.0
 
 
 def _answered(end: _End[T]) -> bool:

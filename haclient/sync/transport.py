@@ -11,18 +11,20 @@ import contextlib
 import http.client
 import io
 import queue
+import select
 import socket
 import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast
 
 from haclient.failover import Liveness, Policy, Pulse
 from haclient.settings import Server, Settings
-from haclient.wire import Broken, DeadlinePassed, Hung, NotReached, WireError
+from haclient.wire import Body, Broken, DeadlinePassed, Hung, NotReached, WireError
 
 T = TypeVar("T")
 
@@ -112,6 +114,25 @@ def race(
         running.end()
 
 
+def beside(work: Callable[[T], None], items: Iterator[T], at_once: int) -> None:
+    """Do the work for each item, for so many at a time; items are made by the caller.
+
+    After the first error nothing is begun any more; it is raised once what is under way has ended.
+    """
+    with ThreadPoolExecutor(at_once, "haclient") as pool:
+        running: set[Future[None]] = set()
+        while not any(each.done() and each.exception() for each in running):
+            if len(running) < at_once:
+                if (item := next(items, None)) is None:
+                    break
+                running.add(pool.submit(work, item))
+                continue
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            running |= {each for each in done if each.exception()}
+        for each in running:
+            each.result()
+
+
 class _Watched:
     """A socket as http.client uses it, with a deadline and an eye on the server's liveness."""
 
@@ -139,6 +160,12 @@ class _Watched:
                 view = view[self._wait(lambda: self.sock.send(view)) :]  # noqa: B023
             except TimeoutError:
                 liveness = self._check(liveness)
+
+    def has_answer(self) -> bool:
+        """Whether something has come, or the connection ended; TLS does not tell."""
+        if isinstance(self.sock, ssl.SSLSocket):
+            return False
+        return bool(select.select([self.sock], [], [], 0)[0])
 
     def receive_into(self, buffer: Any) -> int:
         """Receive at least one byte; 0 at the end."""
@@ -296,6 +323,20 @@ def _wire_errors(connection: _Connection) -> Iterator[None]:
         raise
 
 
+def _send_in_pieces(watched: _Watched, body: Iterator[bytes]) -> bool:
+    """Send a body in chunks, up to its end or to an answer; return whether to its end."""
+    for piece in body:
+        if not piece:
+            continue
+        watched.sendall(b"%x\r\n" % len(piece) + piece + b"\r\n")
+        watched.flush()
+        if watched.has_answer():
+            return False
+    watched.sendall(b"0\r\n\r\n")
+    watched.flush()
+    return True
+
+
 class Transport:
     """Connections to all servers; used by many threads."""
 
@@ -313,24 +354,30 @@ class Transport:
         method: str,
         path: str,
         headers: dict[str, str],
-        body: bytes,
+        body: Body,
         deadline: float,
     ) -> Response:
         """Send a request and return the answer's head. Raises WireError."""
         connection = self._checkout(server, deadline)
         connection.watched.deadline = deadline
         connection.watched.hung_before = self.hung_in_a_row
+        whole = True
         with _wire_errors(connection):
             client = connection.http
             client.putrequest(method, server.prefix + path, skip_accept_encoding=True)
             for name, value in headers.items():
                 client.putheader(name, value)
-            client.putheader("Content-Length", str(len(body)))
-            client.endheaders(body or None)
-            connection.watched.flush()
+            if isinstance(body, bytes):
+                client.putheader("Content-Length", str(len(body)))
+                client.endheaders(body or None)
+                connection.watched.flush()
+            else:
+                client.putheader("Transfer-Encoding", "chunked")
+                client.endheaders()
+                whole = _send_in_pieces(connection.watched, body)
             answer = client.getresponse()
         return Response(
-            connection, answer, lambda used, keep: self._checkin(server, used, keep=keep)
+            connection, answer, lambda used, keep: self._checkin(server, used, keep=keep and whole)
         )
 
     def connect(self, server: Server, timeout_s: float) -> socket.socket:

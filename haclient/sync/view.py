@@ -11,13 +11,14 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 from haclient import failover, topology
 from haclient.breaker import CLOSED
 from haclient.failover import Memory
 from haclient.order import Order, arrange
 from haclient.settings import Server, Settings
-from haclient.sync.transport import StateLock, Transport, now, sleep, spawn
+from haclient.sync.transport import StateLock, now, sleep, spawn
 from haclient.topology import Roster, Topology
 
 _CLIENT_NUMBER_BITS = 128
@@ -26,13 +27,31 @@ _REFRESH_PAUSE_S = 1.0
 """Failures one after another don't make the client ask more often; chosen, not measured."""
 
 
-class View:
-    """The servers of one connection; shared by its requests."""
+class Doors(Protocol):
+    """How servers are asked about themselves, by whatever they speak."""
 
-    def __init__(self, settings: Settings, transport: Transport, headers: dict[str, str]) -> None:
+    def ready(self, server: Server) -> bool:
+        """Whether the server says that it takes requests; not if it does not answer in time."""
+
+    def topology(self, server: Server) -> Topology | None:
+        """Return what the server says of itself and its ring; None if nothing that counts."""
+
+
+class View:
+    """The servers of one connection; shared by its requests.
+
+    ``stays`` says whether the client must not go back to a server that it prefers just now.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        doors: Doors,
+        stays: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._settings = settings
-        self._transport = transport
-        self._headers = headers
+        self._doors = doors
+        self._stays = stays
         self._lock = StateLock()
         number = settings.client_number
         self._number = random.getrandbits(_CLIENT_NUMBER_BITS) if number is None else number
@@ -77,6 +96,12 @@ class View:
         if not self._memory.servers[server.index].leaving:
             self.update(lambda memory: failover.left(memory, server.index))
 
+    def settled(self) -> None:
+        """The client need not stay where it is: it goes back if it has somewhere to go."""
+        if self._probing:
+            policy = self._settings.policy
+            self.update(lambda memory: failover.back(policy, memory, now()))
+
     def answered(self, *, after_failure: bool) -> None:
         """A request has its answer: a time to look whether the ring has changed."""
         if not self._settings.discover and self._settings.order is not Order.NEAREST:
@@ -119,9 +144,8 @@ class View:
     def _ask(self, server: Server, *, of_all: bool = False) -> Topology | None:
         """Have a server say who it is, and maybe who the others are."""
         begun = now()
-        answer = self._transport.fetch(server, topology.PATH, self._headers)
+        told = self._doors.topology(server)
         took_s = now() - begun
-        told = None if answer is None else topology.parse(*answer)
         with self._lock:
             roster = self._roster
             if told is not None and of_all:
@@ -156,10 +180,10 @@ class View:
         """Ask those that matter whether they are ready; return the pause until the next time."""
         policy = self._settings.policy
         for index in self._to_probe():
-            answer = self._transport.fetch(self.server(index), "/readyz", self._headers)
-            ready = answer is not None and answer[0] == 200
+            ready = self._doors.ready(self.server(index))
             with self._lock:
-                self._memory = failover.probed(policy, self._memory, index, ready, now())
+                stays = self._stays()
+                self._memory = failover.probed(policy, self._memory, index, ready, now(), stays)
         with self._lock:
             self._probing = bool(self._to_probe()) and not self._closed
             return policy.failback_probe_s if self._probing else None

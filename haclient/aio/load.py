@@ -1,0 +1,119 @@
+"""Loads a file into a table: in pieces, each a write of its own under an id of its own.
+
+The ids are `<load id>.<number>`, and the pieces are the same each time, so a load that broke off
+goes on under its id: what the ring has is passed over, and what it may have is not appended twice.
+The load id holds when the load began, which is how old a request of it may be, and a digest of the
+file, so that nothing else goes on under it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from haclient.aio.transport import StateLock, beside
+from haclient.exceptions import DatabaseError, InterfaceError, error_from
+from haclient.files import MEDIA_TYPES, Loaded, LoadFile, Piece
+from haclient.request_ids import made_s, new_request_id
+
+if TYPE_CHECKING:
+    from haclient.aio.connection import AsyncConnection
+
+AT_ONCE: Final = 2
+"""Pieces under way: while a cluster writes one, the next one is sent and read."""
+CLOCKS_DIFFER_S: Final = 60.0
+"""Who resumes a load may have another clock than who began it. Chosen."""
+
+
+class AsyncLoad:
+    """One load; `run` it once. ``id`` names it."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        file: LoadFile,
+        table: str,
+        *,
+        resume: str | None = None,
+        at_once: int = AT_ONCE,
+        timeout_s: float | None = None,
+        write_concern: str | None = None,
+        on_progress: Callable[[Loaded], None] = lambda loaded: None,
+    ) -> None:
+        self._connection = connection
+        self._file = file
+        self._table = table
+        self._resumed = resume is not None
+        self._at_once = at_once
+        self._timeout_s = timeout_s
+        self._write_concern = write_concern
+        self._on_progress = on_progress
+        self._lock = StateLock()
+        digest = file.digest(table)
+        self.id = resume or f"{new_request_id()}.{digest}"
+        self._began_s = _began_s(self.id, digest)
+        self._loaded = Loaded(self.id, file.size)
+
+    async def run(self) -> Loaded:
+        """Load what the ring has not; raises DatabaseError for the first piece that failed.
+
+        Pieces behind that may be in the table, too; none is begun any more.
+        """
+        self._on_progress(self._loaded)
+        await beside(self._load, self._file.pieces(), self._at_once)
+        return self._loaded
+
+    async def _load(self, piece: Piece) -> None:
+        request_id, age_s = f"{self.id}.{piece.number}", 0.0
+        try:
+            if self._resumed:
+                known = await self._connection.written(request_id)
+                if known is not None:
+                    self._note(piece, known.get("affected_rows"), skipped=1)
+                    return
+                age_s = max(0.0, time.time() - self._began_s) + CLOCKS_DIFFER_S
+            result = await self._connection.send_rows(
+                self._table,
+                piece.body,
+                MEDIA_TYPES[self._file.form.kind],
+                piece.query,
+                request_id=request_id,
+                timeout_s=self._timeout_s,
+                age_s=age_s,
+                write_concern=self._write_concern,
+            )
+        except DatabaseError as error:
+            told = f"{self._file.path.name}, from {piece.begins} on: {error.message}"
+            hint = " · ".join(filter(None, (error.hint, f"go on with {self.id}")))
+            failure = replace(error.failure, message=told, hint=hint)
+            raise error_from(failure, request_id) from error
+        self._note(piece, result.ha.get("affected_rows"))
+
+    def _note(self, piece: Piece, rows: object, skipped: int = 0) -> None:
+        with self._lock:
+            so_far = self._loaded
+            self._loaded = replace(
+                so_far,
+                bytes=so_far.bytes + piece.file_bytes,
+                rows=so_far.rows + (rows if isinstance(rows, int) else 0),
+                pieces=so_far.pieces + 1,
+                skipped=so_far.skipped + skipped,
+            )
+            self._on_progress(self._loaded)
+
+
+def _began_s(load_id: str, digest: str) -> float:
+    """Return when a load began, by its id; raises InterfaceError if it is not one of this file."""
+    made, _, of_file = load_id.partition(".")
+    try:
+        began_s = made_s(made)
+    except ValueError:
+        raise InterfaceError(f"{load_id!r} is not the id of a load") from None
+    if of_file != digest:
+        raise InterfaceError(
+            f"{load_id} is a load of another file, into another table or read otherwise: "
+            "begin anew, or give what it began with"
+        )
+    return began_s

@@ -1,0 +1,291 @@
+"""A file to load: what it holds, and the pieces in which it is sent, the same each time.
+
+Texts are cut between two records and sent as they are, since the server knows the columns' types;
+Parquet and Arrow are read here, and go as Arrow.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from io import SEEK_END
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from haclient.exceptions import DataError, InterfaceError
+from haclient.protocol import columns_text
+from haclient.records import CsvRecords, line_end, pieces
+from haclient.rows import Rows
+from haclient.wire import Body
+
+PIECE_BYTES: Final = 12 << 20
+"""Chosen: servers give a cluster 8 to 16 MiB of rows at a time best."""
+_READ_BYTES: Final = 1 << 20
+_CONTINUES: Final = b"\xff\xff\xff\xff"
+_ENDS: Final = _CONTINUES + bytes(4)
+"""What each message of an Arrow stream begins with, and what stands behind the last one."""
+
+
+class FileKind(StrEnum):
+    """What a file holds; texts may be packed with gzip."""
+
+    CSV = "csv"
+    JSON_LINES = "jsonl"
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+_SUFFIXES: Final = {
+    ".csv": FileKind.CSV,
+    ".tsv": FileKind.CSV,
+    ".jsonl": FileKind.JSON_LINES,
+    ".ndjson": FileKind.JSON_LINES,
+    ".parquet": FileKind.PARQUET,
+    ".arrow": FileKind.ARROW,
+    ".arrows": FileKind.ARROW,
+    ".feather": FileKind.ARROW,
+}
+MEDIA_TYPES: Final = {
+    FileKind.CSV: "text/csv",
+    FileKind.JSON_LINES: "application/x-ndjson",
+    FileKind.PARQUET: "application/vnd.apache.arrow.stream",
+    FileKind.ARROW: "application/vnd.apache.arrow.stream",
+}
+_SAYS: Final = {
+    FileKind.CSV: {"columns", "delimiter", "null", "time_zone"},
+    FileKind.JSON_LINES: {"columns", "time_zone"},
+    FileKind.PARQUET: {"columns"},
+    FileKind.ARROW: {"columns"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileForm:
+    """How to read a file; the fields beside ``kind`` are those of the server's rows."""
+
+    kind: FileKind
+    columns: str | None = None
+    delimiter: str | None = None
+    null: str | None = None
+    time_zone: str | None = None
+
+    def query(self) -> dict[str, str]:
+        """Return what a server is told of each piece."""
+        said = asdict(self)
+        return {name: said[name] for name in said if name != "kind" and said[name] is not None}
+
+
+def form_of(path: Path, kind: str | None = None, **said: str | None) -> FileForm:
+    """Return how to read a file, by its name unless ``kind`` says it; raises InterfaceError."""
+    suffix = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
+    try:
+        found = FileKind(kind) if kind else _SUFFIXES[suffix.lower()]
+    except (ValueError, KeyError):
+        known = ", ".join(FileKind)
+        raise InterfaceError(f"say what {path.name} holds: {known}") from None
+    given = {name: value for name, value in said.items() if value is not None}
+    if wrong := sorted(given.keys() - _SAYS[found]):
+        raise InterfaceError(f"{wrong[0]} says nothing of {found}")
+    if found is FileKind.CSV and suffix.lower() == ".tsv":
+        given.setdefault("delimiter", "\t")
+    return FileForm(found, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a file that is sent as one request, the ``number``-th."""
+
+    number: int
+    begins: str
+    """Where in the file, for people."""
+    body: Callable[[], Body]
+    file_bytes: int
+    """How much of the file it is."""
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How far a load is: what the ring has acknowledged.
+
+    ``bytes`` of the file's ``size``; ``rows`` in ``pieces``, of which ``skipped`` were there
+    before.
+    """
+
+    load_id: str
+    size: int
+    bytes: int = 0
+    rows: int = 0
+    pieces: int = 0
+    skipped: int = 0
+
+
+class LoadFile:
+    """A file and its form. Methods raise OSError, DataError."""
+
+    def __init__(self, path: Path, form: FileForm, piece_bytes: int = PIECE_BYTES) -> None:
+        if piece_bytes < 1:
+            raise InterfaceError("piece_bytes must be at least 1")
+        self.path = path
+        self.form = form
+        self._piece_bytes = piece_bytes
+        self._is_texts = form.kind in (FileKind.CSV, FileKind.JSON_LINES)
+        self._stood = self._stands()
+        self.size = self._stood[0]
+
+    def digest(self, table: str) -> str:
+        """Return what stands for the file's bytes, its pieces and where they go."""
+        cutter = "" if self._is_texts else pa.__version__
+        made = hashlib.sha256(repr((table, self.form, self._piece_bytes, cutter)).encode())
+        with self.path.open("rb") as file:
+            made.update(hashlib.file_digest(file, "sha256").digest())
+        self._check_unchanged()
+        return made.hexdigest()[:16]
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces, none for a file without rows."""
+        try:
+            for piece in self._found():
+                self._check_unchanged()
+                yield piece
+        except (pa.ArrowException, zlib.error, gzip.BadGzipFile, EOFError) as error:
+            self._check_unchanged()
+            raise DataError(f"{self.path.name} is no {self.form.kind}: {error}") from error
+        self._check_unchanged()
+
+    def _stands(self) -> tuple[int, int, int]:
+        """Return what is another one as soon as the file is."""
+        now = self.path.stat()
+        return now.st_size, now.st_mtime_ns, now.st_ino
+
+    def _check_unchanged(self) -> None:
+        if self._stands() != self._stood:
+            raise DataError(f"{self.path.name} was changed while it was loaded")
+
+    def _found(self) -> Iterator[Piece]:
+        if self.form.kind is FileKind.PARQUET:
+            return self._tables(_of_parquet(self.path, self._piece_bytes))
+        if self.form.kind is FileKind.ARROW:
+            return self._tables(_of_arrow(self.path))
+        return self._texts()
+
+    def _texts(self) -> Iterator[Piece]:
+        query, line, read = self.form.query(), 1, 0
+        records = CsvRecords(query.get("delimiter", ","))
+        is_csv = self.form.kind is FileKind.CSV
+        with self._opened() as (source, position):
+            found = pieces(source, records.end if is_csv else line_end, self._piece_bytes)
+            for number, data in enumerate(found):
+                if is_csv and "columns" not in query:
+                    header = records.first(data)
+                    query["columns"] = _columns(header, query.get("delimiter", ","))
+                    data, line = data[len(header) :], line + header.count(b"\n")
+                    if not data:
+                        continue
+                at = position()
+                said = {**query, "first_line": str(line)}
+                yield Piece(number, f"line {line}", lambda d=data: d, at - read, said)  # type: ignore[misc]
+                read, line = at, line + data.count(b"\n")
+        if is_csv and "columns" not in query:
+            raise DataError(f"{self.path.name}: the first line is to name the columns")
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Callable[[], int]]]:
+        """Yield the text, and what tells how far the file was read."""
+        with self.path.open("rb") as file:
+            if self.path.suffix.lower() != ".gz":
+                yield file, file.tell
+                return
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield unpacked, file.tell
+
+    def _tables(self, batches: Iterator[tuple[Any, float]]) -> Iterator[Piece]:
+        row, read = 0, 0
+        for number, (table, share) in enumerate(_grouped(batches, self._piece_bytes)):
+            at = int(share * self.size)
+            body = Rows(table).body
+            yield Piece(number, f"row {row + 1}", body, at - read, self.form.query())
+            row, read = row + table.num_rows, at
+
+
+def _columns(header: bytes, delimiter: str) -> str:
+    """Return a header as the line of CSV that a server is told."""
+    try:
+        names = next(csv.reader([header.decode().rstrip("\r\n")], delimiter=delimiter, strict=True))
+    except (csv.Error, UnicodeDecodeError, StopIteration) as error:
+        raise DataError(f"the first line is to name the columns: {error}") from error
+    if not names:
+        raise DataError("the first line is to name the columns, and is empty")
+    return columns_text(names)
+
+
+def _of_parquet(path: Path, piece_bytes: int) -> Iterator[tuple[Any, float]]:
+    """Yield batches, and what share of all rows there is up to each."""
+    with pq.ParquetFile(path, buffer_size=_READ_BYTES, coerce_int96_timestamp_unit="us") as file:
+        schema = _with_moments(file)
+        done, total = 0, file.metadata.num_rows
+        for group in range(file.num_row_groups):
+            about = file.metadata.row_group(group)
+            width = max(1, about.total_byte_size // max(1, about.num_rows))
+            for batch in file.iter_batches(max(1, piece_bytes // width // 8), row_groups=[group]):
+                done += batch.num_rows
+                yield batch.cast(schema), done / total
+
+
+def _with_moments(file: Any) -> Any:
+    """Return the columns; those of INT96 are moments of Spark's, which a file does not say."""
+    leaves = [file.schema.column(at) for at in range(len(file.schema))]
+    moments = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+    fields = [
+        each.with_type(pa.timestamp("us", "UTC")) if each.name in moments else each
+        for each in file.schema_arrow
+    ]
+    return pa.schema(fields)
+
+
+def _of_arrow(path: Path) -> Iterator[tuple[Any, float]]:
+    """Yield batches, and about what share of the file there is up to each."""
+    with path.open("rb") as file:
+        size = max(1, path.stat().st_size)
+        for batch in _batches(file):
+            yield batch, min(1.0, file.tell() / size)
+
+
+def _grouped(batches: Iterator[tuple[Any, float]], piece_bytes: int) -> Iterator[tuple[Any, float]]:
+    """Yield batches as tables of about so many bytes."""
+    group: list[Any] = []
+    for batch, share in batches:
+        rows = max(1, batch.num_rows * piece_bytes // max(1, batch.nbytes))
+        for begin in range(0, batch.num_rows, rows):
+            group.append(batch.slice(begin, rows))
+            if sum(each.nbytes for each in group) >= piece_bytes:
+                yield pa.Table.from_batches(group), share
+                group = []
+    if group:
+        yield pa.Table.from_batches(group), 1.0
+
+
+def _batches(file: Any) -> Iterator[Any]:
+    """Yield the batches of an Arrow file, which can be read anywhere, or of a stream."""
+    try:
+        reader = pa.ipc.open_file(file)
+    except pa.ArrowInvalid:
+        file.seek(0)
+        begins = file.read(len(_CONTINUES))
+        file.seek(-min(len(_ENDS), file.seek(0, SEEK_END)), SEEK_END)
+        if begins == _CONTINUES and file.read() != _ENDS:
+            raise EOFError("it does not end as a stream does, so it may be a part of one") from None
+        file.seek(0)
+        yield from pa.ipc.open_stream(file)
+        return
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)

@@ -1,0 +1,163 @@
+"""`haclient load`: load a file into a table, in pieces of which each is acknowledged by itself.
+
+What the file holds follows from its name (.csv, .tsv, .jsonl, .ndjson, each also .gz; .parquet,
+.arrow, .feather) or --format. A load that broke off goes on with --resume ID: what is in the table
+is passed over. Exit codes: 0 loaded, 1 a piece was rejected, 2 wrong usage, 3 no server was
+available, 4 it is not known whether a piece is in the table, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TextIO
+
+from haclient.exceptions import DataError, Error
+from haclient.files import PIECE_BYTES, FileKind, Loaded, LoadFile, form_of
+from haclient.settings import Settings
+from haclient.sync.connection import Connection
+from haclient.sync.load import AT_ONCE, Load
+
+BAR_WIDTH: Final = 30
+EXIT_INTERRUPTED: Final = 130
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what is this command's own."""
+    add = command.add_argument
+    add("file", type=Path, help="a file of this machine")
+    add("--table", required=True, help="[catalog.][schema.]name")
+    add("--format", choices=list(FileKind), help="what the file holds (else by its name)")
+    add("--columns", metavar="NAMES", help="its columns, with commas; *: the table's own")
+    add("--delimiter", metavar="C", help="of CSV (,)")
+    add("--null", metavar="TEXT", help="what stands for NULL in CSV (nothing)")
+    add("--time-zone", metavar="ZONE", help="of texts for TIMESTAMP columns that have none")
+    add("--resume", metavar="ID", help="go on with a load that broke off")
+    add("--catalog", help="where an unqualified table is looked up")
+    add("--schema", help="likewise")
+    add("--write-concern", choices=("one", "majority", "all"), help="of each piece")
+    add("--timeout", type=float, default=300.0, metavar="S", help="each piece's deadline (300)")
+    add("--at-once", type=int, default=AT_ONCE, metavar="N", help=f"pieces under way ({AT_ONCE})")
+
+
+def load(
+    options: argparse.Namespace,
+    settings: Settings,
+    say: Callable[[str], None],
+    exit_code: Callable[[Error], int],
+) -> int:
+    """Run the command; return the exit code. Raises OSError and ValueError for wrong usage."""
+    if options.at_once < 1:
+        raise ValueError("--at-once must be at least 1")
+    form = form_of(
+        options.file,
+        options.format,
+        columns=options.columns,
+        delimiter=options.delimiter,
+        null=options.null,
+        time_zone=options.time_zone,
+    )
+    file = LoadFile(options.file, form, PIECE_BYTES)
+    bar = Bar(sys.stderr, not options.quiet and sys.stderr.isatty())
+    with Connection(settings) as connection:
+        run = Load(
+            connection,
+            file,
+            options.table,
+            resume=options.resume,
+            at_once=options.at_once,
+            write_concern=options.write_concern,
+            on_progress=bar.show,
+        )
+        say(f"load {run.id}")
+        try:
+            loaded = run.run()
+        except DataError as error:
+            if error.error_class:  # a server's
+                return _failed(error, run.id, bar, say, exit_code)
+            raise ValueError(error.message) from error
+        except Error as error:
+            return _failed(error, run.id, bar, say, exit_code)
+        except KeyboardInterrupt:
+            bar.end()
+            say(f"go on with --resume {run.id}")
+            return EXIT_INTERRUPTED
+    bar.end()
+    say(_summary(loaded, bar.seconds))
+    return 0
+
+
+def _failed(
+    error: Error,
+    load_id: str,
+    bar: Bar,
+    say: Callable[[str], None],
+    exit_code: Callable[[Error], int],
+) -> int:
+    bar.end()
+    print(f"haclient: {error.message}", file=sys.stderr)
+    say(f"go on with --resume {load_id}")
+    return exit_code(error)
+
+
+def _summary(loaded: Loaded, seconds: float) -> str:
+    rate = _rate(loaded, seconds)
+    skipped = f" · {loaded.skipped} of {loaded.pieces} pieces were there" if loaded.skipped else ""
+    return f"{loaded.rows} rows · {_size(loaded.bytes)} in {seconds:.1f} s · {rate}{skipped}"
+
+
+def _rate(loaded: Loaded, seconds: float) -> str:
+    return f"{_size(int(loaded.bytes / max(seconds, 0.001)))}/s"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+class Bar:
+    """One line that is written over and over; nothing where nobody looks."""
+
+    def __init__(self, out: TextIO, shown: bool, now: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._shown = shown
+        self._now = now
+        self._began = now()
+        self._width = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been there."""
+        return self._now() - self._began
+
+    def show(self, loaded: Loaded) -> None:
+        """Show how far a load is."""
+        if not self._shown:
+            return
+        share = loaded.bytes / loaded.size if loaded.size else 1.0
+        full = int(share * BAR_WIDTH)
+        line = (
+            f"[{'#' * full}{'.' * (BAR_WIDTH - full)}] {share:4.0%} · {loaded.rows} rows · "
+            f"{_size(loaded.bytes)} · {_rate(loaded, self.seconds)}"
+        )
+        if 0 < share < 1:
+            line += f" · {self.seconds / share - self.seconds:.0f} s left"
+        self._write(line)
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self._width:
+            self._write("")
+            self._out.write("\r")
+            self._width = 0
+
+    def _write(self, line: str) -> None:
+        self._out.write("\r" + line.ljust(self._width))
+        self._out.flush()
+        self._width = max(self._width, len(line))

@@ -1,0 +1,211 @@
+"""The three kinds of calls that Spark Connect has, each made at whichever server takes it.
+
+What is sent again unasked is what PySpark itself would send again when a server is unavailable;
+ExecutePlan always under one operation id, by which HAProcs know it again. Not so a stream of
+requests of which something has been taken, which PySpark makes anew, and a stream of responses that
+has begun, to which PySpark attaches again by the last response that it has.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from haclient.settings import Server
+from haclient.spark_connect.errors import Lost, said_by
+from haclient.spark_connect.links import Link, Links
+from haclient.spark_connect.status import failed
+from haclient.sync.ring import Work
+from haclient.sync.transport import now
+from haclient.wire import Broken, WireError
+
+T = TypeVar("T")
+_AGE: Final = "haproc-age-s"
+"""Tells HAProc how far back to look for what it may have of the request already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller says of one call, but for its deadline."""
+
+    metadata: Any
+    credentials: Any
+    wait_for_ready: Any
+    compression: Any
+
+    def passed(self, deadline: float, first_sent: float | None = None) -> dict[str, Any]:
+        """Return a call's arguments, with what is left of its time.
+
+        ``first_sent``: when it was sent for the first time, if it is sent again.
+        """
+        metadata = self.metadata
+        if first_sent is not None:
+            metadata = (*(metadata or ()), (_AGE, f"{now() - first_sent:.3f}"))
+        return {
+            "timeout": None if deadline == math.inf else max(0.001, deadline - now()),
+            "metadata": metadata,
+            "credentials": self.credentials,
+            "wait_for_ready": self.wait_for_ready,
+            "compression": self.compression,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An answer: a response, or an error that is the request's own."""
+
+    response: Any = None
+    call: Any = None
+    error: grpc.RpcError | None = None
+    lost: WireError | None = None
+    """The server failed, and the request cannot be made again here."""
+    server: Server | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One of the service's methods, at whatever server."""
+
+    links: Links
+    name: str
+    make: Callable[[grpc.Channel], Any]
+    """Returns a channel's callable for it."""
+
+    def call(self, server: Server, make: Callable[[Any], T]) -> tuple[Link, T] | Ended:
+        """Make a call on a connection, and leave that only if the call ended with an error.
+
+        Return the error that is the request's own; raises WireError for others.
+        """
+        link = self.links.enter(server)
+        try:
+            return link, make(link.callable(self.name, self.make))
+        except grpc.RpcError as error:
+            wire = judged(self.links, link, error)
+            self.links.leave(link, broken=wire is not None)
+            if wire is not None:
+                raise wire from error
+            return Ended(error=error)
+        except ValueError as error:  # the watch has closed the connection
+            self.links.leave(link, broken=True)
+            raise Broken(f"the connection to {server} was closed") from error
+        except BaseException:
+            self.links.leave(link)
+            raise
+
+
+def judged(links: Links, link: Link, error: grpc.RpcError) -> WireError | None:
+    """Return what a call's error means for failing over; None: it is an answer."""
+    return None if links.closed else failed(link.server.url, said_by(error), link.hung)
+
+
+def unary(method: Method, request: Any, options: Options) -> Work[Ended]:
+    """Return the work of a call with one request and one response."""
+
+    def attempt(server: Server, deadline: float) -> Ended:
+        passed = options.passed(deadline)
+        made = method.call(server, lambda at: at.with_call(request, **passed))
+        return made if isinstance(made, Ended) else _well(method.links, made)
+
+    return Work(attempt, lambda: method.links.closed)
+
+
+def upload(method: Method, requests: Iterable[Any], options: Options) -> Work[Ended]:
+    """Return the work of a call with a stream of requests and one response."""
+    source = _Source(iter(requests))
+
+    def attempt(server: Server, deadline: float) -> Ended:
+        passed, reader = options.passed(deadline), _Reader(source)
+        try:
+            made = method.call(server, lambda at: at.with_call(reader, **passed))
+        except WireError as error:
+            reader.end()
+            if not source.taken:
+                raise
+            return Ended(error=Lost(str(error), error), lost=error, server=server)
+        return made if isinstance(made, Ended) else _well(method.links, made)
+
+    return Work(attempt, lambda: method.links.closed)
+
+
+def _well(links: Links, made: tuple[Link, tuple[Any, Any]]) -> Ended:
+    link, (response, call) = made
+    links.heard(link)
+    links.leave(link)
+    return Ended(response, call)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A stream of responses of which the first has come, or which has none."""
+
+    link: Link
+    call: Any
+    first: Any
+    """None: there is none."""
+
+
+def download(method: Method, request: Any, options: Options) -> Work[Begun | Ended]:
+    """Return the work of a call with one request, until the first of its responses."""
+    first_sent: float | None = None
+
+    def attempt(server: Server, deadline: float) -> Begun | Ended:
+        nonlocal first_sent
+        passed = options.passed(deadline, first_sent)
+        first_sent = first_sent or now()
+        made = method.call(server, lambda at: _begun(at(request, **passed)))
+        if isinstance(made, Ended):
+            return made
+        link, (call, first) = made
+        return Begun(link, call, first)
+
+    return Work(attempt, lambda: method.links.closed)
+
+
+def _begun(call: Any) -> tuple[Any, Any]:
+    try:
+        return call, next(call, None)
+    except BaseException:
+        call.cancel()
+        raise
+
+
+def named(request: Any) -> str:
+    """Return the operation id under which a request is repeated, giving it one if it has none."""
+    if not request.operation_id:
+        request.operation_id = str(uuid.uuid4())
+    return str(request.operation_id)
+
+
+class _Source:
+    """A caller's requests; attempts read them one after another, until one has taken some."""
+
+    def __init__(self, requests: Iterator[Any]) -> None:
+        self.requests = requests
+        self.lock = threading.Lock()
+        self.taken = False
+
+
+class _Reader(Iterator[Any]):
+    """The requests as one attempt reads them, on a thread of gRPC's that may outlive it."""
+
+    def __init__(self, source: _Source) -> None:
+        self._source = source
+        self._ended = False
+
+    def __next__(self) -> Any:
+        with self._source.lock:
+            if self._ended:
+                raise StopIteration
+            self._source.taken = True
+            return next(self._source.requests)
+
+    def end(self) -> None:
+        """Take nothing more; waits for what is being taken."""
+        with self._source.lock:
+            self._ended = True

@@ -1,0 +1,229 @@
+"""Connections to the servers, and the eye that is kept on those with something under way.
+
+A connection begins with a health check: a server that is not there or that hangs costs
+``connect_timeout_s`` at most. While a call waits and nothing comes, the server is asked for a sign
+of life on a fresh connection, as HTTP's transports do; when it has none, the connection is closed,
+which ends all calls on it at once, wherever they wait. One thread does that, and only while there
+are calls.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from haclient.failover import Liveness, Policy, Pulse
+from haclient.settings import Server
+from haclient.spark_connect.status import HEALTH_CHECK, Health, greeted, health
+from haclient.sync.transport import now, spawn
+from haclient.topology import Topology
+from haclient.wire import Broken
+
+_TICK_S = 0.05
+"""How often the watch looks for silent servers: a frozen one goes unnoticed for so much longer."""
+_REST_S = 5.0
+"""The watch ends when nothing has been under way for so long; chosen, not measured."""
+_IDLE_MAX_S = 15.0
+"""A connection unused for longer may have been dropped on the way unsaid: it is tried first."""
+
+
+class Link:
+    """One connection to a server, with what is under way on it."""
+
+    def __init__(self, server: Server, channel: grpc.Channel) -> None:
+        self.server = server
+        self.channel = channel
+        self.calls = 0
+        self.retired = False
+        """No new calls; closed with its last one."""
+        self.hung = False
+        self.heard_at = now()
+        self.liveness = Liveness()
+        self._callables: dict[str, Any] = {}
+
+    def callable(self, method: str, make: Callable[[grpc.Channel], Any]) -> Any:
+        """Return the channel's callable for a method, made once."""
+        found = self._callables.get(method)
+        if found is None:
+            found = self._callables[method] = make(self.channel)
+        return found
+
+    def heard(self) -> None:
+        """The server has shown that it lives."""
+        self.heard_at = now()
+        self.liveness = Liveness()
+
+
+class Links:
+    """All connections of one session; used by many threads."""
+
+    def __init__(self, policy: Policy, open_channel: Callable[[Server], grpc.Channel]) -> None:
+        self._policy = policy
+        self._open = open_channel
+        self._lock = threading.Lock()
+        self._current: dict[int, Link] = {}
+        self._busy: set[Link] = set()
+        self._watching = False
+        self._used_at = now()
+        self._hung_in_a_row = 0
+        self.closed = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way."""
+        return bool(self._busy)
+
+    def enter(self, server: Server) -> Link:
+        """Return a connection for one more call; `leave` ends it. Raises WireError."""
+        while True:
+            link = self._current.get(server.index)
+            if link is None or self._gone_stale(link):
+                link = self._connect(server)
+            with self._lock:
+                if self.closed:
+                    raise Broken("the session is closed")
+                if link.retired:
+                    continue
+                if not link.calls:
+                    link.heard()
+                link.calls += 1
+                self._busy.add(link)
+                start = not self._watching
+                self._watching = True
+            if start:
+                self._watch()
+            return link
+
+    def leave(self, link: Link, *, broken: bool = False) -> None:
+        """A call has ended; ``broken``: the connection is of no use any more."""
+        with self._lock:
+            link.calls -= 1
+            self._used_at = now()
+            if not link.calls:
+                self._busy.discard(link)
+        if broken:
+            self._retire(link)
+        elif link.retired and not link.calls:
+            link.channel.close()
+
+    def heard(self, link: Link) -> None:
+        """A message has come."""
+        link.heard()
+        self._hung_in_a_row = 0
+
+    def _retire(self, link: Link) -> None:
+        with self._lock:
+            link.retired = True
+            if self._current.get(link.server.index) is link:
+                del self._current[link.server.index]
+            unused = not link.calls
+        if unused:
+            link.channel.close()
+
+    def _gone_stale(self, link: Link) -> bool:
+        if link.calls or now() - link.heard_at < _IDLE_MAX_S:
+            return False
+        found, _ = _check(link.channel, self._policy.connect_timeout_s)
+        if found is Health.SERVING:
+            link.heard()
+            return False
+        self._retire(link)
+        return True
+
+    def _connect(self, server: Server) -> Link:
+        """Open a connection and have the server say that it serves; raises WireError."""
+        channel = self._open(server)
+        found, details = _check(channel, self._policy.connect_timeout_s)
+        error = greeted(server.url, found, details)
+        if error is not None:
+            channel.close()
+            raise error
+        with self._lock:
+            link = self._current.setdefault(server.index, Link(server, channel))
+        if link.channel is not channel:  # another thread was faster
+            channel.close()
+        return link
+
+    # -- what servers say of themselves (haclient.sync.view.Doors) --------------------------
+
+    def ready(self, server: Server) -> bool:
+        """Whether the server says that it takes calls."""
+        return self._ask(server) is Health.SERVING
+
+    def topology(self, server: Server) -> Topology | None:
+        """Return the server as one that answers; of its ring it tells nothing here."""
+        found = self._ask(server)
+        return Topology("", server.url, found.name, ()) if found.pulse is Pulse.ALIVE else None
+
+    def _ask(self, server: Server) -> Health:
+        """Ask for the server's health on a fresh connection."""
+        channel = self._open(server)
+        try:
+            return _check(channel, self._policy.probe_timeout_s)[0]
+        finally:
+            channel.close()
+
+    # -- the watch -------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        links = weakref.ref(self)
+        spawn(lambda: _watch(links))
+
+    def look(self) -> bool:
+        """Ask servers that are silent for a sign of life; return whether to look again."""
+        for link in tuple(self._busy):
+            if now() - link.heard_at < self._policy.silence_s and not link.liveness.silent:
+                continue
+            pulse = self._ask(link.server).pulse
+            if pulse is not Pulse.SILENT:
+                # Refused is no failure: who drains closes its door and ends what is under way. A
+                # process that is gone breaks the connection, and gRPC's keepalive finds the rest.
+                link.heard()
+                continue
+            link.liveness = link.liveness.after(pulse)
+            if link.liveness.hung(self._policy, self._hung_in_a_row):
+                self._hung_in_a_row += 1
+                self._end(link)
+        with self._lock:
+            resting = not self._busy and now() - self._used_at > _REST_S
+            self._watching = not (resting or self.closed)
+            return self._watching
+
+    def _end(self, link: Link) -> None:
+        link.hung = True
+        self._retire(link)
+        link.channel.close()  # its calls end now, as cancelled
+        with self._lock:
+            self._busy.discard(link)
+
+    def close(self) -> None:
+        """Close all connections, whatever is under way."""
+        with self._lock:
+            self.closed = True
+            links = {*self._current.values(), *self._busy}
+            self._current.clear()
+        for link in links:
+            link.channel.close()
+
+
+def _check(channel: grpc.Channel, timeout_s: float) -> tuple[Health, str]:
+    """Ask for the health of a channel's server; return it with what was said."""
+    try:
+        answer = channel.unary_unary(HEALTH_CHECK)(b"", timeout=timeout_s)
+    except grpc.RpcError as error:
+        return health(error.code().name), error.details() or ""
+    except ValueError as error:  # closed meanwhile
+        return Health.REFUSED, str(error)
+    return health("OK", answer), ""
+
+
+def _watch(reference: weakref.ref[Links]) -> None:
+    """Look as long as there is something under way, or was a moment ago."""
+    while (links := reference()) is not None and links.look():
+        del links
+        time.sleep(_TICK_S)

@@ -1,0 +1,76 @@
+"""What a gRPC status means for failing over; codes by their names, so nothing is imported.
+
+A server is asked whether it lives by gRPC's health check. One that does not know it says that,
+which is as good a sign of life. An error with details was sent by a server; without, it is the
+connection's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from haclient.exceptions import Failure, FailureKind
+from haclient.failover import AttemptEnd, Pulse
+from haclient.protocol import end_of
+from haclient.wire import Broken, Hung, Leaving, NotReached, NotTaken, WireError
+
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+UNAVAILABLE = "UNAVAILABLE"
+_NOT_SERVING = b"\x08\x02"
+"""grpc.health.v1.HealthCheckResponse(status=NOT_SERVING)"""
+
+
+class Health(Enum):
+    """What a health check found."""
+
+    SERVING = Pulse.ALIVE
+    NOT_SERVING = "not serving"
+    REFUSED = Pulse.REFUSED
+    SILENT = Pulse.SILENT
+
+    @property
+    def pulse(self) -> Pulse:
+        """What it means for whether the server lives."""
+        return self.value if isinstance(self.value, Pulse) else Pulse.ALIVE
+
+
+def health(code: str, answer: bytes = b"") -> Health:
+    """Return what a health check's end means."""
+    if code == "OK":
+        return Health.NOT_SERVING if answer.startswith(_NOT_SERVING) else Health.SERVING
+    if code == UNAVAILABLE:
+        return Health.REFUSED
+    return Health.SILENT if code == "DEADLINE_EXCEEDED" else Health.SERVING
+
+
+def greeted(server: str, found: Health, details: str) -> WireError | None:
+    """Return why nothing is to be sent to a server on a new connection; None if it serves."""
+    if found is Health.SERVING:
+        return None
+    if found is Health.NOT_SERVING:
+        return Leaving(f"{server} is out of service, or about to be")
+    return NotReached(f"{server} cannot be reached: {details}")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a call ended, other than well."""
+
+    code: str
+    details: str
+    error_class: str | None
+    """What the server named as its class; None: the status is not a server's."""
+
+
+def failed(server: str, said: Said, hung: bool) -> WireError | None:
+    """Return what the end of a call means for failing over; None: it is an answer."""
+    if hung:
+        return Hung(f"{server} accepts connections but does not answer")
+    if said.code != UNAVAILABLE:
+        return None
+    if said.error_class is None:
+        return Broken(f"the connection to {server} broke: {said.details}")
+    end = end_of(Failure(FailureKind.AVAILABILITY, said.details, error_class=said.error_class))
+    kind = Leaving if end is AttemptEnd.LEAVING else NotTaken
+    return kind(said.details)

@@ -1,0 +1,88 @@
+# Written by scripts/async_to_sync.py from haclient/aio/jobs.py; edit that one.
+"""Batch jobs of a ring, with the failover of statements: submitted once, watched anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from haclient import protocol
+from haclient.forms import JobFile, form
+from haclient.protocol import Rejected
+from haclient.request_ids import new_request_id
+from haclient.settings import Server, Settings
+from haclient.sync.doors import HttpDoors
+from haclient.sync.ring import Ring, Work
+from haclient.sync.session import exchange
+from haclient.sync.transport import Transport
+from haclient.sync.view import View
+
+
+class Jobs:
+    """The jobs of one user; leave it with ``async with``. Methods raise DatabaseError."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._headers = protocol.headers(settings.token, settings.user)
+        self._transport = Transport(settings)
+        self._view = View(settings, HttpDoors(self._transport, self._headers))
+        self._ring = Ring(settings, self._view)
+
+    def submit(
+        self,
+        request: Mapping[str, Any],
+        files: Sequence[JobFile] = (),
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Submit a job and return it; whichever server is asked again, it is one job.
+
+        ``request``: the fields of ``POST /batches``.
+        """
+        request_id = request_id or new_request_id()
+        kind, body = form(request, files)
+        headers = {"Content-Type": kind, "Idempotency-Key": request_id}
+        return self._ask("POST", "/batches", headers, body, request_id)
+
+    def job(self, job_id: int) -> dict[str, Any]:
+        """Return a job as it is now."""
+        return self._ask("GET", f"/batches/{job_id}")
+
+    def log(self, job_id: int, start: int, size: int = 1000) -> dict[str, Any]:
+        """Return lines of a job's log from this number on: ``from``, ``total`` and ``log``."""
+        return self._ask("GET", f"/batches/{job_id}/log?from={start}&size={size}")
+
+    def kill(self, job_id: int) -> None:
+        """End a job."""
+        self._ask("DELETE", f"/batches/{job_id}")
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        request_id: str = "",
+    ) -> dict[str, Any]:
+        """Ask one server after another; each of these requests may be repeated."""
+        sent = {**self._headers, **(headers or {})}
+
+        def attempt(server: Server, deadline: float) -> dict[str, Any]:
+            status, data = exchange(self._transport, server, method, path, sent, body, deadline)
+            if status not in (200, 201):
+                raise Rejected(protocol.failure(status, data))
+            answer: dict[str, Any] = json.loads(data)
+            return answer
+
+        return self._ring.run(request_id, self._settings.timeout_s, Work(attempt))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._view.close()
+        self._transport.close()
+
+    def __enter__(self) -> Jobs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
