@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
+
+E = TypeVar("E", bound=Exception)
 
 
 class ErrorClass(StrEnum):
@@ -37,6 +40,18 @@ class ErrorClass(StrEnum):
     ROWS_MISFIT = "HAPROC_ROWS_MISFIT"
     OPERATION_TOO_LARGE = "HAPROC_OPERATION_TOO_LARGE"
 
+    # What a Spark Connect plan must not hold.
+    PLAN_UNKNOWN = "HAPROC_PLAN_UNKNOWN"
+    NESTED_WRITE = "HAPROC_NESTED_WRITE"
+    STREAMING = "HAPROC_STREAMING"
+    SOURCE = "HAPROC_SOURCE"
+    JVM_CODE = "HAPROC_JVM_CODE"
+    EXTERNAL_COMMAND = "HAPROC_EXTERNAL_COMMAND"
+    PIPELINE = "HAPROC_PIPELINE"
+    MODEL_FILES = "HAPROC_MODEL_FILES"
+    CHECKPOINT = "HAPROC_CHECKPOINT"
+    RESOURCE_PROFILE = "HAPROC_RESOURCE_PROFILE"
+
     # What became of a write.
     REQUEST_ID_REUSED = "HAPROC_REQUEST_ID_REUSED"
     RETRY_TOO_LATE = "HAPROC_RETRY_TOO_LATE"
@@ -45,6 +60,7 @@ class ErrorClass(StrEnum):
     GIVEN_UP = "HAPROC_GIVEN_UP"
     NO_ROWS = "HAPROC_NO_ROWS"
     SESSION_GONE = "HAPROC_SESSION_GONE"
+    ROWS_GONE = "HAPROC_ROWS_GONE"
     SKIPPED = "HAPROC_SKIPPED"
     TIMEOUT = "HAPROC_TIMEOUT"
     TOO_FEW_IN_SYNC = "HAPROC_TOO_FEW_IN_SYNC"
@@ -56,8 +72,24 @@ class ErrorClass(StrEnum):
     SESSION_HAS_SCHEMA = "HAPROC_SESSION_HAS_SCHEMA"
     NOT_A_SESSION_STATEMENT = "HAPROC_NOT_A_SESSION_STATEMENT"
     TOO_MANY_SESSIONS = "HAPROC_TOO_MANY_SESSIONS"
+    SESSION_CLOSED = "HAPROC_SESSION_CLOSED"
+    SESSION_EXISTS = "HAPROC_SESSION_EXISTS"
+    SESSION_MOVED = "HAPROC_SESSION_MOVED"
+    SESSION_VERSION = "HAPROC_SESSION_VERSION"
+    SESSION_NOT_REBUILT = "HAPROC_SESSION_NOT_REBUILT"
+    SESSION_TOO_LARGE = "HAPROC_SESSION_TOO_LARGE"
+    HANDLE_LOST = "HAPROC_HANDLE_LOST"
     NO_QUERY = "HAPROC_NO_QUERY"
     NOT_FRESH = "HAPROC_NOT_FRESH"
+
+    # Jobs.
+    JOBS_OFF = "HAPROC_JOBS_OFF"
+    JOB_UNKNOWN = "HAPROC_JOB_UNKNOWN"
+    JOB_FIELD = "HAPROC_JOB_FIELD"
+    JOB_FILE = "HAPROC_JOB_FILE"
+    JOB_MASTER = "HAPROC_JOB_MASTER"
+    JOB_FENCED = "HAPROC_JOB_FENCED"
+    JOB_VERSION = "HAPROC_JOB_VERSION"
 
     # Requests, at whatever door.
     BAD_REQUEST = "HAPROC_BAD_REQUEST"
@@ -74,6 +106,8 @@ class ErrorClass(StrEnum):
     CANCELED = "HAPROC_CANCELED"
     RESULT_TOO_LARGE = "HAPROC_RESULT_TOO_LARGE"
     RESULTS_FULL = "HAPROC_RESULTS_FULL"
+    RESULT_CHANGED = "HAPROC_RESULT_CHANGED"
+    RESULT_LOST = "HAPROC_RESULT_LOST"
     BUSY = "HAPROC_BUSY"
     STOPPING = "HAPROC_STOPPING"
     INTERNAL = "HAPROC_INTERNAL"
@@ -151,6 +185,13 @@ class RequestError(Exception):
         return _remade, (self.kind, self.message, self.error_class), dict(self.__dict__)
 
 
+def without_frames(error: E) -> E:
+    """Return a copy of an error to be kept: the frames that it came through hold statements."""
+    kept = type(error).__new__(type(error), *error.args)
+    kept.__dict__.update(error.__dict__)
+    return kept
+
+
 def refused(error_class: str, message: str, hint: str = "") -> RequestError:
     """Return the error of a request that HAProc will not run; nothing was changed."""
     return RequestError(FailureKind.REFUSED, message, error_class=error_class, hint=hint)
@@ -191,3 +232,14 @@ def log_unavailable(
 def log_away(error: Exception) -> str:
     """Return what is told of a HAProc while its log is away."""
     return f"the log cannot be reached: {message_of(error)}"
+
+
+def let_go(error: BaseException | None) -> None:
+    """Have an error that was told hold nothing any more.
+
+    The frames that it came through hold the request, up to 64 MiB, and some of them the error: a
+    cycle, and the collector of cycles comes seldom.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

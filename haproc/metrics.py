@@ -7,7 +7,7 @@ documented interface.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
@@ -31,6 +31,7 @@ _ALL: Final = (
         buckets=_LATENCY_BUCKETS_S,
     ),
     partial(Gauge, "haproc_requests_under_way", "Requests being served."),
+    partial(Gauge, "haproc_requests_waiting", "Requests that wait for a place."),
     partial(
         Counter, "haproc_operations_applied", "Operations of the log applied here.", ("outcome",)
     ),
@@ -58,6 +59,23 @@ _ALL: Final = (
     ),
     partial(
         Gauge,
+        "haproc_verification",
+        "1 for what the newest verification found of this cluster.",
+        ("finding",),
+    ),
+    partial(
+        Gauge,
+        "haproc_verification_tables",
+        "This cluster's tables, by what the newest verification found of them.",
+        ("finding",),
+    ),
+    partial(
+        Gauge,
+        "haproc_verification_timestamp_seconds",
+        "When this cluster came to it; 0: not since this HAProc was started.",
+    ),
+    partial(
+        Gauge,
         "haproc_settings_differing",
         "Versions and settings of Spark that other clusters have otherwise.",
     ),
@@ -81,6 +99,10 @@ _ALL: Final = (
     partial(
         Counter, "haproc_queries_forwarded", "Queries that a fresher cluster answered.", ("peer",)
     ),
+    partial(Counter, "haproc_cache_queries", "Queries for which the cache counts.", ("outcome",)),
+    partial(Gauge, "haproc_cache_answers", "Answers that are kept to be given again."),
+    partial(Gauge, "haproc_cache_bytes", "What they take up in memory."),
+    partial(Gauge, "haproc_cache_given_up", "Answers that were kept once, by why.", ("why",)),
     partial(Gauge, "haproc_in_sync_clusters", "Clusters in sync, this one too."),
     partial(
         Gauge, "haproc_high_watermark", "All clusters in sync have applied every operation below."
@@ -100,7 +122,20 @@ _ALL: Final = (
     partial(
         Gauge, "haproc_recovery_operations_per_second", "Operations applied per second in recovery."
     ),
-    partial(Gauge, "haproc_sessions", "Client sessions kept."),
+    partial(
+        Gauge,
+        "haproc_recovery_copy_is_faster",
+        "1 while copying the tables would take less time than the replay.",
+    ),
+    partial(Gauge, "haproc_sessions", "Clients' sessions that this HAProc has."),
+    partial(Gauge, "haproc_sessions_of_ring", "Clients' open sessions."),
+    partial(Counter, "haproc_sessions_adopted", "Sessions taken over from another HAProc."),
+    partial(Gauge, "haproc_connect_statements", "Statements of PySpark clients.", ("does",)),
+    partial(Gauge, "haproc_connect_operations", "Those, and what clients have not released yet."),
+    partial(Counter, "haproc_connect_resumed", "Results gone on with after they broke off."),
+    partial(Gauge, "haproc_jobs_here", "Attempts of jobs that run beside this HAProc."),
+    partial(Gauge, "haproc_jobs", "Jobs of the ring.", ("state",)),
+    partial(Counter, "haproc_job_attempts", "Attempts that ended here.", ("outcome",)),
     partial(Gauge, "haproc_results_kept", "Results kept for clients."),
     partial(Gauge, "haproc_results_kept_bytes", "Their size."),
 )
@@ -123,9 +158,10 @@ class Metrics:
         self._counter("haproc_requests", operation_class, outcome).inc()
         self._histogram("haproc_request_seconds", operation_class).observe(seconds)
 
-    def under_way(self, requests: int) -> None:
-        """Set how many requests are being served."""
-        self._gauge("haproc_requests_under_way").set(requests)
+    def under_way(self, requests: Callable[[], int], waiting: Callable[[], int]) -> None:
+        """Have it asked how many requests are being served, and how many wait for that."""
+        self._gauge("haproc_requests_under_way").set_function(requests)
+        self._gauge("haproc_requests_waiting").set_function(waiting)
 
     def applied(self, outcome: str, operations: int = 1) -> None:
         """Count operations applied by one statement; ``outcome`` is ok, failed or skipped."""
@@ -146,6 +182,13 @@ class Metrics:
     def undecided(self, undecided: bool) -> None:
         """Set whether clusters differ and nothing says which of them is right."""
         self._gauge("haproc_undecided").set(undecided)
+
+    def verification(self, finding: str, tables: Mapping[str, int], at_ms: int | None) -> None:
+        """Set what the newest verification found of this cluster, and of its tables."""
+        for each, count in tables.items():
+            self._gauge("haproc_verification", each).set(each == finding)
+            self._gauge("haproc_verification_tables", each).set(count)
+        self._gauge("haproc_verification_timestamp_seconds").set((at_ms or 0) / 1000)
 
     def settings(self, differing: int, unfit: int) -> None:
         """Set how many of Spark's settings are not as they should be."""
@@ -171,6 +214,17 @@ class Metrics:
     def read_forwarded(self, peer: str) -> None:
         """Count a query that a peer ran."""
         self._counter("haproc_queries_forwarded", peer).inc()
+
+    def cached(self, outcome: str) -> None:
+        """Count a query for which the cache counts: hit, kept, or not_kept."""
+        self._counter("haproc_cache_queries", outcome).inc()
+
+    def cache(self, answers: int, bytes_used: int, given_up: Mapping[str, int]) -> None:
+        """Set what is kept, and how many answers were given up so far, by why."""
+        self._gauge("haproc_cache_answers").set(answers)
+        self._gauge("haproc_cache_bytes").set(bytes_used)
+        for why, count in given_up.items():
+            self._gauge("haproc_cache_given_up", why).set(count)
 
     def in_sync(self, clusters: int, high_watermark: int) -> None:
         """Set how many clusters are in sync, and what all of them have applied."""
@@ -207,15 +261,36 @@ class Metrics:
         for reason, messages in refused.items():
             self._counter("haproc_redis_refused", reason).inc(messages)
 
+    def outlook(self, *, copy_is_faster: bool) -> None:
+        """Set whether a copy would take less time than the replay."""
+        self._gauge("haproc_recovery_copy_is_faster").set(copy_is_faster)
+
     def recovery(self, applied: int, remaining: int, rate_per_s: float) -> None:
         """Set the progress of recovery."""
         self._gauge("haproc_recovery_operations", "applied").set(applied)
         self._gauge("haproc_recovery_operations", "remaining").set(remaining)
         self._gauge("haproc_recovery_operations_per_second").set(rate_per_s)
 
-    def sessions(self, count: int) -> None:
-        """Set how many client sessions are kept."""
-        self._gauge("haproc_sessions").set(count)
+    def sessions(self, here: int, of_ring: int, adopted: int) -> None:
+        """Set how many clients' sessions there are; count those adopted since the last call."""
+        self._gauge("haproc_sessions").set(here)
+        self._gauge("haproc_sessions_of_ring").set(of_ring)
+        self._counter("haproc_sessions_adopted").inc(adopted)
+
+    def connect(self, statements: Mapping[str, int], operations: int, resumed: int) -> None:
+        """Set what runs for PySpark clients; count results gone on with since the last call."""
+        for does, running in statements.items():
+            self._gauge("haproc_connect_statements", does).set(running)
+        self._gauge("haproc_connect_operations").set(operations)
+        self._counter("haproc_connect_resumed").inc(resumed)
+
+    def jobs(self, here: int, of_ring: Mapping[str, int], ended: Mapping[str, int]) -> None:
+        """Set how many jobs there are; count attempts that ended since the last call."""
+        self._gauge("haproc_jobs_here").set(here)
+        for state, jobs in of_ring.items():
+            self._gauge("haproc_jobs", state).set(jobs)
+        for outcome, attempts in ended.items():
+            self._counter("haproc_job_attempts", outcome).inc(attempts)
 
     def results(self, count: int, size_bytes: int) -> None:
         """Set how many results are kept and how large they are together."""

@@ -57,19 +57,36 @@ def classify(
         check_options(reader, recognised.kind)
         if is_doubtful(text, recognised, context):
             recognised = replace(recognised, tables_known=False)
+    return decided(recognised, text, context, rules, override)
+
+
+def decided(
+    recognised: Recognised,
+    text: str,
+    context: Context,
+    rules: Rules,
+    override: OperationClass | None = None,
+    *,
+    sql: str | None = None,
+) -> Classified:
+    """Return what was recognised with its class, by the rules; raises RefusedError.
+
+    ``text`` is what rules are matched with, ``sql`` the statement, where that is another.
+    """
     rule = rules.first(recognised, text, context.user)
     rules.paths.check(recognised.paths)
-    decided, why = _decide(recognised, rule)
+    chosen, why = _decide(recognised, rule)
     return Classified(
-        sql=text,
+        sql=text if sql is None else sql,
         kind=recognised.kind,
-        operation_class=_overridden(decided, override),
+        operation_class=_overridden(chosen, override),
         reads=recognised.reads,
         writes=recognised.writes,
-        tables_known=recognised.tables_known and not _widened(recognised.kind, decided),
-        rule=why if override in (None, decided) else f"the request, over {why}",
+        tables_known=recognised.tables_known and not _widened(recognised.kind, chosen),
+        rule=why if override in (None, chosen) else f"the request, over {why}",
         insert=recognised.insert,
         write_concern=rule.write_concern if rule is not None else None,
+        cache=rule.cache if rule is not None else None,
         bare=recognised.bare,
         confirm=recognised.confirm,
     )

@@ -8,6 +8,7 @@ know all of Spark, nor of Delta) stays as the scanner found it.
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import sqlglot
@@ -19,6 +20,8 @@ from haproc.classify.reader import Recognised
 
 # A longer text is read by the scanner alone: sqlglot takes about a second for 600 kB.
 LENGTH_MAX = 20_000
+_KEPT = 256
+"""Findings remembered: PySpark sends a text first to learn its schema, then to have its rows."""
 
 _CHECKED = frozenset(
     {
@@ -55,6 +58,7 @@ def is_doubtful(sql: str, recognised: Recognised, context: Context) -> bool:
     return not tables <= (recognised.reads | recognised.writes)
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def _tables(sql: str, context: Context) -> frozenset[str]:
     """Return the tables that sqlglot finds; none where it can't read the statement."""
     try:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from haproc.classify.model import Kind
-from haproc.classify.names import PATH_FORMATS, refuse_global, target
+from haproc.classify.names import FILE_SOURCES, refuse_global, refuse_own_schema, target
 from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.classify.relations import name_at
 
-# A source that is not one of these may be any class of Spark's, or another database.
-_FILE_SOURCES = PATH_FORMATS | {"hive"}
 _NAMESPACE = ("SCHEMA", "DATABASE", "NAMESPACE")
 _QUERY_BEGINS = ("SELECT", "FROM", "VALUES", "TABLE", "MAP", "REDUCE", "WITH")
 
@@ -34,8 +32,13 @@ def recognise_create(reader: Reader) -> Recognised:
     if what == "FUNCTION":
         return _create_function(reader, temporary)
     if what in _NAMESPACE and not temporary:
-        return reader.recognised(Kind.CREATE_NAMESPACE, known=False)
+        return _namespace(reader, Kind.CREATE_NAMESPACE)
     return unknown(f"CREATE {what} is not recognised")
+
+
+def _namespace(reader: Reader, kind: Kind) -> Recognised:
+    refuse_own_schema(reader.parts()[-1:])
+    return reader.recognised(kind, known=False)
 
 
 def _create_function(reader: Reader, temporary: bool) -> Recognised:
@@ -101,7 +104,7 @@ def _source(reader: Reader, query: int | None) -> str:
         if reader.tokens[index].upper == "USING":
             parts, _ = name_at(reader.tokens, index + 1)
             name = ".".join(parts)
-            return "" if name.lower() in _FILE_SOURCES else name or "a computed name"
+            return "" if name.lower() in FILE_SOURCES else name or "a computed name"
     return ""
 
 
@@ -135,7 +138,7 @@ def recognise_alter(reader: Reader) -> Recognised:
     what = reader.word()
     reader.at += 1
     if what in _NAMESPACE:
-        return reader.recognised(Kind.ALTER_NAMESPACE, known=False)
+        return _namespace(reader, Kind.ALTER_NAMESPACE)
     if what not in ("TABLE", "VIEW"):
         return unknown(f"ALTER {what} is not recognised")
     kind = Kind.ALTER_TABLE if what == "TABLE" else Kind.ALTER_VIEW
@@ -174,7 +177,7 @@ def recognise_drop(reader: Reader) -> Recognised:
     if what == "FUNCTION":
         return reader.recognised(Kind.DROP_FUNCTION, known=False)
     if what in _NAMESPACE:
-        return reader.recognised(Kind.DROP_NAMESPACE, known=False)
+        return _namespace(reader, Kind.DROP_NAMESPACE)
     return unknown(f"DROP {what} is not recognised")
 
 

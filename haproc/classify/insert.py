@@ -12,7 +12,9 @@ column keeps. The signature names each column's type over all rows of the statem
 ``h``  SMALLINT (``1S``)        one of the same scale keeps every value and its text
 ``i``  INT               ``s``  STRING
 ``l``  BIGINT            ``t``  DATE'2020-01-31', ``T`` TIMESTAMP'2020-01-31 10:00:00'
-..                       ``x``  BINARY (``X'00FF'``)
+``z``  ``T`` that says   ``x``  BINARY (``X'00FF'``)
+..     its offset from
+..     UTC: ``'… +01:00'``
 ====== ================= ====== =================================================
 
 Equal signatures mean that the combined list's types are the ones each statement had alone. Within
@@ -32,8 +34,7 @@ from haproc.classify.names import Context, may_be_temporary, plain, target
 from haproc.classify.strings import decoded
 from haproc.classify.tokens import SPACE, LexicalError, Token, TokenKind, tokenize
 
-_LITERAL = re.compile(
-    rf"""{SPACE}*(?:
+_TEXT = rf"""(?:
       (?P<s>'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+')
     | (?P<i>-?[0-9]+)
     | (?P<d>-?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:BD)?)
@@ -42,6 +43,8 @@ _LITERAL = re.compile(
     | (?P<t>DATE{SPACE}*'[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}')
     | (?P<T>TIMESTAMP{SPACE}*'[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}
         (?:[ ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?')
+    | (?P<z>TIMESTAMP{SPACE}*'[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}
+        [ ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,6}})?[+-][0-9]{{2}}:[0-9]{{2}}')
     | (?P<e>-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:E[+-]?[0-9]+D?|D))
     | (?P<l>-?[0-9]+L)
     | (?P<f>-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)F)
@@ -49,9 +52,10 @@ _LITERAL = re.compile(
     | (?P<y>-?[0-9]+Y)
     | (?P<x>X{SPACE}*'[0-9A-F]*')
     | (?P<q>"[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*+")
-    ){SPACE}*[,)]""",
-    re.VERBOSE | re.DOTALL | re.IGNORECASE | re.ASCII,
-)
+    )"""
+_FLAGS = re.VERBOSE | re.DOTALL | re.IGNORECASE | re.ASCII
+_ALONE = re.compile(_TEXT, _FLAGS)
+_LITERAL = re.compile(rf"{SPACE}*{_TEXT}{SPACE}*[,)]", _FLAGS)
 _NEXT_ROW = re.compile(rf"{SPACE}*,{SPACE}*\(")
 _END = re.compile(rf"(?:{SPACE}|;|--[^\r\n\\]*+(?:\\\n?[^\r\n\\]*+)*+)*+\Z")
 
@@ -111,6 +115,49 @@ def combined_signature(left: str, right: str) -> str | None:
             return None
         columns.append(other if one == "n" else one)
     return ",".join(columns)
+
+
+def literal_type(text: str) -> str | None:
+    """Return the type of one literal, as signatures have it; None if the text is none."""
+    match = _ALONE.fullmatch(text)
+    return None if match is None else _type(match)[0]
+
+
+def literal_rows(sql: str, values_at: int) -> Iterator[list[tuple[str, str]]]:
+    """Yield the rows of a statement that has a shape: each literal's own type, and its text."""
+    position = values_at + 1
+    while True:
+        row: list[tuple[str, str]] = []
+        while not row or sql[position - 1] != ")":
+            match = _LITERAL.match(sql, position)
+            if match is None or match.lastgroup is None:
+                raise ValueError("the statement has no shape")
+            row.append((_type(match)[0], match.group(match.lastgroup)))
+            position = match.end()
+        yield row
+        next_row = _NEXT_ROW.match(sql, position)
+        if next_row is None:
+            return
+        position = next_row.end()
+
+
+def column_list(head: str) -> tuple[str, ...] | None:
+    """Return the columns that the text before the rows names, none if it has no list.
+
+    None if it says anything else beside the table.
+    """
+    tokens = list(tokenize(head))
+    names = iter(tokens[3 if tokens[2].upper == "TABLE" else 2 :])
+    _, token = _name(names, next(names))
+    if token.upper == "VALUES":
+        return ()
+    if not token.is_symbol("("):
+        return None
+    columns: list[str] = []
+    while not token.is_symbol(")"):
+        columns.append(plain(next(names)))
+        token = next(names)
+    return tuple(columns) if next(names).upper == "VALUES" else None
 
 
 def _head(sql: str) -> tuple[int, tuple[str, ...], int] | None:
@@ -205,12 +252,7 @@ def _rows(sql: str, position: int) -> tuple[int, int, str]:
             if match is None:
                 return 0, position, ""
             position = match.end()
-            letter = match.lastgroup
-            assert letter is not None
-            if letter == "i" or letter == "d":
-                letter, digits = _number(match.group(letter))
-            else:
-                letter, digits = ("s" if letter == "q" else letter), 0
+            letter, digits = _type(match)
             if rows == 0:
                 types.append(letter)
                 whole.append(digits)
@@ -237,6 +279,15 @@ def _rows(sql: str, position: int) -> tuple[int, int, str]:
     if any(_too_precise(kind, digits) for kind, digits in zip(types, whole, strict=True)):
         return 0, position, ""
     return rows, position, ",".join(types)
+
+
+def _type(match: re.Match[str]) -> tuple[str, int]:
+    """Return a literal's type, and its digits before the point if it is a number."""
+    letter = match.lastgroup
+    assert letter is not None
+    if letter == "i" or letter == "d":
+        return _number(match.group(letter))
+    return ("s" if letter == "q" else letter), 0
 
 
 def _number(text: str) -> tuple[str, int]:

@@ -140,6 +140,8 @@ class Classified:
     insert: InsertShape | None = None
     write_concern: WriteConcern | None = None
     """The least that a rule asks for."""
+    cache: bool | None = None
+    """What a rule says of whether a query's answer may be kept."""
     bare: frozenset[str] = frozenset()
     """Those of the tables whose names a session's temporary view would take."""
     confirm: bool = False

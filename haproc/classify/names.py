@@ -16,10 +16,15 @@ from haproc.failure import ErrorClass
 # `delta.`/path`` names files instead of a table, when the first part is one of these.
 _FORMATS = "avro binaryfile csv delta iceberg image json libsvm orc parquet text xml"
 PATH_FORMATS = frozenset(_FORMATS.split())
+FILE_SOURCES = PATH_FORMATS | {"hive"}
+"""A source that is not one of these may be any class of Spark's, or another database."""
 _SESSION = (("session",), ("system", "session"))
 _GLOBAL = "global_temp"
 OWN_SCHEMA = "haproc_warm_up"
 """Where HAProc tries a fresh server out: no table of the ring, compared nowhere, and dropped."""
+STAGING_SCHEMA = "haproc_staging"
+"""Where each cluster gathers rows of many parts, see `haproc.engine.staging`; likewise."""
+OWN_SCHEMAS = frozenset({OWN_SCHEMA, STAGING_SCHEMA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +98,23 @@ def target(parts: Sequence[str], context: Context) -> str:
             "write to a table by its name",
         )
     refuse_global(parts)
-    table = qualified(parts, context)
-    schema = parts[-2] if len(parts) > 1 else context.schema
-    if schema.lower() == OWN_SCHEMA:
+    refuse_own(parts, context)
+    return qualified(parts, context)
+
+
+def refuse_own(parts: Sequence[str], context: Context) -> None:
+    """Raise RefusedError if the table's name is in a schema of HAProc's own."""
+    refuse_own_schema(parts[-2:-1] if len(parts) > 1 else (context.schema,))
+
+
+def refuse_own_schema(schema: Sequence[str]) -> None:
+    """Raise RefusedError if the schema of this name, if it has one, is HAProc's own."""
+    if any(name.lower() in OWN_SCHEMAS for name in schema):
         raise RefusedError(
             ErrorClass.TABLE_NAME,
-            f"the schema {OWN_SCHEMA} is HAProc's own, and dropped whenever a cluster starts",
+            f"the schema {schema[0]} is HAProc's own, and dropped whenever a cluster starts",
             "use another schema",
         )
-    return table
 
 
 def refuse_global(parts: Sequence[str]) -> None:

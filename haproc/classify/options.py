@@ -57,13 +57,14 @@ def check_options(reader: Reader, kind: Kind) -> None:
         word = reader.tokens[index].upper
         if word == "WITH":
             for key in _keys(reader, index + 1):
-                _check_write_option(key)
+                check_write_option(key)
         elif word in ("OPTIONS", "TBLPROPERTIES") and kind in _DEFINING:
             for key in _keys(reader, index + 1):
-                _check_property(key)
+                check_property(key)
 
 
-def _check_write_option(key: str) -> None:
+def check_write_option(key: str) -> None:
+    """Refuse an option of a write, its name in lower case, that is not known as harmless."""
     if key in _MARKS:
         raise _reserved(key)
     if key not in _WRITE_OPTIONS:
@@ -75,7 +76,8 @@ def _check_write_option(key: str) -> None:
         )
 
 
-def _check_property(key: str) -> None:
+def check_property(key: str) -> None:
+    """Refuse a property of a table, its name in lower case, that could cost it its marks."""
     key = key.removeprefix("option.")
     if key in _MARKS:
         raise _reserved(key)

@@ -34,6 +34,11 @@ _PIECES_MAX = 8
 _OPTIONS = frozenset({"OPTIONS", "SERDEPROPERTIES", "WITH"})
 
 
+def locates(option: str) -> bool:
+    """Whether the value of the option of this name says where something lies."""
+    return _LOCATING.search(option) is not None
+
+
 class Place(NamedTuple):
     """A path in its normal form: the scheme in lower case, and the names from the root on."""
 
@@ -119,7 +124,7 @@ def _read_by_function(arguments: Sequence[Token]) -> Iterator[str]:
     """Yield what a function's options say of files; a name that is put together may be any."""
     texts = [adjacent(arguments, at)[0] for at, token in enumerate(arguments) if _is_text(token)]
     for text, behind in zip(texts, [*texts[1:], ""], strict=True):
-        if _LOCATING.search(text):
+        if locates(text):
             yield behind or text
     if any(token.is_symbol("||") for token in arguments) and any(map(_is_map, arguments)):
         yield "options that are put together"
@@ -151,7 +156,7 @@ def _located(item: Sequence[Token]) -> Iterator[str]:
     sign = next((at for at, token in enumerate(item) if token.text in ("=", "==")), None)
     cuts = range(1, len(item)) if sign is None else (sign,)
     for cut in cuts:
-        if cut > _PIECES_MAX or _LOCATING.search(_text(item[:cut])):
+        if cut > _PIECES_MAX or locates(_text(item[:cut])):
             yield _text(item[cut + (sign is not None) :])
             return
 

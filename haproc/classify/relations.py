@@ -19,6 +19,7 @@ from haproc.classify.names import (
     path_of,
     plain,
     qualified,
+    refuse_own,
 )
 from haproc.classify.strings import adjacent
 from haproc.classify.tokens import Token, TokenKind
@@ -260,6 +261,7 @@ class Relations:
         """Take the relation of this name, unless it is a common table expression of the scope."""
         if len(parts) == 1 and parts[0].lower() in scope:
             return
+        refuse_own(parts, self._context)
         table = qualified(parts, self._context)
         self.found.add(table)
         if may_be_temporary(parts):

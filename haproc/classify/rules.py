@@ -50,7 +50,11 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
     **dict.fromkeys(SYNCHRONOUS_KINDS, OperationClass.SYNCHRONOUS),
 }
 
-_KEYS = frozenset({"name", "kind", "table", "matches", "user", "class", "write_concern", "refuse"})
+CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
+"""Queries whose answers may be kept."""
+
+_OUTCOMES = frozenset({"class", "write_concern", "refuse", "cache"})
+_KEYS = _OUTCOMES | {"name", "kind", "table", "matches", "user"}
 
 
 class RulesError(ValueError):
@@ -65,7 +69,8 @@ class RulesError(ValueError):
 class Rule:
     """Gives the statements it matches a class, a write concern or both, or refuses them.
 
-    None matches anything. Without ``kinds``, a rule that refuses is about all statements, any
+    Or it says of queries whether their answers may be kept. None matches anything. Without
+    ``kinds``, a rule that refuses is about all statements, one of the cache about queries, any
     other one about those that write. Only a rule that says ``kind: unknown`` and a class lets an
     unrecognised statement pass. ``write_concern`` is the least that a request gets.
     """
@@ -78,6 +83,7 @@ class Rule:
     matches: re.Pattern[str] | None = None
     user: str | None = None
     write_concern: WriteConcern | None = None
+    cache: bool | None = None
 
     def applies(self, recognised: Recognised, sql: str, user: str) -> bool:
         """Whether this rule decides about the statement."""
@@ -101,7 +107,7 @@ class Rule:
             return True
         # A refusal, or a stronger write concern, holds for what could touch the table.
         unclear = not recognised.tables_known and recognised.kind in _TOUCHING_KINDS
-        return self.operation_class is None and unclear
+        return unclear and self.operation_class is None and self.cache is not True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,11 @@ class Rules:
     def builtin() -> Rules:
         """Return the defaults alone."""
         return Rules()
+
+    @property
+    def ask_for_concern(self) -> bool:
+        """Whether any rule asks for more clusters than a request may."""
+        return any(rule.write_concern is not None for rule in self.rules)
 
     def first(self, recognised: Recognised, sql: str, user: str) -> Rule | None:
         """Return the operator's rule that decides about a statement; None: the defaults do."""
@@ -177,9 +188,14 @@ def _rule(entry: object, path: str, index: int) -> Rule:
     for key in entry:
         if key not in _KEYS:
             raise RulesError(f"{path}.{key}", f"unknown key; known are {', '.join(sorted(_KEYS))}")
-    if ("class" in entry or "write_concern" in entry) == ("refuse" in entry):
-        raise RulesError(path, "has to have either refuse, or class, write_concern or both")
-    kinds = _kinds(entry["kind"], f"{path}.kind") if "kind" in entry else None
+    outcomes = _OUTCOMES & entry.keys()
+    if not outcomes or (len(outcomes) > 1 and outcomes != {"class", "write_concern"}):
+        raise RulesError(
+            path, "has to have either refuse, or cache, or class, write_concern or both"
+        )
+    kinds = CACHEABLE_KINDS if "cache" in entry else None
+    if "kind" in entry:
+        kinds = _kinds(entry["kind"], f"{path}.kind")
     table = _text(entry, "table", path)
     rule = Rule(
         name=_text(entry, "name", path) or f"rule {index + 1}",
@@ -190,9 +206,11 @@ def _rule(entry: object, path: str, index: int) -> Rule:
         matches=_pattern(_text(entry, "matches", path), f"{path}.matches"),
         user=_text(entry, "user", path),
         write_concern=_concern(entry, path),
+        cache=_cache(entry, path),
     )
     _check_class(rule, path)
     _check_concern(rule, path)
+    _check_cache(rule, path)
     return rule
 
 
@@ -243,6 +261,14 @@ def _concern(entry: dict[str, object], path: str) -> WriteConcern | None:
         raise RulesError(f"{path}.write_concern", text) from None
 
 
+def _cache(entry: dict[str, object], path: str) -> bool | None:
+    if "cache" not in entry:
+        return None
+    if entry["cache"] not in ("true", "false"):
+        raise RulesError(f"{path}.cache", f"has to be true or false, not {entry['cache']!r}")
+    return entry["cache"] == "true"
+
+
 def _pattern(text: str | None, path: str) -> re.Pattern[str] | None:
     if text is None:
         return None
@@ -267,6 +293,13 @@ def _check_class(rule: Rule, path: str) -> None:
     wrong = sorted(kind.value for kind in (kinds or frozenset()) - allowed)
     if wrong:
         raise RulesError(f"{path}.class", f"{', '.join(wrong)} can't be of class {chosen.value}")
+
+
+def _check_cache(rule: Rule, path: str) -> None:
+    """Refuse to say of what is no query whether its answer may be kept."""
+    wrong = sorted(kind.value for kind in (rule.kinds or frozenset()) - CACHEABLE_KINDS)
+    if rule.cache is not None and wrong:
+        raise RulesError(f"{path}.cache", f"answers to {', '.join(wrong)} are never kept")
 
 
 def _check_concern(rule: Rule, path: str) -> None:

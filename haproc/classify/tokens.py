@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class TokenKind(StrEnum):
@@ -196,3 +196,30 @@ def tokenize(sql: str, start: int = 0) -> Iterator[Token]:
         yield before
     if hints:
         raise UnclosedError("the hint", hint_at)
+
+
+_RUN: Final = rf"(?P<run>(?:[^\W\d]\w*+(?!['\"])|{SPACE}|[(),=<>+*/;!|&^~%@-]|\.(?!\d))++)"
+"""Words, spaces and symbols in which no literal begins: most of a statement, as one match."""
+_RUNS: Final = re.compile(f"{_RUN}|{_TOKEN.pattern}", _TOKEN.flags)
+_PLAIN_LITERALS: Final = frozenset(_RUNS.groupindex[name] for name in ("raw", "string", "number"))
+_SYMBOL: Final = _RUNS.groupindex["symbol"]
+
+
+def literals(sql: str) -> Iterator[tuple[int, int]]:
+    """Yield where the texts and numbers of ``sql`` begin and end, as `tokenize` has them.
+
+    Lazily, and in a sixth of its time where the text has no comments, hints, dollar quotes and
+    URLs. Raises LexicalError.
+    """
+    if "--" in sql or "/*" in sql or "$" in sql or "://" in sql:
+        for token in tokenize(sql):
+            if token.kind is TokenKind.STRING or token.kind is TokenKind.NUMBER:
+                yield token.start, token.end
+        return
+    plain, symbol = _PLAIN_LITERALS, _SYMBOL
+    for match in _RUNS.finditer(sql):
+        group = match.lastindex
+        if group in plain:
+            yield match.span()
+        elif group == symbol and (what := _UNCLOSED.get(match.group())):
+            raise UnclosedError(what, match.start())

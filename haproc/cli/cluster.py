@@ -145,7 +145,8 @@ def _described(options: argparse.Namespace, local: bool) -> dict[str, Any]:
     if options.spark_token_file is not None:
         spark["token"] = {"file": options.spark_token_file}
     made = {"name": options.name, "listen": options.listen, "peer": options.peer, "spark": spark}
-    return made if options.advertise is None else {**made, "advertise": options.advertise}
+    more = {name: getattr(options, name) for name in ("connect", "advertise")}
+    return made | {name: value for name, value in more.items() if value is not None}
 
 
 def _with(file: Path, config: Config, name: str, made: Mapping[str, Any] | None) -> Rewritten:

@@ -20,12 +20,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="haproc", description="High availability for Spark: a ring of independent clusters."
     )
     parser.add_argument("--version", action="version", version=f"haproc {__version__}")
+    from haproc.cli import usage
+
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _node_commands(commands)
     _queue_commands(commands)
     _cluster_commands(commands)
     _drain_commands(commands)
+    _session_commands(commands)
+    _job_commands(commands)
     _tool_commands(commands)
+    usage.add_command(commands)
     _ring_commands(commands)
     return parser
 
@@ -111,6 +116,7 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
         command.set_defaults(run=run)
     add.add_argument("--listen", help="host:port of its client door")
     add.add_argument("--peer", help="host:port of its operator door")
+    add.add_argument("--connect", help="host:port of its Spark Connect door, if it has one")
     add.add_argument("--spark", help="sc://host:port of its Spark")
     add.add_argument("--advertise", help="URL for clients, if it is not that of --listen")
     token = add.add_mutually_exclusive_group()
@@ -139,6 +145,56 @@ def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     undrain.add_argument("--wait", action="store_true", help="until it serves; else exit 3")
     drain.add_argument("--force", action="store_true", help="even if no other cluster serves")
     drain.add_argument("--undo", action="store_true", help="as haproc undrain")
+
+
+def _session_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import queue, sessions
+
+    actions = commands.add_parser("sessions", help="clients' sessions in the ring").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    listing = actions.add_parser("list", help="show the open sessions, and which HAProc has them")
+    close = actions.add_parser("close", help="close a session for good")
+    for command, ask in ((listing, sessions.list_sessions), (close, sessions.close)):
+        where = command.add_mutually_exclusive_group(required=True)
+        where.add_argument("--config", type=Path, help="the ring's YAML file")
+        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        command.add_argument("--cluster", help="whose HAProc to ask (the first that answers)")
+        command.set_defaults(run=queue.run, ask=ask)
+    listing.add_argument("--start", type=int, default=0, help="pass over so many")
+    listing.add_argument("--limit", type=int, default=100, help="how many (100)")
+    _json(listing)
+    close.add_argument("session", help="its id")
+    close.add_argument("--user", default="anonymous", help="whose it is (anonymous)")
+
+
+def _job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from haproc.cli import jobs, queue
+
+    actions = commands.add_parser("jobs", help="the ring's batch jobs").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    listing = actions.add_parser("list", help="show the jobs, of all users")
+    show = actions.add_parser("show", help="show one job")
+    log = actions.add_parser("log", help="print what is kept of its output")
+    kill = actions.add_parser("kill", help="end it")
+    for command, ask in (
+        (listing, jobs.list_jobs),
+        (show, jobs.show),
+        (log, jobs.log),
+        (kill, jobs.kill),
+    ):
+        where = command.add_mutually_exclusive_group(required=True)
+        where.add_argument("--config", type=Path, help="the ring's YAML file")
+        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        command.add_argument("--cluster", help="whose HAProc to ask (the first that answers)")
+        command.set_defaults(run=queue.run, ask=ask)
+    for command in (show, log, kill):
+        command.add_argument("job", type=int, help="its id")
+    listing.add_argument("--start", type=int, default=0, help="pass over so many")
+    listing.add_argument("--limit", type=int, default=100, help="how many (100)")
+    _json(listing)
+    _json(show)
 
 
 def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -182,6 +238,13 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         default=[],
         metavar="KEY=VALUE",
         help="a setting of each Spark server; may be repeated",
+    )
+    up.add_argument(
+        "--user",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a user with a token, and TLS for PySpark; may be repeated (anybody may use it)",
     )
     up.add_argument("--log", choices=("sqlite", "kafka"), help="what the log is kept in (sqlite)")
     up.add_argument("--brokers", type=int, help="run so many Kafka brokers for it (1)")

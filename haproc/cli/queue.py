@@ -97,6 +97,27 @@ async def _with_asker(config: Config, options: argparse.Namespace) -> int:
         return await command(asker, options)
 
 
+async def ask_any(
+    asker: Asker,
+    options: argparse.Namespace,
+    method: str,
+    path: str,
+    body: Mapping[str, Json] | None = None,
+) -> dict[str, Any]:
+    """Ask the cluster that is named, or one after another until one can be asked."""
+    names = [options.cluster] if options.cluster else [c.name for c in options.ring.clusters]
+    last: AskError | None = None
+    for name in names:
+        try:
+            return await asker.ask(name, method, path, body)
+        except AskError as error:
+            if error.code != output.NOT_READY:
+                raise
+            last = error
+    assert last is not None
+    raise last
+
+
 # -- the queue -------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from haproc.cli import output
 from haproc.cli.nodes import ask_all, print_status
 from haproc.membership.state import SERVING
+from haproc.ring.access import token_file
 from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
 
@@ -54,15 +55,34 @@ async def _up(options: argparse.Namespace) -> int:
             bootstrap_servers=options.bootstrap_servers,
             replication_factor=options.replication_factor,
         ),
+        users=options.user,
         progress=progress,
     )
     await ring.up()
     print_status(await ask_all(ring.config))
     print(f"\nclients:  haclient sql --server {ring.urls}")
+    if ring.spark_url:
+        print(f"spark:    {_pyspark(ring)}")
+        print(f"          haclient.spark({ring.spark_url!r})")
+    for user in ring.config.users:
+        print(f"token:    {ring.folder / token_file(user.name)}")
+    if ring.config.connect.ssl_certificate_file is not None:
+        print(f"trust:    {ring.config.connect.ssl_certificate_file}")
     if ring.config.log.startswith("kafka:"):
         print(f"log:      {ring.config.log}")
     print(f"folder:   {ring.folder}")
     return 0
+
+
+def _pyspark(ring: LocalRing) -> str:
+    """Return the command that opens PySpark's shell at the ring's first door."""
+    door = next(cluster.connect for cluster in ring.config.clusters if cluster.connect is not None)
+    url = f"sc://localhost:{door.port}"
+    if not ring.config.users:
+        return f"pyspark --remote {url}"
+    file = ring.folder / token_file(ring.config.users[0].name)
+    tls = "use_ssl=true;" * (ring.config.connect.ssl_certificate_file is not None)
+    return f'pyspark --remote "{url}/;{tls}token=$(cat {file})"'
 
 
 def down(options: argparse.Namespace) -> int:

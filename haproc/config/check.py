@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from cronsim import CronSim, CronSimError
 
 from haproc.classify.paths import place_of
 from haproc.config.check_kafka import check_kafka
@@ -19,6 +22,7 @@ from haproc.config.shares import user_max
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CLUSTERS_MAX = 64
+_JOBS_KEPT_MIN_S = 3600.0
 _WINDOW_INTERVALS_MAX = 1000
 """The window is looked at several times a second, interval by interval."""
 
@@ -36,7 +40,10 @@ def check(config: Config) -> list[Finding]:
         *_timeouts(config),
         *_membership(config),
         *_writes(config),
+        *_archive(config),
         *check_redis(config),
+        *_connect(config),
+        *_jobs(config),
     ]
 
 
@@ -51,6 +58,14 @@ def _names(config: Config) -> Iterator[Finding]:
         yield "clusters", f"a ring has 1 to {_CLUSTERS_MAX} clusters, not {len(config.clusters)}"
     yield from _twice([(path, name) for path, name in named if path.startswith("clusters")])
     yield from _twice([(path, name) for path, name in named if path.startswith("users")])
+
+
+def _archive(config: Config) -> Iterator[Finding]:
+    user, names = config.archive.user, {user.name for user in config.users} or {"anonymous"}
+    if user is not None and user not in names:
+        yield "archive.user", f"{user!r} is none of {', '.join(sorted(names))}"
+    if user is None and config.archive.holds_trimming:
+        yield "archive.holds_trimming", "the log would grow for ever: archive.user is not set"
 
 
 def _paths(config: Config) -> Iterator[Finding]:
@@ -73,6 +88,8 @@ def _addresses(config: Config) -> Iterator[Finding]:
     for index, cluster in enumerate(config.clusters):
         path = f"clusters[{index}]"
         listeners += [(f"{path}.listen", cluster.listen), (f"{path}.peer", cluster.peer)]
+        if cluster.connect is not None:
+            listeners.append((f"{path}.connect", cluster.connect))
         sparks.append((f"{path}.spark.url", f"{_host(cluster.spark.host)}:{cluster.spark.port}"))
         if is_wildcard(cluster.peer.host):
             yield (
@@ -90,6 +107,54 @@ def _addresses(config: Config) -> Iterator[Finding]:
     yield from _twice([*((path, f"{_host(at.host)}:{at.port}") for path, at in listeners), *sparks])
     urls = enumerate(cluster.advertise for cluster in config.clusters)
     yield from _twice([(f"clusters[{at}].advertise", url) for at, url in urls if url is not None])
+
+
+def _connect(config: Config) -> Iterator[Finding]:
+    has_key = config.connect.ssl_key_file is not None
+    if has_key != (config.connect.ssl_certificate_file is not None):
+        yield (
+            "connect",
+            "a certificate and its key go together: set ssl_certificate_file and ssl_key_file",
+        )
+
+
+def _jobs(config: Config) -> Iterator[Finding]:
+    if not config.jobs.enabled:
+        return
+    for index, cluster in enumerate(config.clusters):
+        if cluster.connect is None:
+            yield f"clusters[{index}].connect", "jobs.enabled needs a Spark Connect door"
+    yield from _schedules(config)
+    if config.jobs.kept_s < _JOBS_KEPT_MIN_S:
+        yield (
+            "jobs.kept_s",
+            f"{config.jobs.kept_s:g} is less than {_JOBS_KEPT_MIN_S:g}: a repeated request would "
+            "run its job again",
+        )
+
+
+def _schedules(config: Config) -> Iterator[Finding]:
+    users = {user.name for user in config.users}
+    named: list[Finding] = []
+    for index, schedule in enumerate(config.jobs.schedules):
+        path = f"jobs.schedules[{index}]"
+        named.append((f"{path}.name", schedule.name))
+        if not NAME.fullmatch(schedule.name):
+            yield f"{path}.name", "must be 1 to 63 letters, digits, '.', '_' or '-'"
+        if (schedule.every_s is None) == (schedule.cron is None):
+            yield path, "set either every_s or cron"
+        if schedule.every_s is not None and schedule.every_s < 1:
+            yield f"{path}.every_s", "must be at least 1"
+        if schedule.cron is not None:
+            try:
+                CronSim(schedule.cron, datetime(2000, 1, 1, tzinfo=UTC))
+            except CronSimError as error:
+                yield f"{path}.cron", f"{schedule.cron!r} is no cron expression: {error}"
+        if users and schedule.user not in users:
+            yield f"{path}.user", f"must be one of users: {', '.join(sorted(users))}"
+        if (schedule.restarts or 0) > config.jobs.restarts_max:
+            yield f"{path}.restarts", "is more than jobs.restarts_max"
+    yield from _twice(named)
 
 
 def _host(host: str) -> str:
@@ -123,13 +188,15 @@ def _access(config: Config) -> Iterator[Finding]:
     if config.users and config.allow_anonymous:
         yield "allow_anonymous", "contradicts users: with users there is no anonymous access"
     for index, cluster in enumerate(config.clusters):
-        open_door = not is_loopback(cluster.listen.host)
-        if open_door and not config.users and not config.allow_anonymous:
-            yield (
-                f"clusters[{index}].listen",
-                f"{cluster.listen.host} is reached from outside this machine: configure users, "
-                "or say allow_anonymous: true",
-            )
+        for key, door in (("listen", cluster.listen), ("connect", cluster.connect)):
+            if door is None or is_loopback(door.host):
+                continue
+            if not config.users and not config.allow_anonymous:
+                yield (
+                    f"clusters[{index}].{key}",
+                    f"{door.host} is reached from outside this machine: configure users, "
+                    "or say allow_anonymous: true",
+                )
     tokens: dict[str, str] = {config.secret: "secret"}
     for index, user in enumerate(config.users):
         path = f"users[{index}].token"
@@ -157,7 +224,9 @@ def _limits(config: Config) -> Iterator[Finding]:
         "limits",
         limits,
         ("batch_bytes_max", "operation_bytes_max"),
-        ("materialise_bytes_max", "operation_bytes_max"),
+        ("part_bytes_max", "operation_bytes_max"),
+        ("operation_bytes_max", "staged_bytes_max"),
+        ("staged_bytes_max", "spooled_bytes_max"),
         ("batch_bytes_max", "look_ahead_bytes_max"),
         ("batch_operations_max", "look_ahead_records_max"),
         ("look_ahead_records_max", "window_records"),

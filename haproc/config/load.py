@@ -71,10 +71,10 @@ def _absolute_log(log: str, walker: Walker) -> str:
 
 
 def _check_files(config: Config, walker: Walker) -> None:
-    """Certificates are read by the clients of Kafka and Redis, whose errors don't name the key."""
-    for section in ("kafka", "redis"):
+    """Certificates are read by gRPC and the clients of Kafka and Redis, whose errors don't tell."""
+    for section in ("kafka", "redis", "connect"):
         for key in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file"):
-            file: Path | None = getattr(getattr(config, section), key)
+            file: Path | None = getattr(getattr(config, section), key, None)
             try:
                 if file is not None:
                     file.read_bytes()

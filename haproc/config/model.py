@@ -11,7 +11,10 @@ from pathlib import Path
 
 from haproc.classify.bounds import Bounds
 from haproc.classify.model import WriteConcern
+from haproc.config.archive import Archive
+from haproc.config.cache import Cache
 from haproc.config.hosts import is_wildcard
+from haproc.config.optimize import Optimize
 from haproc.engine.interface import EngineAddress
 
 LANES_MAX = 16
@@ -56,6 +59,8 @@ class ClusterConfig:
     peer: Address
     """The operator door: peers, health, status, metrics."""
     spark: EngineAddress
+    connect: Address | None = None
+    """The Spark Connect door; none unless set."""
     advertise: str | None = None
     """URL at which clients reach the client door; else that of ``listen``."""
 
@@ -92,9 +97,25 @@ class Limits:
     """How deeply a statement may nest: brackets, CASE, operators in a row, joins, subqueries. Spark
     4.2.1 with default stacks read and analysed all kinds of 200, and overflowed at 400 to 800."""
     statements_max: int = 256
-    """Requests under way at once; the next one is answered 429."""
+    """Requests under way at once; the next ones wait in line."""
+    statement_queue_s: float = 30.0
+    """How long they wait before they are answered 429; 0: not at all. Chosen: as long as a client
+    looks for another server."""
+    writes_waiting_max: int = 2000
+    """Writes that are in the log and wait for what becomes of them, beside those; further ones
+    count among them. Chosen: twice the connections of a listener."""
     sessions_max: int = 1000
-    """Client sessions kept; the next one is refused."""
+    """Client sessions of the ring; the next one is refused."""
+    session_entries_max: int = 1000
+    """Steps of a session's journal; each takes Spark some 20 ms when the session is taken over."""
+    session_bytes_max: int = 32 << 20
+    """A session's journal, without files. Chosen: it is read as a whole."""
+    session_files_bytes_max: int = 256 << 20
+    """Files that a session was given. Chosen, not measured."""
+    session_here_s: float = 3600.0
+    """An unused session leaves this cluster's Spark; it is taken over again when asked for."""
+    session_idle_s: float = 86_400.0
+    """An unused session is closed; to within an hour. Chosen: a night."""
     connections_max: int = 1000
     """Open at a time on each listener; beyond it idle ones give way. Chosen, not measured."""
     requests_bytes_max: int = 512 << 20
@@ -103,9 +124,18 @@ class Limits:
     user_share: float = 0.5
     """How much of connections, statements, sessions, results kept and bytes of requests one user
     may take, where there are several: so nobody takes all. Chosen, not measured."""
-    materialise_rows_max: int = 100_000
-    """Rows of a nondeterministic INSERT … SELECT that are replicated as rows."""
-    materialise_bytes_max: int = 16 << 20
+    staged_bytes_max: int = 16 << 30
+    """Rows of one write whose query is run once, and of one body of rows. Chosen: as many records
+    of a Kafka log (1 MiB each) are a quarter of the window of request ids."""
+    spooled_bytes_max: int = 32 << 30
+    """Bodies of rows on disk at a time, in state_dir, while they go into the log. Chosen: two of
+    the largest."""
+    part_bytes_max: int = 8 << 20
+    """Rows in one record of those of a write, and what a cluster is given of them at a time.
+    Measured with a table of two numbers and a text: 8 and 16 MiB took Spark the same time for each
+    MiB, 32 MiB half as long again."""
+    part_rows_max: int = 200_000
+    """Chosen: rows of next to no bytes take a driver some 100 bytes each all the same."""
     inline_bytes_max: int = 25 << 20
     """A larger result needs EXTERNAL_LINKS or a stream (Databricks' limit)."""
     results_kept_bytes_max: int = 512 << 20
@@ -243,6 +273,91 @@ class Trim:
     still begins at 0, a new cluster can be filled from it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The Spark Connect doors."""
+
+    ssl_certificate_file: Path | None = None
+    """The door's certificate, and those that signed it; PySpark sends a token over TLS only."""
+    ssl_key_file: Path | None = None
+    """Its key."""
+    hold_bytes: int = 4 << 20
+    """Results up to this size are sent once they are complete. Chosen, not measured."""
+    statement_s: float = 86_400.0
+    """A statement's deadline, unless the session sets ``haproc.timeout_s``: a program waits."""
+    streams_max: int = 100
+    """Calls under way on one connection, as gRPC advises."""
+    artifacts_bytes_max: int = 256 << 20
+    """What one call may add of files. Chosen, not measured."""
+    allow_jars: bool = False
+    """Whether sessions may add JVM jars, which run inside Spark's driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A job that the ring submits by itself, each time once."""
+
+    name: str
+    file: str
+    """As in a request: a path in one of the folders."""
+    every_s: float | None = None
+    """Multiples of this since 1970; or else ``cron``."""
+    cron: str | None = None
+    """A cron expression, in UTC."""
+    args: tuple[str, ...] = ()
+    restarts: int | None = None
+    user: str | None = None
+    """As whom; one of ``users``, where there are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Batch jobs: Python programs that run beside the HAProcs."""
+
+    enabled: bool = False
+    """Whether jobs are taken. They run programs of the users' on the HAProcs' machines."""
+    folders: tuple[Path, ...] = ()
+    """Folders whose files may be run by name; others have to be sent with the request."""
+    python: Path | None = None
+    """The interpreter, with PySpark; else HAProc's own."""
+    user: str | None = None
+    """The system's user as whom programs run; HAProc must be root then. Else as HAProc itself."""
+    confined: bool = True
+    """Whether programs find no files but their own, the interpreter's and some of the system's, and
+    cannot look into other processes. Needs Linux 5.13 with Landlock; without it no job starts."""
+    readable: tuple[Path, ...] = ()
+    """Further files and folders that confined programs may read."""
+    environment: tuple[str, ...] = ()
+    """Variables that programs find as HAProc has them, and that a request may set."""
+    running_max: int = 4
+    """Programs that run beside one HAProc at once; more wait. Chosen, not measured."""
+    jobs_max: int = 200
+    """Jobs of the ring that have not ended; the next one is answered 429. A user has a share."""
+    restarts_max: int = 100
+    """What a request may ask for."""
+    memory_bytes_max: int = 4 << 30
+    """Address space of a process, stacks and libraries included: 1.5 GiB for PySpark's alone."""
+    cpu_s: float = 86_400.0
+    """Time of the CPU."""
+    wall_s: float = 86_400.0
+    """Time of the wall's clock, for each attempt."""
+    processes_max: int = 256
+    """Processes and threads of `user`, all programs together; counts only where that is set."""
+    disk_bytes_max: int = 4 << 30
+    """What its folder may take up, looked at every second or so; no file may be larger."""
+    output_bytes_max: int = 256 << 20
+    """What a program may say; then it is ended."""
+    log_bytes: int = 1 << 20
+    """The end of what it said, which the ring keeps."""
+    files_bytes_max: int = 32 << 20
+    """A job's files together. Chosen: the store keeps each as one value."""
+    kept_s: float = 604_800.0
+    """How long it is known how a job ended."""
+    kept_max: int = 1000
+    """Jobs that ended; of more the oldest are forgotten."""
+    schedules: tuple[Schedule, ...] = ()
+
+
 class StateWay(StrEnum):
     """How HAProcs tell each other that they live, and how far they are."""
 
@@ -368,6 +483,11 @@ class Config:
     reads: Reads = Reads()
     writes: Writes = Writes()
     trim: Trim = Trim()
+    archive: Archive = Archive()  # noqa: RUF009 - it is frozen
+    cache: Cache = Cache()  # noqa: RUF009 - it is frozen
+    optimize: Optimize = Optimize()  # noqa: RUF009 - it is frozen
+    connect: Connect = Connect()
+    jobs: Jobs = Jobs()
     state: StateWay = StateWay.MESH
     redis: Redis = Redis()
     kafka: Kafka = Kafka()

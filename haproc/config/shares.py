@@ -6,6 +6,7 @@ Pure bookkeeping: `take` says no and changes nothing, or counts; `give_back` cou
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
 
 from haproc.config.model import Config
@@ -55,6 +56,11 @@ class Shares:
         self._of[user] += amount
         if not self._of[user]:
             del self._of[user]
+
+    def set(self, taken: Mapping[str, int]) -> None:
+        """Count anew: this is what each user has."""
+        self._of = Counter({user: amount for user, amount in taken.items() if amount})
+        self.taken = self._of.total()
 
     def give_back(self, user: str, amount: int = 1) -> None:
         """Take back what the user had."""

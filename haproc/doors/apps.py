@@ -10,22 +10,28 @@ from aiohttp import web
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.clients.answers import Answers
+from haproc.doors.clients.job_door import JobDoor
 from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
+from haproc.doors.clients.statement_request import READ_HEADERS
 from haproc.doors.clients.streamed import StreamedAnswers
-from haproc.doors.http.access import USER, Credentials
+from haproc.doors.http.access import ADMITTED, USER, Admission, Credentials
 from haproc.doors.http.bodies import HELD
 from haproc.doors.http.errors import ASKED, CLUSTER, as_request_error, error_response
+from haproc.doors.http.heads import check_head
 from haproc.doors.operators.drain import DrainDoor, DrainService
 from haproc.doors.operators.forwarded import Forwarded, ForwardedDoor
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.doors.operators.peers import PeerDoor, PeerService
 from haproc.doors.operators.queue import OperatorService, QueueDoor
 from haproc.doors.status import ALWAYS, StatusDoor, StatusSource
+from haproc.failure import let_go
+from haproc.jobs.here import JobsHere
 from haproc.metrics import Metrics
 from haproc.route.interface import Service
 from haproc.route.offload import Inline, Texts
+from haproc.route.spooled import Spools
 from haproc.statements.gate import Gate
 from haproc.statements.registry import Registry
 from haproc.statements.store import ResultStore
@@ -34,6 +40,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CONFIG = web.AppKey("config", Config)
 REGISTRY = web.AppKey("registry", Registry)
+SPOOLS = web.AppKey("spools", Spools)
 STATE_HEADER = "HAProc-State"
 SMALL_BYTES = 64 << 10
 """An answer of this size lies in the sockets' buffers, not in memory of ours."""
@@ -46,10 +53,12 @@ def client_app(
     status: StatusSource,
     metrics: Metrics,
     texts: Texts | None = None,
+    jobs: JobsHere | None = None,
 ) -> web.Application:
     """Return the client door's application; ``app[REGISTRY].gate`` tells what is under way."""
     gate = Gate(config, metrics)
-    app = _application(config, cluster, Credentials.of_users(config), gate)
+    admission = Admission(Credentials.of_users(config), jobs.tokens if jobs else None)
+    app = _application(config, cluster, admission, gate)
     folder = config.state_dir / "results" / cluster
     store = ResultStore(folder, Shares.of(config.limits.results_kept_bytes_max, config))
     registry = Registry(service, store, config, gate, metrics)
@@ -58,8 +67,12 @@ def client_app(
     answers, streams = Answers(registry, cluster), StreamedAnswers(registry)
     statements = StatementDoor(config, registry, answers, streams, texts)
     app.add_routes(statements.routes())
-    app.add_routes(RowsDoor(config, registry).routes())
+    bodies = Shares.of(config.limits.spooled_bytes_max, config)
+    spools = Spools(config.state_dir / "bodies" / cluster, bodies, config.limits)
+    app[SPOOLS] = spools
+    app.add_routes(RowsDoor(config, registry, spools).routes())
     app.add_routes(SessionDoor(config, cluster, service, gate, texts).routes())
+    app.add_routes(JobDoor(config, jobs.service if jobs else None).routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     app.cleanup_ctx.append(_results)
     app.on_response_prepare.append(_farewell(status))
@@ -97,30 +110,32 @@ def waiting_app(
     heartbeats: HeartbeatDoor,
 ) -> web.Application:
     """Return the operator door's application while there is nothing to ask but the status."""
-    app = _application(config, cluster, Credentials(()))
+    app = _application(config, cluster, Admission(Credentials(())))
     app.add_routes(heartbeats.routes())
     app.add_routes(StatusDoor(status, metrics).routes())
     return app
 
 
 def _application(
-    config: Config, cluster: str, credentials: Credentials, gate: Gate | None = None
+    config: Config, cluster: str, admission: Admission, gate: Gate | None = None
 ) -> web.Application:
-    app = web.Application(middlewares=[_boundary(cluster, credentials, gate)])
+    app = web.Application(middlewares=[_boundary(cluster, admission, gate)])
     app[CLUSTER] = cluster
     app[CONFIG] = config
     return app
 
 
 def _boundary(
-    cluster: str, credentials: Credentials, gate: Gate | None
+    cluster: str, admission: Admission, gate: Gate | None
 ) -> Callable[..., Awaitable[web.StreamResponse]]:
     """Return the middleware that lets users in, and no exception out."""
 
     @web.middleware
     async def boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
-            user = request[USER] = credentials.user_of(request.headers)
+            request[ADMITTED] = await admission.admit(request.headers)
+            user = request[USER] = request[ADMITTED].user
+            check_head(request.headers, READ_HEADERS)
             if gate is None or request.path in ALWAYS:
                 return await handler(request)
             with gate.answering(user) as held:
@@ -134,6 +149,7 @@ def _boundary(
             response = error_response(told, cluster, request.get(ASKED))
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+            let_go(error)
             return response
 
     return boundary
@@ -178,6 +194,7 @@ async def _results(app: web.Application) -> AsyncIterator[None]:
     """Delete what an earlier process kept; forget what expires; end with nothing left."""
     registry = app[REGISTRY]
     registry.store.clean()
+    app[SPOOLS].clean()
     janitor = asyncio.create_task(_purge(registry, app[CONFIG].limits.results_kept_s))
     yield
     janitor.cancel()

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from haproc import __version__
-from haproc.classify.model import WriteConcern
-from haproc.config.model import Consistency
 from haproc.doors.clients.freshness import HEADERS as FRESHNESS_HEADERS
+from haproc.doors.clients.rows_door import PARAMETERS as ROWS_PARAMETERS
 from haproc.doors.clients.statement_request import HEADERS
 from haproc.doors.http.bodies import ARROW_STREAM
-from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
+from haproc.doors.openapi_jobs import JOB_SCHEMAS
+from haproc.doors.openapi_parameters import PARAMETERS
 from haproc.doors.openapi_schemas import SCHEMAS, ref
-from haproc.doors.operators.queue import PAGE_DEFAULT, PAGE_MAX
 from haproc.route.pieces import CONTENT_TYPE as PIECES
-from haproc.statements.request import TIMEOUT_MAX_S
+from haproc.route.rows.forms import FormKind
 
 CLIENT: Final = "client door"
 OPERATOR: Final = "operator door"
+ROWS: Final = "rows"  # in any of their forms
 
 _ERRORS: Final = {
     "400": "The request is refused as it stands.",
@@ -62,11 +62,14 @@ class Operation:
     headers: tuple[str, ...] = ()
     doors: tuple[str, ...] = (CLIENT,)
     also: tuple[tuple[str, str], ...] = ()
+    status: str = "200"
 
 
 _BOTH: Final = (CLIENT, OPERATOR)
 _PEERS: Final = (OPERATOR,)
 _STATEMENT: Final = "/api/2.0/sql/statements/{statement_id}"
+_BATCH: Final = "/batches/{batch_id}"
+_JOB: Final = "/ha/v1/jobs/{batch_id}"
 _HEADERS: Final = (*FRESHNESS_HEADERS.values(), *HEADERS)
 _BODY_ERRORS: Final = ("400", "408", "413", "415")
 
@@ -113,22 +116,70 @@ OPERATIONS: Final = (
     Operation(
         "post",
         "/api/ha/tables/{table}/rows",
-        "Append the rows of an Arrow stream to a table, as one operation",
+        "Append rows of any size to a table, as one operation",
         "Appended",
         (*_BODY_ERRORS, "409", "422", "424", "429"),
-        ARROW_STREAM,
-        query=("request_id", "timeout_s", "age_s", "catalog", "schema", "write_concern"),
+        ROWS,
+        query=ROWS_PARAMETERS,
         headers=tuple(HEADERS),
     ),
     Operation(
         "put",
         "/api/ha/sessions/{session_id}",
-        "Create a session, or start it anew, and run its journal",
+        "Open a session, wherever it was before",
         "Session",
         (*_BODY_ERRORS, "404", "422", "429"),
-        "Journal",
+        "Opening",
     ),
     Operation("delete", "/api/ha/sessions/{session_id}", "Close a session", "Nothing", ("400",)),
+    Operation(
+        "post",
+        "/batches",
+        "Submit a job, as JSON or as a form with its files",
+        "Batch",
+        (*_BODY_ERRORS, "404", "409", "429"),
+        "BatchRequest",
+        headers=("Idempotency-Key",),
+        status="201",
+    ),
+    Operation(
+        "get", "/batches", "The user's jobs", "Batches", ("400", "404"), query=("from", "size")
+    ),
+    Operation("get", _BATCH, "One job", "Batch", ("400", "404")),
+    Operation("get", f"{_BATCH}/state", "A job's state", "BatchState", ("400", "404")),
+    Operation(
+        "get",
+        f"{_BATCH}/log",
+        "Lines of a job's log",
+        "BatchLog",
+        ("400", "404"),
+        query=("from", "size"),
+    ),
+    Operation("delete", _BATCH, "End a job", "BatchDeleted", ("400", "404")),
+    Operation(
+        "get",
+        "/api/ha/operations",
+        "What every cluster has applied, from an offset on; for archive.user alone",
+        ARROW_STREAM,
+        ("400", "409", "429"),
+        query=("from", "rows"),
+    ),
+    Operation(
+        "post",
+        "/api/ha/operations/archived",
+        "Tell that all below an offset is archived; for archive.user alone",
+        "Archived",
+        (*_BODY_ERRORS, "409", "429"),
+        "Archived",
+    ),
+    Operation("post", "/api/ha/verify", "As /ha/v1/verify, for archive.user", "VerifyMarker"),
+    Operation(
+        "get",
+        "/api/ha/verify/{offset}",
+        "As /ha/v1/verify/{offset}, for archive.user",
+        "Verification",
+        ("400", "404"),
+    ),
     Operation("get", "/healthz", "Whether the process runs", "Health", doors=_BOTH),
     Operation(
         "get",
@@ -185,6 +236,15 @@ OPERATIONS: Final = (
         "What became of an operation here, asked by a peer",
         "PeerAnswer",
         ("400",),
+        doors=_PEERS,
+    ),
+    Operation(
+        "get",
+        "/ha/v1/latencies",
+        "How long operations took until they were done here, asked by a peer",
+        "Latencies",
+        ("400",),
+        query=("start", "end"),
         doors=_PEERS,
     ),
     Operation(
@@ -246,6 +306,44 @@ OPERATIONS: Final = (
         ("400", "404"),
         doors=_PEERS,
     ),
+    Operation(
+        "get",
+        "/ha/v1/sessions",
+        "Some of the ring's sessions, by user and id",
+        "Sessions",
+        ("400", "503"),
+        query=("start", "limit"),
+        doors=_PEERS,
+    ),
+    Operation(
+        "post",
+        "/ha/v1/sessions/close",
+        "Close a client's session, whichever HAProc has it",
+        "SessionClosed",
+        (*_BODY_ERRORS, "404", "503"),
+        "SessionToClose",
+        doors=_PEERS,
+    ),
+    Operation(
+        "get",
+        "/ha/v1/jobs",
+        "The ring's jobs, of all users",
+        "Batches",
+        ("400", "404"),
+        query=("from", "size"),
+        doors=_PEERS,
+    ),
+    Operation("get", _JOB, "One job", "Batch", ("400", "404"), doors=_PEERS),
+    Operation(
+        "get",
+        f"{_JOB}/log",
+        "Lines of a job's log",
+        "BatchLog",
+        ("400", "404"),
+        query=("from", "size"),
+        doors=_PEERS,
+    ),
+    Operation("delete", _JOB, "End a job", "BatchDeleted", ("400", "404"), doors=_PEERS),
     Operation("get", "/ha/v1/members", "Who the ring's members are", "Members", doors=_PEERS),
     Operation(
         "post",
@@ -311,27 +409,6 @@ OPERATIONS: Final = (
     ),
 )
 
-_PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
-    "statement_id": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
-    "session_id": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
-    "chunk_index": {"type": "integer", "minimum": 0},
-    "offset": {"type": "integer", "minimum": 0},
-    "secret": {"type": "string"},
-    "table": {"type": "string", "description": "[catalog.][schema.]name"},
-    "timeout_s": {"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
-    "age_s": {"type": "number", "minimum": 0, "maximum": AGE_MAX_S},
-    "request_id": {"type": "string", "pattern": f"^{ID_PATTERN}$"},
-    "catalog": {"type": "string", "minLength": 1},
-    "schema": {"type": "string", "minLength": 1},
-    "write_concern": {"type": "string", "enum": list(WriteConcern)},
-    "HAProc-Consistency": {"type": "string", "enum": list(Consistency)},
-    "HAProc-Acceptable-Offset-Lag": {"type": "integer", "minimum": 0},
-    "HAProc-After-Offset": {"type": "integer", "minimum": 0},
-    "Idempotency-Key": {"type": "string", "pattern": f'^"?{ID_PATTERN}"?$'},
-    "HAProc-Write-Concern": {"type": "string", "enum": list(WriteConcern)},
-    "start": {"type": "integer", "minimum": 0, "default": 0},
-    "limit": {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": PAGE_DEFAULT},
-}
 _INLINE: Final[dict[str, dict[str, Any]]] = {
     "data_array": {
         "type": "array",
@@ -359,7 +436,7 @@ def document() -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": {**SCHEMAS, **JOB_SCHEMAS},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -395,7 +472,7 @@ def _operation_id(operation: Operation) -> str:
 
 
 def _parameter(name: str, where: str) -> dict[str, Any]:
-    schema = _PATH_SCHEMAS.get(name, {"type": "string"})
+    schema = PARAMETERS.get(name, {"type": "string"})
     return {"name": name, "in": where, "required": where == "path", "schema": schema}
 
 
@@ -405,7 +482,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
         content = _content(operation.answer)
         if operation.stream:
             content.update(_content(ARROW_STREAM))
-        responses = {"200": {"description": operation.summary, "content": content}}
+        responses = {operation.status: {"description": operation.summary, "content": content}}
     also = dict(operation.also)
     for status in sorted({*operation.errors, *_COMMON}):
         name = also.get(status, "Error")
@@ -414,6 +491,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
 
 
 def _content(name: str) -> dict[str, Any]:
+    if name == ROWS:
+        return {kind.value: {"schema": {"type": "string"}} for kind in FormKind}
     if name == ARROW_STREAM:
         return {name: {"schema": {"type": "string", "contentMediaType": ARROW_STREAM}}}
     if "/" in name:

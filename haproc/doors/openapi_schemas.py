@@ -132,6 +132,13 @@ _POSITION: Final[Schema] = {
 }
 _ADVICE = record("*", allowed={"type": "boolean"}, text=TEXT)
 _AGE: Final[Schema] = {"type": ["integer", "null"], "description": "Seconds."}
+_CACHED = record(
+    "*",
+    hit=described({"type": "boolean"}, "The answer was kept from an earlier query."),
+    age_s=described({"type": "number"}, "Seconds since that query began."),
+    kept=described({"type": "boolean"}, "The answer is kept to be given again."),
+    reason=described(TEXT, "Why it is not."),
+)
 _FINDING = choice(*Finding)
 
 SCHEMAS: Final[dict[str, Schema]] = {
@@ -175,6 +182,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         fanout=choice(*Fanout),
         write_concern=described(
             choice(*WriteConcern), "Which clusters must have applied a write before it is answered."
+        ),
+        cache=described(
+            {"type": ["boolean", "null"]},
+            "Whether an answer that is kept will do, and this one may be kept; else by the rules.",
         ),
         timeout_s={"type": "number", "exclusiveMinimum": 0, "maximum": TIMEOUT_MAX_S},
         age_s=described(
@@ -251,6 +262,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             outcomes={"type": "object", "additionalProperties": TEXT},
             affected_rows={"type": ["integer", "null"]},
             after_offset=OFFSET,
+            optional={"cache": described(_CACHED, "Of a query for which the cache counts.")},
             **{"class": choice(*OperationClass)},
         )
     },
@@ -272,7 +284,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Appended": record(
         "*", statement_id=TEXT, status=record("*", state={"const": "SUCCEEDED"}), ha=ref("Ha")
     ),
-    "Journal": record("", statements=described(listed(TEXT), "Run in order.")),
+    "Archived": record("*", below=described(COUNT, "All below this offset is archived.")),
+    "Latencies": record("*", offsets=listed(COUNT), latencies_ms=listed(COUNT)),
+    "Opening": record(
+        "",
+        begin_with=described(listed(TEXT), "Run in order in a session that is new."),
+        statements=described(
+            listed(TEXT), "Run in order, after all that the session held is gone."
+        ),
+    ),
     "Session": record("*", catalog=TEXT, schema=TEXT, time_zone=TEXT, cluster=TEXT),
     "Nothing": record(""),
     "Health": record("*", status={"const": "ok"}),
@@ -300,6 +320,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 remaining=COUNT,
                 rate_per_s=NUMBER,
                 seconds_left=NUMBER,
+                replay_s=nullable(NUMBER),
+                copy_s=nullable(NUMBER),
+                copy_is_faster={"type": "boolean"},
             ),
             in_sync=described(listed(TEXT), "The clusters in sync, as this HAProc sees them."),
             high_watermark=described(COUNT, "Below it, all of them have applied everything."),
@@ -307,7 +330,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             clusters=listed(_CLUSTER),
         ),
         "additionalProperties": True,
-        "description": "Once the log is open, with `members`, `trim` and `settings`.",
+        "description": "Once the log is open, with `members`, `trim`, `settings`, `sessions`.",
     },
     "ServerSettings": record(
         "*",
@@ -318,6 +341,26 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "additionalProperties": nullable(TEXT),
         },
     ),
+    "Sessions": record(
+        "*",
+        total=COUNT,
+        sessions=listed(
+            record(
+                "*",
+                user=TEXT,
+                session_id=TEXT,
+                owner=described(TEXT, "The cluster whose HAProc has it."),
+                owned_since_ms=COUNT,
+                adoptions=described(COUNT, "How often it was taken over."),
+                steps=described(COUNT, "Of its journal."),
+                bytes=COUNT,
+                files_bytes=COUNT,
+                used_ms=nullable(described(COUNT, "The hour in which it was used.")),
+            )
+        ),
+    ),
+    "SessionToClose": record("*", user=TEXT, session_id=TEXT),
+    "SessionClosed": record("*", user=TEXT, session_id=TEXT, closed={"const": True}),
     "Members": record("*", **_MEMBERS),
     "MembersChanged": record("*", cluster=TEXT, **_MEMBERS),
     "JoinRequest": record(

@@ -34,3 +34,9 @@ def affected_rows(chunks: Iterable[bytes]) -> int | None:
             if isinstance(first.get(name), int):
                 return int(first[name])
     return None
+
+
+def rows_in(stream: bytes) -> int:
+    """Return how many rows an Arrow IPC stream holds."""
+    with pa.ipc.open_stream(stream) as reader:
+        return sum(batch.num_rows for batch in reader)

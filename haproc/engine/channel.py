@@ -10,6 +10,7 @@ them (frozen, or behind a cut cable) breaks the connection.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +19,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from haproc.engine import protos
+from haproc import protos
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress
+from haproc.engine.tasks import Tasks
 
 _SERVICE = "/spark.connect.SparkConnectService/"
+_KIND = {"ExecutePlan": "unary_stream", "AddArtifacts": "stream_unary"}
 _CONNECT_TIMEOUT_MS = 5000
 """For one attempt (gRPC's name for it misleads); 100 ms were too few for a server just started."""
 _LAST_CALLS_TIMEOUT_S = 1.0
@@ -63,8 +66,10 @@ class Channel:
     def __init__(self, address: EngineAddress, limits: EngineLimits) -> None:
         self.limits = limits
         self.address = address
+        self.tasks = Tasks(time.monotonic)
         self._background: set[asyncio.Task[None]] = set()
         self._metadata = (("authorization", f"Bearer {address.token}"),) if address.token else ()
+        self._raw: dict[str, Any] = {}
         target = f"{address.host}:{address.port}"
         options = _options(limits)
         if address.tls:
@@ -108,6 +113,14 @@ class Channel:
         self._check_size(request)
         return await self._unary[name](request, timeout=timeout_s, metadata=self._metadata)
 
+    def relay(self, name: str) -> Any:
+        """Return the call of this name, of bytes that are nobody's message here."""
+        if name not in self._raw:
+            make = getattr(self._channel, _KIND.get(name, "unary_unary"))
+            self._raw[name] = make(_SERVICE + name)
+        call = self._raw[name]
+        return lambda request, timeout_s: call(request, timeout=timeout_s, metadata=self._metadata)
+
     def in_background(self, call: Coroutine[Any, Any, None]) -> None:
         """Make a call whose outcome nobody waits for."""
         task = asyncio.create_task(call)
@@ -124,7 +137,10 @@ class Channel:
         await self._channel.close(None)
 
     def _check_size(self, request: Any) -> None:
-        size = request.ByteSize()
+        self.check_bytes(request.ByteSize())
+
+    def check_bytes(self, size: int) -> None:
+        """Raise EngineError for a message that is larger than servers take."""
         if size > self.limits.message_bytes_max:
             raise EngineError(
                 ErrorKind.APPLICATION,

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from haproc.classify.names import OWN_SCHEMA
+from haproc.classify.names import OWN_SCHEMAS
 from haproc.engine import arrow
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Session, Settings, TableState
@@ -30,7 +30,7 @@ SETTINGS: Final = Settings(confs=(("spark.sql.legacy.allowHashOnMapType", "true"
 all clusters ran the same statements."""
 CATALOG_CONFS: Final = "spark.sql.catalog."
 SURVEY_TIMEOUT_S: Final = 60.0
-_SYSTEM: Final = frozenset({"information_schema", "sys", "global_temp", OWN_SCHEMA})
+_SYSTEM: Final = frozenset({"information_schema", "sys", "global_temp"}) | OWN_SCHEMAS
 _AS_TEXT: Final = re.compile(r"\bvariant\b|\bcollate\b")
 """Types that are hashed as text: some have no hash, some have one that takes `a` for `A`."""
 _TELLING: Final = frozenset({"View Text", "View Catalog and Namespace", "View Schema Mode"})

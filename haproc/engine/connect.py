@@ -18,7 +18,7 @@ from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Column, EngineAddress, Named, Sort, TableState
+from haproc.engine.interface import Column, EngineAddress, Named, Restore, Sort, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.server import settings_of_results
@@ -83,8 +83,8 @@ class SparkConnectEngine:
         writer.close()
         return False
 
-    def session(self, key: str) -> SparkSession:
-        """Return the session of this key, made when first used."""
+    def session(self, key: str, restore: Restore | None = None) -> SparkSession:
+        """See Engine."""
         known = self._sessions.get(key)
         if known is None:
             remote = RemoteSession(self._channel, lambda _: uuid.uuid4())
@@ -94,6 +94,7 @@ class SparkConnectEngine:
                 self._limits.small_statement_timeout_s,
                 self._sessions,
                 key,
+                restore,
             )
             self._sessions[key] = known
             self._keep_sessions()
@@ -123,6 +124,11 @@ class SparkConnectEngine:
             lambda own: own.schema(table_relation(quoted_name(table)), timeout_s)
         )
         return columns_of(schema)
+
+    async def plain_columns(self, table: str) -> Sequence[Column] | None:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        return await self._in_own_session(lambda own: objects.plain_columns(own, table, timeout_s))
 
     # -- what is there ---------------------------------------------------------------------
 
@@ -174,6 +180,11 @@ class SparkConnectEngine:
                 await fresh.release()
         return "/".join(str(each) for each in found)
 
+    async def table_bytes(self, table: str) -> int | None:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        return await self._in_own_session(lambda own: objects.table_bytes(own, table, timeout_s))
+
     async def default_place(self, table: str) -> str:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s
@@ -203,6 +214,11 @@ class SparkConnectEngine:
         return dict(zip(asked, found, strict=True))
 
     # -- what it holds, for verifications --------------------------------------------------
+
+    async def staged(self) -> Collection[str]:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        return await self._in_own_session(lambda own: objects.staged(own, timeout_s))
 
     async def table_states(self) -> Sequence[TableState]:
         """Return all tables and views as they stand now; raises EngineError."""
@@ -264,8 +280,9 @@ class _KeyedSession(SparkSession):
         small_statement_timeout_s: float,
         sessions: dict[str, SparkSession],
         key: str,
+        restore: Restore | None,
     ) -> None:
-        super().__init__(remote, defaults, small_statement_timeout_s)
+        super().__init__(remote, defaults, small_statement_timeout_s, restore)
         self._sessions = sessions
         self._key = key
 

@@ -41,3 +41,18 @@ class EngineError(Exception):
         self.message = message
         self.error_class = error_class
         self.sqlstate = sqlstate
+
+
+class RelayedError(EngineError):
+    """A relayed call failed; ``code``, ``details`` and ``packed`` are the failure as it came.
+
+    ``packed`` is a serialized google.rpc.Status, empty where Spark said nothing.
+    """
+
+    def __init__(self, error: EngineError, code: str, details: str, packed: bytes) -> None:
+        super().__init__(
+            error.kind, error.message, error_class=error.error_class, sqlstate=error.sqlstate
+        )
+        self.code = code
+        self.details = details
+        self.packed = packed

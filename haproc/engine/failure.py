@@ -16,7 +16,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.status import Link, kind_of_chain, kind_of_code, needs_causes
 
 _MESSAGE_CUT_AT = 2000
@@ -53,6 +53,13 @@ class Failure:
             error_class=self.link.error_class,
             sqlstate=self.link.sqlstate,
         )
+
+
+def relayed(error: grpc.aio.AioRpcError) -> RelayedError:
+    """Return a failed call as it goes on to whoever is answered in Spark's own words."""
+    failed = decode(error)
+    packed = next((v for k, v in error.trailing_metadata() or () if k == _DETAILS), b"")
+    return RelayedError(failed.error(), failed.code, failed.message, bytes(packed))
 
 
 def decode(error: grpc.aio.AioRpcError) -> Failure:

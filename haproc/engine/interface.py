@@ -8,12 +8,20 @@ statement's meaning are session settings.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from haproc.engine.statement import Statement
+from haproc.engine.statement import SparkPlan, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,18 @@ class Column:
     name: str
     type_text: str
     nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Analyzed:
+    """What Spark makes of a plan's query: the text of EXPLAIN EXTENDED, and its columns.
+
+    ``metadata``: the keys under which its columns, at any depth, carry something of their own.
+    """
+
+    text: str
+    columns: tuple[Column, ...]
+    metadata: frozenset[str] = frozenset()
 
 
 ABSENT: Final = "absent"
@@ -123,8 +143,70 @@ class ResultStream(Protocol):
     async def aclose(self) -> None: ...
 
 
+class Relay(Protocol):
+    """Calls of Spark Connect as a client sent them, made in the session behind the client's.
+
+    Requests keep all but the names of session, user and operation; answers are as the server sent
+    them. With ``changes`` the session holds something afterwards that only its owner can bring
+    back. Raises EngineError, which is a RelayedError where the server answered.
+    """
+
+    async def unary(
+        self, rpc: str, request: bytes, *, timeout_s: float, changes: bool = False
+    ) -> bytes:
+        """Make a call with one request and one answer."""
+        ...
+
+    async def upload(
+        self, rpc: str, requests: Sequence[bytes], *, timeout_s: float, changes: bool = False
+    ) -> bytes:
+        """Make a call with several requests and one answer."""
+        ...
+
+    def execute(
+        self, request: bytes, operation_id: str, *, timeout_s: float, changes: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        """Run a plan under this id; leave it through ``aclose``, which stops it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a session by its name there, in pieces of bounded size; at least one."""
+
+    name: str
+    pieces: tuple[bytes, ...]
+
+
+class Fresh(Protocol):
+    """A Spark session that was just made: whoever restores it puts back what it held.
+
+    Methods raise EngineError. Nobody else uses it before that is done.
+    """
+
+    async def configure(self, settings: Settings) -> None:
+        """Make the session's settings exactly these (one round trip when they differ)."""
+        ...
+
+    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+        """Run a statement that leaves something in the session."""
+        ...
+
+    async def add_files(self, files: Sequence[File]) -> None:
+        """Add files to the session, in one call."""
+        ...
+
+
+Restore = Callable[[Fresh], Awaitable[None]]
+"""Puts back what a session held, each time its Spark session is made; raises what its users get."""
+
+
 class Session(Protocol):
     """A Spark session on this cluster for queries and session statements.
+
+    It is made when first used, and anew when the server has lost it. Settings that `configure` gave
+    it come back then; what statements left in it comes back through the `Restore` that it was made
+    with. Without one, statements must leave nothing in it.
 
     Spark caches in each session what it has looked up: functions, tables of files, whether a schema
     is there. Another session's DDL changes none of that.
@@ -138,6 +220,11 @@ class Session(Protocol):
     @property
     def epoch(self) -> int:
         """Rises whenever the server lost the session, with all that statements left in it."""
+        ...
+
+    @property
+    def relay(self) -> Relay:
+        """Clients' own calls in this session."""
         ...
 
     async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
@@ -154,6 +241,22 @@ class Session(Protocol):
 
     async def columns(self, sql: str) -> list[Column]:
         """Return a query's columns without running it."""
+        ...
+
+    async def schema(self, query: Statement) -> bytes:
+        """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
+        ...
+
+    async def analyzed(self, query: SparkPlan) -> Analyzed:
+        """Return what Spark makes of a plan whose root is a relation, without running it."""
+        ...
+
+    async def ready(self) -> None:
+        """Make the session, if it is not there, and restore it."""
+        ...
+
+    def outdate(self) -> None:
+        """Have it made anew before the next statement: it may hold what its owner doesn't know."""
         ...
 
     async def cancel(self) -> None:
@@ -210,8 +313,8 @@ class Engine(Protocol):
         """
         ...
 
-    def session(self, key: str) -> Session:
-        """Return the session of this key, made when first used."""
+    def session(self, key: str, restore: Restore | None = None) -> Session:
+        """Return the session of this key; ``restore`` counts for one that is new."""
         ...
 
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Lane:
@@ -224,6 +327,21 @@ class Engine(Protocol):
 
     async def table_columns(self, table: str) -> list[Column]:
         """Return a table's columns (for the rows door); EngineError if there is no such table."""
+        ...
+
+    async def plain_columns(self, table: str) -> Sequence[Column] | None:
+        """Return the columns of a Delta table that stores what it is given, and keeps no more.
+
+        None if the catalog has no such table, or if something in it is computed, padded, filled in
+        or recorded beside the rows. Raises EngineError if that cannot be told.
+        """
+        ...
+
+    async def table_bytes(self, table: str) -> int | None:
+        """Return what a Delta table's files hold; 0: there is none, None: it is not told.
+
+        Raises EngineError.
+        """
         ...
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
@@ -259,6 +377,10 @@ class Engine(Protocol):
         Those that it was given below SETTINGS_OF_RESULTS, and the named ones, if only by default;
         None: it has none. Versions go by VERSION and `spark`, `java`, `delta`. Raises EngineError.
         """
+        ...
+
+    async def staged(self) -> Collection[str]:
+        """Return the full names of the staging tables that there are; raises EngineError."""
         ...
 
     async def table_states(self) -> Sequence[TableState]:

@@ -149,8 +149,15 @@ class SparkLane:
             self._remote.execute(plan, str(uuid.uuid4()), timeout_s, epoch=epoch)
         ) as responses:
             async for response in responses:
-                if response.HasField("arrow_batch"):
-                    size += len(response.arrow_batch.data)
+                if data := _rows_in(response):
+                    size += len(data)
                     if size <= self._applied_bytes_max:
-                        chunks.append(response.arrow_batch.data)
+                        chunks.append(data)
         return Applied(tuple(chunks), arrow.affected_rows(chunks))
+
+
+def _rows_in(response: Any) -> bytes:
+    """Return the rows that a message brings, which a SQL command has inside a relation."""
+    if response.HasField("arrow_batch"):
+        return bytes(response.arrow_batch.data)
+    return bytes(response.sql_command_result.relation.local_relation.data)

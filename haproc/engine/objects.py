@@ -7,14 +7,28 @@ the same. The catalog's list of names does, and does not touch the tables' files
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
+from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine.confs import parts_of, quoted, quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import ABSENT, UNREADABLE, Named, Sort
+from haproc.engine.interface import ABSENT, UNREADABLE, Column, Named, Sort
 from haproc.engine.remote import RemoteSession, table_relation
-from haproc.engine.table import HISTORY_TIMEOUT_S, all_rows
+from haproc.engine.staging import CATALOG
+from haproc.engine.table import HISTORY_TIMEOUT_S, all_rows, columns_of, metadata_of, single_row
+
+_PLAIN_FEATURES: Final = frozenset(
+    {"appendOnly", "invariants", "checkConstraints", "clustering", "domainMetadata", "timestampNtz"}
+)
+"""Of Delta's, those that change neither what is stored in a row nor what is kept beside rows. A
+check refuses rows, and changes none."""
+
+
+_PLAIN_PARTITIONS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "date"})
+"""Types whose values come back from the text that a partition is named by. An empty text does not:
+Delta makes NULL of it."""
 
 
 class What(Enum):
@@ -37,6 +51,33 @@ async def what_is(remote: RemoteSession, name: str, timeout_s: float) -> What:
         return What.VIEW
     delta = str(told.get("Provider", "")).lower() == "delta"
     return What.UNREADABLE if delta else What.OTHER_FORMAT
+
+
+async def plain_columns(
+    remote: RemoteSession, name: str, timeout_s: float
+) -> Sequence[Column] | None:
+    """Return a Delta table's columns if it stores what it is given, and nothing else."""
+    try:
+        detail = await single_row(remote, f"DESCRIBE DETAIL {quoted_name(name)}", timeout_s)
+        schema = await remote.schema(table_relation(quoted_name(name)), timeout_s)
+    except EngineError as error:
+        if error.kind is not ErrorKind.APPLICATION:
+            raise
+        return None
+    delta = detail["format"] == "delta" and set(detail["tableFeatures"] or ()) <= _PLAIN_FEATURES
+    columns, partitions = columns_of(schema), set(detail["partitionColumns"] or ())
+    as_given = all(c.type_text in _PLAIN_PARTITIONS for c in columns if c.name in partitions)
+    # CHAR and VARCHAR, collations and defaults stand in the metadata of columns.
+    return columns if delta and as_given and metadata_of(schema) <= {"comment"} else None
+
+
+async def table_bytes(remote: RemoteSession, name: str, timeout_s: float) -> int | None:
+    """Return what a Delta table's files hold; 0: there is no table, None: it is not told."""
+    rows = await _rows(remote, f"DESCRIBE DETAIL {quoted_name(name)}", timeout_s)
+    if rows is None:
+        return 0 if await what_is(remote, name, timeout_s) is What.NOTHING else None
+    size = rows[0].get("sizeInBytes") if rows else None
+    return size if isinstance(size, int) else None
 
 
 async def check_readable(remote: RemoteSession, name: str, timeout_s: float) -> None:
@@ -91,6 +132,13 @@ async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> s
     # Other catalogs give each table a place of its own making.
     ours = namespace[0].lower() == "spark_catalog" and location
     return f"{location}/{table.lower()}" if ours else ""
+
+
+async def staged(remote: RemoteSession, timeout_s: float) -> frozenset[str]:
+    """Return the full names of the staging tables that there are."""
+    where = f"{CATALOG}.{STAGING_SCHEMA}"
+    rows = await _rows(remote, f"SHOW TABLES IN {where}", timeout_s)
+    return frozenset(f"{where}.{row['tableName']}" for row in rows or ())
 
 
 async def _in_catalog(remote: RemoteSession, parts: list[str], timeout_s: float) -> bool:

@@ -23,11 +23,13 @@ from typing import Any, assert_never
 import grpc
 import grpc.aio
 
+from haproc import protos, wire
 from haproc.backoff import Backoff
-from haproc.engine import failure, protos
+from haproc.engine import failure
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.statement import ArrowRows, SqlText, Statement
+from haproc.engine.rewriting import Names
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
 
 USER = "haproc"
@@ -35,6 +37,7 @@ _POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S = 0.05, 1.0
 _ANY_CONF = "spark.sql.ansi.enabled"
 """Asked for where the question is only whether there is a session."""
 _base = protos.base
+_EXTENDED = _base.AnalyzePlanRequest.Explain.EXPLAIN_MODE_EXTENDED
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
 """TERMINATING is not: the server says so once the statement has finished, failed or been cancelled,
@@ -64,13 +67,18 @@ class RemoteSession:
     """A session under an id that ``name`` gives for each generation (an id can be spent)."""
 
     def __init__(self, channel: Channel, name: Callable[[int], uuid.UUID]) -> None:
-        self._channel = channel
+        self.channel = channel
         self._name = name
         self._generation = 0
         self._observed = ""
         self.id = str(name(0))
         self.epoch = 0
         """Rises with each loss: calls of one epoch met the same session."""
+
+    @property
+    def names(self) -> Names:
+        """What the server knows the session by; its own id is empty until it was told."""
+        return Names(self.id, self._observed)
 
     def renew(self, error: EngineError, epoch: int) -> bool:
         """Begin a fresh session if the error says that the epoch's one is lost.
@@ -85,6 +93,10 @@ class RemoteSession:
             else:
                 self._new_epoch()
         return True
+
+    def start_over(self) -> None:
+        """Begin a fresh session under another id; what runs in the one before is let be."""
+        self._next_id()
 
     def _next_id(self) -> None:
         self._take_id(self._generation + 1)
@@ -119,13 +131,15 @@ class RemoteSession:
             )
         request = self._request(_base.ExecutePlanRequest, operation_id=operation_id, plan=plan)
         epoch = self.epoch
-        call = self._channel.execute(request, timeout_s)
+        call = self.channel.execute(request, timeout_s)
         try:
-            async for response in call:
-                if response is None:
-                    raise _unreadable(reads_only=reads_only)
-                self._learn(response, epoch)
-                yield response
+            with self.channel.tasks.statement() as report:
+                async for response in call:
+                    if response is None:
+                        raise _unreadable(reads_only=reads_only)
+                    self._learn(response, epoch)
+                    report.hear(response)
+                    yield response
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error
         finally:
@@ -173,6 +187,14 @@ class RemoteSession:
         response = await self._unary("AnalyzePlan", request, timeout_s)
         return response.schema.schema
 
+    async def explained(self, relation: Any, timeout_s: float) -> str:
+        """Return what EXPLAIN EXTENDED says of a relation, which does not run."""
+        request = self._request(_base.AnalyzePlanRequest)
+        request.explain.plan.root.CopyFrom(relation)
+        request.explain.explain_mode = _EXTENDED
+        response = await self._unary("AnalyzePlan", request, timeout_s)
+        return str(response.explain.explain_string)
+
     async def interrupt(self, operation_id: str | None = None) -> None:
         """Ask the server to stop one operation, or all of this session."""
         kinds = _base.InterruptRequest.InterruptType
@@ -182,21 +204,21 @@ class RemoteSession:
         else:
             request.interrupt_type = kinds.INTERRUPT_TYPE_OPERATION_ID
             request.operation_id = operation_id
-        await self._unary("Interrupt", request, self._channel.limits.control_timeout_s)
+        await self._unary("Interrupt", request, self.channel.limits.control_timeout_s)
 
     def stop_soon(self, operation_id: str) -> None:
         """See to it that an operation ends, without waiting (the server may be frozen).
 
         A statement whose caller went away runs on by itself: Spark does not stop it.
         """
-        self._channel.in_background(self._stop(operation_id))
+        self.channel.in_background(self._stop(operation_id))
 
     async def _stop(self, operation_id: str) -> None:
         """Interrupt an operation until the server says that it ended.
 
         On a busy server the interrupt can arrive before the statement has begun.
         """
-        end = time.monotonic() + self._channel.limits.interrupt_wait_s
+        end = time.monotonic() + self.channel.limits.interrupt_wait_s
         pauses = Backoff(_POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S)
         with contextlib.suppress(EngineError):
             while time.monotonic() < end:
@@ -222,7 +244,7 @@ class RemoteSession:
                 request = self._request(
                     _base.ReleaseSessionRequest, observed=False, allow_reconnect=True
                 )
-                await self._unary("ReleaseSession", request, self._channel.limits.control_timeout_s)
+                await self._unary("ReleaseSession", request, self.channel.limits.control_timeout_s)
             generation += 1
         self._take_id(first)
 
@@ -243,7 +265,7 @@ class RemoteSession:
 
     async def interrupt_and_wait(self) -> Found:
         """Stop what runs in this session, whoever began it; returns once nothing runs any more."""
-        wait_s = self._channel.limits.interrupt_wait_s
+        wait_s = self.channel.limits.interrupt_wait_s
         end = time.monotonic() + wait_s
         while True:
             observed = bool(self._observed)
@@ -273,8 +295,8 @@ class RemoteSession:
         """Drop the session on the server; errors are ignored."""
         request = self._request(_base.ReleaseSessionRequest, observed=False)
         with contextlib.suppress(grpc.aio.AioRpcError, EngineError):
-            await self._channel.unary(
-                "ReleaseSession", request, self._channel.limits.control_timeout_s
+            await self.channel.unary(
+                "ReleaseSession", request, self.channel.limits.control_timeout_s
             )
 
     async def operations_active(self) -> frozenset[str]:
@@ -284,19 +306,19 @@ class RemoteSession:
     async def _operations(self, states: frozenset[int]) -> frozenset[str]:
         request = self._request(_base.GetStatusRequest)
         request.operation_status.SetInParent()
-        response = await self._unary("GetStatus", request, self._channel.limits.control_timeout_s)
+        response = await self._unary("GetStatus", request, self.channel.limits.control_timeout_s)
         return frozenset(
             status.operation_id for status in response.operation_statuses if status.state in states
         )
 
     async def _config(self, operation: Any) -> Any:
         request = self._request(_base.ConfigRequest, operation=operation)
-        return await self._unary("Config", request, self._channel.limits.control_timeout_s)
+        return await self._unary("Config", request, self.channel.limits.control_timeout_s)
 
     async def _unary(self, name: str, request: Any, timeout_s: float) -> Any:
         epoch = self.epoch
         try:
-            response = await self._channel.unary(name, request, timeout_s)
+            response = await self.channel.unary(name, request, timeout_s)
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error
         if response is None:
@@ -322,8 +344,8 @@ class RemoteSession:
             return failed.error()
         request = self._request(_base.FetchErrorDetailsRequest, error_id=failed.error_id)
         try:
-            details = await self._channel.unary(
-                "FetchErrorDetails", request, self._channel.limits.control_timeout_s
+            details = await self.channel.unary(
+                "FetchErrorDetails", request, self.channel.limits.control_timeout_s
             )
         except grpc.aio.AioRpcError:
             return failed.error()
@@ -351,6 +373,8 @@ def plan_of(statement: Statement) -> Any:
             return sql_plan(statement.sql)
         case ArrowRows():
             return _append_plan(statement)
+        case SparkPlan():
+            return wire.parsed(_base.Plan, statement.plan)
         case _:
             assert_never(statement)
 

@@ -25,4 +25,11 @@ class ArrowRows:
     rows: bytes
 
 
-Statement: TypeAlias = SqlText | ArrowRows
+@dataclass(frozen=True, slots=True)
+class SparkPlan:
+    """A Spark Connect plan that stands alone; ``plan`` is a serialized ``spark.connect.Plan``."""
+
+    plan: bytes
+
+
+Statement: TypeAlias = SqlText | ArrowRows | SparkPlan

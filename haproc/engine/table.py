@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 from haproc.engine import arrow, confs
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
 from haproc.engine.remote import RemoteSession, sql_plan
+from haproc.engine.tasks import Report
 from haproc.engine.type_text import type_text
 
 HISTORY_TIMEOUT_S = 60.0
 """Chosen: a history of 64 commits takes 0.3 s on a quiet machine."""
+QUEUED_S_MAX = 3600.0
+"""How long a statement may wait for a core in all. Chosen."""
 
 
 def columns_of(schema: Any) -> list[Column]:
@@ -22,6 +28,20 @@ def columns_of(schema: Any) -> list[Column]:
         Column(field.name, type_text(field.data_type), field.nullable)
         for field in schema.struct.fields
     ]
+
+
+def metadata_of(schema: Any) -> frozenset[str]:
+    """Return the keys of the metadata in a schema message, of its fields at any depth."""
+    found: set[str] = set()
+    below = [schema]
+    while below:
+        kind = below.pop()
+        for field in kind.struct.fields:
+            found.update(json.loads(field.metadata) if field.metadata else ())
+            below.append(field.data_type)
+        below += [kind.array.element_type] if kind.HasField("array") else []
+        below += [kind.map.key_type, kind.map.value_type] if kind.HasField("map") else []
+    return frozenset(found)
 
 
 async def all_rows(
@@ -35,6 +55,39 @@ async def all_rows(
             if response.HasField("arrow_batch"):
                 for row in arrow.rows([response.arrow_batch.data]):
                     yield row
+
+
+async def rows_when_cores_are_free(
+    remote: RemoteSession, sql: str, timeout_s: float
+) -> list[dict[str, Any]]:
+    """Return a query's rows; raises EngineError.
+
+    Until it is given a core, ``timeout_s`` is counted only while nothing else of ours has one.
+    """
+    loop = asyncio.get_running_loop()
+    operation_id, own = str(uuid.uuid4()), Report(loop.time)
+    rows: list[dict[str, Any]] = []
+    try:
+        async with (
+            asyncio.timeout(timeout_s) as patience,
+            contextlib.aclosing(
+                remote.execute(sql_plan(sql), operation_id, QUEUED_S_MAX)
+            ) as responses,
+        ):
+            async for response in responses:
+                own.hear(response)
+                if remote.channel.tasks.keep_waiting(own):
+                    patience.reschedule(loop.time() + timeout_s)
+                if response.HasField("arrow_batch"):
+                    rows += arrow.rows([response.arrow_batch.data])
+            return rows
+    except TimeoutError as error:
+        remote.stop_soon(operation_id)
+        raise EngineError(
+            ErrorKind.AVAILABILITY,
+            f"The cluster did not answer within {timeout_s} s",
+            error_class="DEADLINE_EXCEEDED",
+        ) from error
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

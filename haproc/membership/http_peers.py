@@ -64,6 +64,21 @@ class HttpPeers:
         """Ask a peer how its Spark server is set."""
         return await self._ask(peer, "GET", "/ha/v1/settings", timeout_s)
 
+    async def latencies(
+        self, peer: str, start: int, end: int, timeout_s: float
+    ) -> Mapping[int, int]:
+        """Ask how long each operation of a range took until it was done on a peer's cluster."""
+        path = "/ha/v1/latencies?" + urlencode({"start": start, "end": end})
+        answer = await self._ask(peer, "GET", path, timeout_s)
+        offsets, took = answer.get("offsets"), answer.get("latencies_ms")
+        if not (isinstance(offsets, list) and isinstance(took, list) and len(offsets) == len(took)):
+            raise PeerUnavailableError(f"peer {peer} did not answer with offsets and latencies")
+        return {
+            at: ms
+            for at, ms in zip(offsets, took, strict=True)
+            if isinstance(at, int) and isinstance(ms, int)
+        }
+
     async def _ask(
         self, peer: str, method: str, path: str, timeout_s: float, body: object = None
     ) -> Mapping[str, Json]:

@@ -12,6 +12,10 @@ class PeerUnavailableError(Exception):
     """A peer could not be asked, or did not answer in time."""
 
 
+class PeerBusyError(PeerUnavailableError):
+    """A peer is well, and has as much to do as it takes."""
+
+
 class Peers(Protocol):
     """The other HAProcs of the ring, by cluster name.
 

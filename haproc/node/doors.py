@@ -6,12 +6,25 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from dmq import KeyedStore
 from haproc.config.model import Config
+from haproc.config.shares import Shares
 from haproc.doors.apps import REGISTRY, client_app, operator_app
+from haproc.doors.clients.operations_door import ArchiveService, keep
+from haproc.doors.clients.verify_door import attest
+from haproc.doors.connect.calls import Boundary
+from haproc.doors.connect.delivery import Deliveries
+from haproc.doors.connect.operation import DeliveryLimits
+from haproc.doors.connect.server import ConnectListener
+from haproc.doors.connect.service import ConnectService
+from haproc.doors.http.access import Admission, Credentials
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.forwarded import Forwarded
+from haproc.doors.operators.jobs import supervise
 from haproc.doors.operators.members import admit
+from haproc.doors.operators.sessions import attend
 from haproc.doors.operators.settings import tell
+from haproc.jobs.here import JobsHere
 from haproc.metrics import Metrics
 from haproc.node.drift_watch import DriftWatch
 from haproc.node.maintenance import Maintenance
@@ -20,14 +33,18 @@ from haproc.node.presence import Presence
 from haproc.node.status import Status
 from haproc.route.offload import Texts
 from haproc.route.service import RingService
+from haproc.sessions.listing import Listing
 from haproc.statements.gate import Gate
+from haproc.statements.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Both listeners, and the gate that tells what clients have under way."""
+    """The listeners, and the gate that tells what clients have under way."""
 
     clients: Listener
+    connect: ConnectListener | None
+    """For Spark Connect's clients."""
     operators: Listener
     gate: Gate
 
@@ -39,12 +56,18 @@ def build_doors(
     status: Status,
     presence: Presence,
     drift: DriftWatch,
+    listing: Listing,
     metrics: Metrics,
     texts: Texts,
+    store: KeyedStore,
+    archive: ArchiveService,
+    jobs: JobsHere | None = None,
 ) -> Doors:
     """Return the doors of a member, closed."""
     name, replica = member.core.me, member.replica
-    clients = client_app(config, name, service, status, metrics, texts)
+    clients = client_app(config, name, service, status, metrics, texts, jobs)
+    keep(clients, config, archive)
+    attest(clients, config, replica.operators)
     registry = clients[REGISTRY]
     operators = operator_app(
         config,
@@ -59,13 +82,55 @@ def build_doors(
     )
     admit(operators, config, replica.admission)
     tell(operators, config, drift)
+    attend(operators, config, listing)
+    supervise(operators, config, jobs.service if jobs else None)
     listener = Listener(
         clients,
         config.cluster(name).listen,
         shutdown_s=config.timeouts.drain_s,
         connections_max=config.limits.connections_max,
     )
-    return Doors(listener, operator_door(config, name, operators, presence), registry.gate)
+    return Doors(
+        listener,
+        connect_door(config, name, service, registry, texts, store, jobs),
+        operator_door(config, name, operators, presence),
+        registry.gate,
+    )
+
+
+def connect_door(
+    config: Config,
+    name: str,
+    service: RingService,
+    registry: Registry,
+    texts: Texts,
+    store: KeyedStore,
+    jobs: JobsHere | None = None,
+) -> ConnectListener | None:
+    """Return the listener for Spark Connect's clients, if there is to be one."""
+    address = config.cluster(name).connect
+    if address is None:
+        return None
+    users, server_id = Credentials.of_users(config), service.sessions.server_id
+    admission = Admission(users, jobs.tokens if jobs else None)
+    boundary = Boundary(admission, registry.gate, server_id, service.explained)
+    deliveries = Deliveries(
+        store,
+        DeliveryLimits(hold_bytes=config.connect.hold_bytes),
+        memory=Shares.of(config.limits.requests_bytes_max, config),
+        operations=Shares.of(config.limits.connections_max, config),
+        goes_on=lambda key: registry.goes_on((key.user, key.operation_id)),
+    )
+    made = ConnectService(config, service, registry, texts, deliveries)
+    return ConnectListener(
+        made.handlers(boundary),
+        address,
+        config.connect,
+        shutdown_s=config.timeouts.drain_s,
+        serves=lambda: service.serving,
+        figures=made.figures,
+        end=deliveries.aclose,
+    )
 
 
 def operator_door(config: Config, name: str, app: web.Application, presence: Presence) -> Listener:

@@ -8,18 +8,23 @@ its log; from here on that view tells of this member.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dmq import Log
+from dmq import KeyedStore, Log, LogError
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Config
-from haproc.engine.interface import Engine
+from haproc.config.shares import Shares
+from haproc.engine.interface import Engine, Settings
+from haproc.failure import WriteOutcome, log_unavailable
 from haproc.membership.members import Members, Own
 from haproc.membership.peers import Peers
 from haproc.membership.roster import Member, Neighbour, founders, with_own_addresses
 from haproc.membership.state import State
 from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.archive.pages import Pages, Timekeepers
+from haproc.replicate.archive.position import Position
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 from haproc.replicate.member.steps import Trace, no_trace
@@ -27,7 +32,14 @@ from haproc.replicate.replica import Replica
 from haproc.replicate.trim.trimmer import Trimmer
 from haproc.replicate.writes import now_ms
 from haproc.route.freshness import Candidate
+from haproc.route.log_end import LogEnd
 from haproc.route.reads import Counts, Forwarding, Reads, readers
+from haproc.sessions.blobs import Blobs
+from haproc.sessions.durable import SessionStore
+from haproc.sessions.listing import Listing
+from haproc.sessions.rebuilding import rebuilding
+from haproc.sessions.sessions import Sessions, Surroundings
+from haproc.sessions.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,7 @@ class World:
     """What a member reaches, and how it sees its ring."""
 
     log: Log
+    store: KeyedStore
     engine: Engine
     peers: Peers
     members: Members
@@ -109,15 +122,73 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
         tell=members.report_now,
         unix_ms=world.unix_ms,
     )
-    replica = Replica(core, follow)
+    replica, position = Replica(core, follow), Position(world.store)
     member = LocalMember(
         members,
         replica,
         Assurance(core, config.writes, config.membership, members.places, told.on_waited),
-        Trimmer(core, replica.admission, config.trim, members.ready),
+        Trimmer(
+            core,
+            replica.admission,
+            config.trim,
+            members.ready,
+            position.read if config.archive.holds_trimming else None,
+        ),
     )
     members.attach(member)
     return member
+
+
+def build_archive(config: Config, member: LocalMember, world: World, peers: Timekeepers) -> Pages:
+    """Return what every cluster has applied, for whoever archives it."""
+    return Pages(
+        member.core,
+        member.replica.admission,
+        peers,
+        Position(world.store),
+        config.archive,
+        config.secret,
+    )
+
+
+def build_sessions(
+    config: Config,
+    member: LocalMember,
+    world: World,
+    new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+) -> tuple[Sessions, Upkeep, Listing]:
+    """Return the clients' sessions as this member sees them: for clients, upkeep, operators."""
+    core = member.core
+    log_end = LogEnd(member.replica.read_end)
+
+    async def caught_up() -> None:
+        try:
+            end = await log_end.read()
+        except LogError as error:
+            raise log_unavailable(
+                "what the session may have written is in the log, whose end cannot be read",
+                error,
+                "ask the next HAProc, or again a little later",
+                WriteOutcome.NOT_SENT,
+            ) from error
+        await member.replica.applied(end)
+
+    around = Surroundings(
+        config.ring,
+        core.engine,
+        Settings(time_zone=config.time_zone),
+        config.limits,
+        config.timeouts.statement_s,
+        caught_up,
+        lambda: asyncio.get_running_loop().time(),
+    )
+    store = SessionStore(world.store, core.me, new_name, world.unix_ms)
+    room = Shares.of(config.limits.sessions_max, config)
+    sessions = Sessions(around, store, Blobs(world.store, new_name, world.unix_ms), room)
+    member.replica.computing.rebuild = rebuilding(sessions)
+    idle_s = config.limits.session_idle_s
+    upkeep = Upkeep(world.store, store, sessions, idle_s, world.unix_ms)
+    return sessions, upkeep, Listing(world.store, store, sessions)
 
 
 def build_reads(

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import os
 import uuid
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
-from dmq import Log
-from dmq.opening import open_log
+from dmq import KeyedStore, Log, open_log, open_store
 from haproc.classify.classifier import classify
 from haproc.classify.names import Context
 from haproc.classify.paths import Paths
@@ -24,10 +24,15 @@ from haproc.config.kafka import kafka_options
 from haproc.config.model import Config, OnClusterDown
 from haproc.config.shares import Shares
 from haproc.doors.clients.door import ClientDoor
+from haproc.doors.http.access import ANONYMOUS
 from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.interface import Engine
+from haproc.jobs.here import JobsHere, build_jobs
+from haproc.jobs.request import Upload, check_program
+from haproc.jobs.schedules import leads
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
-from haproc.membership.state import State
+from haproc.membership.state import SERVING, State
 from haproc.metrics import Metrics
 from haproc.node.doors import Doors, build_doors
 from haproc.node.drift_watch import DriftWatch
@@ -36,15 +41,19 @@ from haproc.node.member import (
     LocalMember,
     Observers,
     World,
+    build_archive,
     build_member,
     build_reads,
+    build_sessions,
 )
 from haproc.node.presence import Presence
 from haproc.node.status import Status
 from haproc.node.waiting import wait_for_log
 from haproc.route.forward import HttpForwarding
 from haproc.route.offload import WAITING_MAX, Offload
+from haproc.route.optimizing import Optimizing
 from haproc.route.service import RingService
+from haproc.sessions.sessions import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +70,28 @@ class ExitCode(IntEnum):
     FENCED = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What is kept durably, and shared by the ring."""
+
+    log: Log
+    store: KeyedStore
+
+
+def spark_engine(config: Config, name: str) -> Engine:
+    """Return a cluster's own Spark; called in a running event loop."""
+    return SparkConnectEngine(config.cluster(name).spark, ring=config.ring, cluster=name)
+
+
 class Node:
     """One HAProc of the ring; `run` is its whole life."""
 
-    def __init__(self, config: Config, name: str) -> None:
+    def __init__(
+        self, config: Config, name: str, engine: Callable[[Config, str], Engine] = spark_engine
+    ) -> None:
         self._config = config
         self._name = name
+        self._engine = engine
         self._stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._metrics = Metrics(config.ring, name, [state.value for state in State])
@@ -85,49 +110,86 @@ class Node:
         rules = replace(rules, paths=Paths(config.paths))
         presence = Presence(config, name, uuid.uuid4().hex[:12], self._metrics)
         try:
-            log = await wait_for_log(
-                config, name, presence, self._metrics, self._open_log, self._stop
+            opened = await wait_for_log(
+                config, name, presence, self._metrics, self._open, self._stop
             )
-            return ExitCode.STOPPED if log is None else await self._run(log, rules, presence)
+            return ExitCode.STOPPED if opened is None else await self._run(opened, rules, presence)
         finally:
             await presence.aclose()
 
-    async def _open_log(self) -> Log:
+    async def _open(self) -> Opened:
+        """Open the log and the keyed store beside it; both or none."""
         config = self._config
-        return await open_log(
+        kafka = kafka_options(config)
+        log = await open_log(
             config.log,
             record_bytes_max=config.limits.operation_bytes_max + RECORD_HEADER_BYTES_MAX,
-            kafka=kafka_options(config),
+            kafka=kafka,
         )
-
-    async def _run(self, log: Log, rules: Rules, presence: Presence) -> ExitCode:
-        config, name = self._config, self._name
-        engine = SparkConnectEngine(config.cluster(name).spark, ring=config.ring, cluster=name)
         try:
-            return await self._serve(log, engine, rules, presence)
+            return Opened(log, await open_store(config.log, kafka=kafka))
+        except BaseException:
+            await log.close()
+            raise
+
+    async def _run(self, opened: Opened, rules: Rules, presence: Presence) -> ExitCode:
+        config, name = self._config, self._name
+        engine = self._engine(config, name)
+        try:
+            return await self._serve(opened, engine, rules, presence)
         finally:
             await self._texts.aclose()
             await self._peers.aclose()
             await engine.aclose()
-            await log.close()
+            await opened.store.close()
+            await opened.log.close()
 
     async def _serve(
-        self, log: Log, engine: SparkConnectEngine, rules: Rules, presence: Presence
+        self, opened: Opened, engine: Engine, rules: Rules, presence: Presence
     ) -> ExitCode:
         config, name, metrics = self._config, self._name, self._metrics
         peers = HttpPeers(self._peers, presence.members.given_up)
+        trace, members = trace_from(os.environ), presence.members
+        world = World(opened.log, opened.store, engine, peers, members, trace)
         member = build_member(
             config,
-            World(log, engine, peers, presence.members, trace_from(os.environ)),
+            world,
             Observers(self._state_changed, self._peers.follow, metrics.applied, metrics.waited),
         )
         reads = build_reads(config, member, HttpForwarding(self._peers), metrics)
+        sessions, upkeep, listing = build_sessions(config, member, world)
         service = RingService(
-            config, member.replica, engine, rules, member.assurance, reads, self._texts
+            config,
+            member.replica,
+            engine,
+            rules,
+            member.assurance,
+            reads,
+            sessions,
+            self._texts,
+            metrics,
         )
+        jobs = self._jobs(member, world, sessions)
         drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up)
-        status = Status(config, member, service, presence, drift)
-        doors = build_doors(config, member, service, status, presence, drift, metrics, self._texts)
+        status = Status(config, member, service, presence, drift, upkeep)
+        doors = build_doors(
+            config,
+            member,
+            service,
+            status,
+            presence,
+            drift,
+            listing,
+            metrics,
+            self._texts,
+            opened.store,
+            build_archive(config, member, world, peers),
+            jobs,
+        )
+        if doors.connect is not None:
+            status.tells_of(doors.connect.figures)
+        if jobs is not None:
+            status.counts(jobs.runner)
         await doors.clients.start()
         await doors.operators.open()
         logger.info("%s listens for peers and operators on %s", name, doors.operators.address.url)
@@ -137,24 +199,69 @@ class Node:
             asyncio.ensure_future(presence.ended()),
             asyncio.ensure_future(status.measure(metrics)),
             asyncio.ensure_future(drift.run()),
+            asyncio.ensure_future(upkeep.run()),
         ]
+        tasks.append(asyncio.ensure_future(self._optimizing(service, member, world).run()))
+        if jobs is not None:
+            tasks += [asyncio.ensure_future(part.run()) for part in (jobs.runner, jobs.scheduler)]
         try:
-            return await self._until_stopped(tasks, member, doors)
+            return await self._until_stopped(tasks, member, doors, jobs)
         finally:
+            if jobs is not None:
+                await jobs.runner.aclose()
             doors.gate.leave_all()
             await doors.clients.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await doors.clients.aclose()
+            if doors.connect is not None:
+                await doors.connect.aclose()
             await doors.operators.aclose()
 
+    def _jobs(self, member: LocalMember, world: World, sessions: Sessions) -> JobsHere | None:
+        return build_jobs(
+            self._config,
+            world.members,
+            member.replica,
+            world.store,
+            sessions.close,
+            world.unix_ms,
+            ANONYMOUS,
+            self._check_program,
+        )
+
+    async def _check_program(self, user: str, upload: Upload) -> None:
+        await self._texts.run(user, len(upload.data), check_program, upload)
+
+    def _optimizing(self, service: RingService, member: LocalMember, world: World) -> Optimizing:
+        members = world.members
+
+        def leading() -> bool:
+            return members.own().state is State.READY and leads(self._name, members.ready())
+
+        written = member.core.heard.written
+        return Optimizing(
+            self._config.optimize,
+            service.execute,
+            lambda: written.newest,
+            leading,
+            world.unix_ms,
+            self._config.timeouts.apply_s,
+        )
+
     async def _until_stopped(
-        self, tasks: list[asyncio.Future[Any]], member: LocalMember, doors: Doors
+        self,
+        tasks: list[asyncio.Future[Any]],
+        member: LocalMember,
+        doors: Doors,
+        jobs: JobsHere | None,
     ) -> ExitCode:
         tasks.append(stop := asyncio.ensure_future(self._stop.wait()))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if stop in done:
+            if jobs is not None:
+                await jobs.runner.aclose()
             await self._drain(member, doors)
             return ExitCode.STOPPED
         code = next(iter(done)).result()
@@ -164,10 +271,14 @@ class Node:
         """Keep the client door as the state wants it; returns when the process must end."""
         core = member.core
         again, retry_s = self._changed.set, self._config.timeouts.retry_max_s
-        door = ClientDoor(self._name, doors.clients, again, retry_s)
+        follows = [ClientDoor(self._name, doors.clients, again, retry_s)]
+        if doors.connect is not None:
+            # Its clients go elsewhere by themselves once it is closed, and only then.
+            follows.append(ClientDoor(self._name, doors.connect, again, retry_s, SERVING))
         while True:
-            if not self._stop.is_set():  # else it is `_drain` that closes it
-                await door.follow(core.condition.state)
+            if not self._stop.is_set():  # else it is `_drain` that closes them
+                for door in follows:
+                    await door.follow(core.condition.state)
             if core.condition.state is State.FENCED:
                 logger.error("%s: %s", self._name, core.condition.reason)
                 return ExitCode.FENCED
@@ -190,6 +301,8 @@ class Node:
         """
         timeout_s = self._config.timeouts.drain_s
         member.core.condition.stopping()
+        if doors.connect is not None:
+            await doors.connect.close()
         await doors.gate.wait_idle(timeout_s)
         doors.gate.leave_all()
         await doors.clients.close()

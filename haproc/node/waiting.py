@@ -9,8 +9,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
-from dmq import Json, Log, LogUnavailableError
+from dmq import Json, LogUnavailableError
 from haproc.config.model import Config
 from haproc.doors.apps import waiting_app
 from haproc.doors.status import Readiness
@@ -21,6 +22,7 @@ from haproc.node.doors import operator_door
 from haproc.node.maintenance import drained_file
 from haproc.node.presence import Presence
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -51,7 +53,15 @@ class WaitingForLog:
             "log_end": 0,
             "cursor": 0,
             "lag": 0,
-            "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
+            "recovery": {
+                "applied": 0,
+                "remaining": 0,
+                "rate_per_s": 0.0,
+                "seconds_left": 0.0,
+                "replay_s": 0.0,
+                "copy_s": None,
+                "copy_is_faster": False,
+            },
             **self._presence.status(),
         }
 
@@ -61,9 +71,9 @@ async def wait_for_log(
     name: str,
     presence: Presence,
     metrics: Metrics,
-    open_log: Callable[[], Awaitable[Log]],
+    open_log: Callable[[], Awaitable[T]],
     stop: asyncio.Event,
-) -> Log | None:
+) -> T | None:
     """Open the log, however long its keeper is away; None if asked to stop meanwhile."""
     try:
         return await open_log()

@@ -47,7 +47,7 @@ class Doubt(StrEnum):
     """Spark's analysis tells what a name or a text came to."""
 
 
-_DOUBTS = {
+DOUBTS = {
     Nature.EXACT_OR_FLOAT: Doubt.SUM,
     Nature.ORDER: Doubt.ANALYSIS,
     Nature.UNKNOWN: Doubt.ANALYSIS,
@@ -124,7 +124,7 @@ class Examination:
         elif nature is not Nature.DETERMINISTIC:
             if nature is Nature.UNKNOWN:
                 self.unknown.add(name.rpartition(".")[2])
-            doubt = _DOUBTS.get(nature, Doubt.CERTAIN)
+            doubt = DOUBTS.get(nature, Doubt.CERTAIN)
             self._find(REASONS[nature].format(f"{name}()"), doubt)
 
     # Everything else
@@ -255,7 +255,7 @@ class Examination:
         elif of is not Nature.DETERMINISTIC:
             if of is Nature.UNKNOWN:
                 self.unknown.add(name)
-            self._find(REASONS[of].format(f"{name}()"), _DOUBTS.get(of, Doubt.CERTAIN))
+            self._find(REASONS[of].format(f"{name}()"), DOUBTS.get(of, Doubt.CERTAIN))
 
     def _bare(self, at: int, name: str, *, rows: bool) -> None:
         scan = self.scan

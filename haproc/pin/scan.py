@@ -17,7 +17,7 @@ from haproc.pin.functions import BARE, KEYWORDS, SYNTAX, Nature, nature
 _NAME_KINDS = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})
 _QUERY_WORDS = frozenset({"SELECT", "VALUES", "FROM", "WITH", "TABLE"})
 _NAMED_BEFORE = frozenset({"AS", "INTO", "TABLE", "VIEW", "OVERWRITE", "RECURSIVE"})
-_BUILTIN = (["builtin"], ["system", "builtin"])
+BUILTIN = (["builtin"], ["system", "builtin"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Scan:
         close = self.closing[at + 1]
         of = nature(name)
         space = [self.name(part) for part in range(first, at, 2)]
-        if space and space not in _BUILTIN:
+        if space and space not in BUILTIN:
             of, name = Nature.UNKNOWN, ".".join([*space, name])
         if self._is_declared_name(first, close):
             return None

@@ -91,17 +91,16 @@ class Beginning:
         core = self._core
         await core.news.until(
             lambda: (
-                core.schedule.read_to >= offset
-                or core.condition.now.behind
-                or core.schedule.pending >= core.limits.look_ahead_records_max
+                core.schedule.read_to >= offset or core.condition.now.behind or self._reader.full
             )
         )
 
     async def _restore(self, log_end: int) -> None:
         """Ask the tables for their last offsets: what the stored progress does not know yet."""
         core, application = self._core, self._core.own_log.application
-        tables = sorted(core.schedule.doubtful_tables())
+        read_to, tables = core.schedule.read_to, sorted(core.schedule.doubtful_tables())
         if not tables:
+            core.schedule.asked(read_to)
             return
         applied = await self._asking(lambda: core.engine.offsets_applied(tables, application))
         if any(offset >= log_end for offset in applied.values()):
@@ -110,6 +109,7 @@ class Beginning:
                 "older copy: bring the newest one back"
             )
             return
+        core.schedule.asked(read_to)
         found = core.schedule.restore(applied)
         self._giving_up.applied(found)
         for offset in found:

@@ -10,6 +10,7 @@ from typing import Final
 
 from dmq import LogUnavailableError
 from haproc.replicate.member.core import Core
+from haproc.replicate.weighing import Weighing
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,9 @@ class Recovery:
 class CatchingUp:
     """See the module."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, weighing: Weighing) -> None:
         self._core = core
+        self._weighing = weighing
         self._began: tuple[int, float] | None = None
         """With which cursor, and when."""
 
@@ -65,6 +67,7 @@ class CatchingUp:
                 if not core.condition.now.log_up:
                     async with asyncio.timeout(core.timeouts.probe_interval_s):
                         await core.store()  # does it take a write again?
+            self._weighing.look()
             await asyncio.sleep(core.timeouts.probe_interval_s)
 
     async def run(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dmq import Entry, Json, LogError, TrimmedError
-from haproc.engine.statement import ArrowRows
+from haproc.engine.statement import ArrowRows, SparkPlan
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.agree.giving_up import GivingUp
@@ -38,7 +38,7 @@ from haproc.replicate.queue.units import MARKER, Unfinished
 from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.records.rows import Rows
+from haproc.replicate.records.rows import ComputedPlan, Rows, SpooledRows
 
 logger = logging.getLogger(__name__)
 
@@ -388,6 +388,12 @@ def _operation_json(op: Operation) -> dict[str, Json]:
     }
     if isinstance(op.write, ArrowRows):
         described["rows"] = _rows_json(op.write)
+    elif isinstance(op.write, SparkPlan):
+        described["plan"] = {"bytes": len(op.write.plan)}
+    elif isinstance(op.write, ComputedPlan):
+        described["plan"] = {"bytes": op.size_bytes}
+    elif isinstance(op.write, SpooledRows):
+        described["rows"] = {"table": op.write.table}
     else:
         described["sql"] = op.write.sql[:SQL_CHARACTERS_MAX]
         described["sql_characters"] = len(op.write.sql)

@@ -7,21 +7,25 @@ control records only: the decision that everything waits for may be far behind i
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from dmq import Entry
+from dmq import Entry, TrimmedError
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.heard.definitions import records_needed
-from haproc.replicate.heard.window import Sighting, Window, WindowTooSmallError
+from haproc.replicate.heard.judging import Judge, Judgement
+from haproc.replicate.heard.window import Window
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
 from haproc.replicate.queue.units import MARKER
 from haproc.replicate.records.contents import Check, Verify
 from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.operation import (
+    OPERATIONS,
     Claim,
     Decision,
     FailureReport,
@@ -30,12 +34,14 @@ from haproc.replicate.records.operation import (
     Verdict,
     from_record,
 )
-from haproc.replicate.records.rows import Computed, Passed, Rows
+from haproc.replicate.records.rows import Computed, Part, Passed, Rows
 from haproc.replicate.records.words import Abandon, Able, Unable, Word
 
 logger = logging.getLogger(__name__)
 
-Control: TypeAlias = Decision | Computed | FailureReport | Claim | Check | Roster | Word | Filler
+Control: TypeAlias = (
+    Decision | Computed | FailureReport | Claim | Check | Roster | Word | Fence | Filler
+)
 """What is no operation."""
 
 WAIT_S = 30.0
@@ -63,8 +69,11 @@ class Reader:
         self._on_check = on_check
         self._on_roster = on_roster
         self._window = Window(core.limits.window_records)
-        self.unfinished: dict[int, Operation] = {}
-        """Synchronous operations of this origin without a decision so far."""
+        self._judge = Judge(self._window, core.heard.definitions)
+        self._page: deque[Entry] = deque()
+        """What was read for the queue, and has found no room in it yet."""
+        self.unfinished: dict[int, str] = {}
+        """Ids of synchronous operations of this origin without a decision so far."""
 
     async def rebuild(self, low: int) -> None:
         """Read what is applied already: its request ids and outcomes, and what it defined."""
@@ -76,7 +85,17 @@ class Reader:
         core.heard.definitions.begin(start)
         self._giving_up.begin(low, begin)
         while start < low:
-            entries = await core.own_log.read(start)
+            try:
+                entries = await core.own_log.read(start)
+            except TrimmedError:
+                # Trimmed in between: then as if it had been asked for a moment later.
+                start = await core.own_log.reaching(core.log.start)
+                if start > low:
+                    raise
+                begin = max(begin, start)
+                core.heard.definitions.begin(start)
+                self._giving_up.begin(low, begin)
+                continue
             for entry in entries:
                 if entry.offset < low:
                     self._remember(entry, begin)
@@ -87,7 +106,9 @@ class Reader:
 
     def _remember(self, entry: Entry, begin: int) -> None:
         offset, message = entry.offset, from_record(entry.record)
-        if offset < begin:
+        if isinstance(message, Fence):
+            self._core.heard.definitions.note(offset, message)
+        elif offset < begin:
             # It is needed only to tell whether what follows is stale.
             if isinstance(message, Operation):
                 self._core.heard.definitions.note(offset, message)
@@ -108,37 +129,18 @@ class Reader:
         """
         core = self._core
         core.heard.past.note(offset, op.created_ms)
-        if self._is_stale(offset, op, passed=window_max is not None):
+        judgement = self._judge.judge(offset, op, window_max)
+        if judgement is Judgement.STALE:
             logger.info("offset %d: what it rests on changed before its place", offset)
             core.outcomes.pass_over(offset, op, STALE)
-            return False
-        window = op.window if op.since is not None else None
-        if window is not None and window_max is not None:
-            window = min(window, window_max)
-        sighting = self._window.see(offset, op.id, op.since, window, user=op.user, own_id=op.own_id)
-        if sighting is Sighting.REPEATED:
+        elif judgement is Judgement.REPEATED:
             logger.info("offset %d repeats an earlier request", offset)
             core.outcomes.repeated(offset, op)
-        elif sighting is Sighting.EXPIRED:
+        elif judgement is Judgement.EXPIRED:
             logger.info("offset %d came too late: it may be a repetition", offset)
             core.outcomes.admit(offset, op)
             core.outcomes.resolve(offset, EXPIRED)
-        return sighting is Sighting.NEW
-
-    def _is_stale(self, offset: int, op: Operation, *, passed: bool) -> bool:
-        definitions = self._core.heard.definitions
-        stale = definitions.stale(offset, op)
-        definitions.note(offset, op)
-        if stale is not None:
-            return stale
-        if not passed:
-            raise WindowTooSmallError(
-                f"whether what the record at offset {offset} rests on changed before it cannot be "
-                f"known: what was defined from offset {op.analyzed_to} on is needed, and the log "
-                f"began at {definitions.known_from} when this HAProc was started"
-            )
-        self._window.unsure(offset, op.id, op.user)
-        return True
+        return judgement is Judgement.NEW
 
     @property
     def known_from(self) -> int:
@@ -152,26 +154,27 @@ class Reader:
 
     async def _step(self) -> None:
         core = self._core
-        if self._full():
+        if self.full:
             await self._look_ahead()
             return
         position = core.schedule.read_to
-        entries = await core.own_log.read(position)
-        for entry in entries:
-            self.see(entry)
-            if self._full():
-                break
-        if entries:
-            core.news.changed()
-            if core.schedule.pending == 0:
-                core.store.soon()
-        else:
+        if not self._page:
+            self._page.extend(await core.own_log.read(position))
+        if not self._page:
             await self._wait(position, WAIT_S)
+            return
+        while self._page and not self.full:
+            self.see(self._page.popleft())
+        core.news.changed()
+        if core.schedule.pending == 0:
+            core.store.soon()
 
     async def _wait(self, position: int, timeout_s: float) -> None:
         await self._core.own_log.reaching(partial(self._core.log.wait, position, timeout_s))
 
-    def _full(self) -> bool:
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is read ahead until something is applied."""
         schedule, limits = self._core.schedule, self._core.limits
         if schedule.read_to < schedule.needs:
             return False
@@ -186,9 +189,11 @@ class Reader:
         position = core.watermarks.heard_to
         entries = await core.own_log.read(position)
         for entry in entries:
+            if entry.record.kind in OPERATIONS:
+                continue  # it is read when there is room for it
             message = from_record(entry.record)
-            if not isinstance(message, Operation):
-                self._control(entry.offset, message)
+            assert not isinstance(message, Operation)
+            self._control(entry.offset, message)
         if entries:
             core.watermarks.looked_ahead(entries[-1].offset + 1)
             core.news.changed()
@@ -202,9 +207,12 @@ class Reader:
         if not isinstance(message, Operation):
             if isinstance(message, Verify):
                 core.schedule.add(offset, MARKER)
+            if isinstance(message, Fence):
+                core.heard.definitions.note(offset, message)
             core.schedule.passed(offset)
             self._control(offset, message)
             return
+        core.heard.written.note(offset, message)
         if not self._is_new(offset, message):
             core.schedule.passed(offset)
             return
@@ -220,10 +228,11 @@ class Reader:
     def _note_own(self, offset: int, operation: Operation) -> None:
         own = operation.synchronous and operation.origin == self._core.me
         if own and self._core.heard.verdicts.get(offset) is None:
-            self.unfinished[offset] = operation
+            self.unfinished[offset] = operation.id
 
     def _control(self, offset: int, message: Control) -> None:
         core = self._core
+        core.heard.elsewhere.hear(message)
         match message:
             case Decision():
                 self._decided(offset, message)
@@ -249,10 +258,12 @@ class Reader:
             case Unable() | Able() | Abandon():
                 self._giving_up.read(offset, message)
                 self.unfinished = {
-                    o: op for o, op in self.unfinished.items() if core.heard.verdicts.get(o) is None
+                    o: each
+                    for o, each in self.unfinished.items()
+                    if core.heard.verdicts.get(o) is None
                 }
-            case Filler():
-                pass
+            case Filler() | Part() | Fence():
+                pass  # a part means what a later record says; a fence counts at its place
             case _:
                 self._on_check(offset, message)
 
@@ -279,7 +290,7 @@ class Reader:
             return
         self._settle(decision.offset, decision.verdict, decision.failure)
 
-    def _computed(self, place: int, message: Computed) -> None:
+    def _computed(self, place: int, message: Rows | Passed) -> None:
         core, offset = self._core, message.offset
         if core.heard.claims.void(place, message.by, message.epoch):
             logger.info("offset %d: rows of a replaced process", place)

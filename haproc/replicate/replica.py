@@ -16,13 +16,16 @@ from haproc.replicate.agree.outcome_check import Comparison
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.applier import Applier
 from haproc.replicate.apply.computing import Computing
+from haproc.replicate.apply.hindsight import Hindsight
 from haproc.replicate.apply.synchronous import Synchronous, describe
 from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.beginning import Beginning
 from haproc.replicate.catching_up import CatchingUp, Recovery
 from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
+from haproc.replicate.queue.outlook import Outlook
 from haproc.replicate.reader import Reader
+from haproc.replicate.weighing import Weighing
 from haproc.replicate.writes import Writes
 
 logger = logging.getLogger(__name__)
@@ -38,9 +41,9 @@ class Replica:
         self._comparison = Comparison(core)
         self._synchronous = Synchronous(core)
         self.computing = Computing(core)
-        self._verifier = Verifier(core)
+        self.verifier = Verifier(core)
         giving_up = GivingUp(core)
-        self.operators = Operators(core, self._verifier, giving_up)
+        self.operators = Operators(core, self.verifier, giving_up)
         self.admission = Admission(core, on_members)
         self._reader = Reader(
             core,
@@ -58,9 +61,10 @@ class Replica:
             self.computing,
             giving_up,
             self._comparison.ran,
-            self._verifier.at,
+            self.verifier.at,
         )
-        self._catching_up = CatchingUp(core)
+        self._weighing = Weighing(core)
+        self._catching_up = CatchingUp(core, self._weighing)
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
 
     # -- life ------------------------------------------------------------------------------
@@ -81,11 +85,13 @@ class Replica:
             return
         tasks = self.core.tasks
         tasks.spawn(self._applier.run())
+        tasks.spawn(self.computing.clean())
         tasks.spawn(Takeover(self.core, self.computing).watch())
         tasks.spawn(self._catching_up.run())
         tasks.spawn(self._catching_up.know_the_end())
+        tasks.spawn(Hindsight(self.core).run())
         self._comparison.resume()
-        await self._verifier.resume()
+        await self.verifier.resume()
         await self._synchronous.resume(dict(self._reader.unfinished))
 
     async def drain(self, timeout_s: float) -> None:
@@ -134,6 +140,10 @@ class Replica:
         """Tell what is applied here, once that differs from what was ``seen``."""
         return await assurance.progress(self.core, seen, timeout_s)
 
+    def latencies(self, start: int, end: int) -> Mapping[int, int]:
+        """Tell how long operations of a range took until they were done here, in ms."""
+        return self.core.outcomes.latencies(start, end)
+
     def status(self) -> Mapping[str, Json]:
         """Tell the state, the cursor and the lag."""
         core, condition = self.core, self.core.condition
@@ -160,3 +170,8 @@ class Replica:
     def recovery(self) -> Recovery:
         """How far the replay of the queue has come."""
         return self._catching_up.recovery
+
+    @property
+    def outlook(self) -> Outlook:
+        """How long the replay is expected to take, and what a copy would."""
+        return self._weighing.outlook

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from dmq import LogError, RecordTooLargeError
 from haproc.failure import (
@@ -17,17 +18,23 @@ from haproc.failure import (
     refused,
 )
 from haproc.replicate.heard.definitions import redefined_by
+from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, Outcome, Status
+from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
+
+LARGE_BYTES: Final = 65_536
+"""Beyond this a statement is not read on the loop: it may take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """An operation in the log, and what became of it here."""
 
-    operation: Operation
+    facts: Facts
     offset: int
     outcome: Outcome
 
@@ -45,20 +52,29 @@ class Writes:
         self._known_from = known_from
         self._stopping = stopping
 
-    async def submit(self, op: Operation, timeout_s: float) -> tuple[int, Outcome]:
+    async def submit(
+        self, op: Operation, timeout_s: float, logged: Callable[[], None] | None = None
+    ) -> tuple[int, Outcome]:
         """Put the operation into the log and return its offset and its outcome here.
 
         An operation whose id the log holds already is not appended again: its first outcome is
         returned. A STALE outcome says that it was appended in vain, and is to be made anew once
         everything up to its offset is applied here. ``op.since`` is what `since` returned when the
-        request came; without it, it came now, for the first time. Raises RequestError.
+        request came; without it, it came now, for the first time. ``logged`` is called once the log
+        holds it. Raises RequestError.
         """
         core = self._core
         if not core.condition.takes_writes or self._stopping():
             raise self.unavailable()
         since = self.since() if op.since is None else op.since
-        window, redefines = core.limits.window_records, redefined_by(op)
-        op = replace(op, since=since, window=window, own_id=True, redefines=redefines)
+        redefines = await _redefines(op)
+        op = replace(
+            op,
+            since=since,
+            window=core.limits.window_records,
+            own_id=True,
+            redefines=redefines,
+        )
         known = core.outcomes.find(op.key)
         known_from = max(core.schedule.read_to - op.window, self._known_from())
         if known is None and since < known_from:
@@ -68,9 +84,10 @@ class Writes:
             await core.trace(Step.APPEND_BEFORE)
             offset = await self._append(op)
             await core.trace(Step.APPEND_AFTER)
+        if logged is not None:
+            logged()
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._outcome(op.key, op.fingerprint, offset)
+            return await self._outcome(op.key, op.fingerprint, offset, timeout_s)
         except TimeoutError as error:
             raise RequestError(
                 FailureKind.AVAILABILITY,
@@ -91,7 +108,15 @@ class Writes:
         if known is None:
             return None
         offset, outcome = await self._outcome(key, fingerprint, known.offset)
-        return Attempt(known.operation, offset, outcome)
+        return Attempt(known.facts, offset, outcome)
+
+    async def fence(self, name: str) -> int:
+        """Put a fence into the log; return its offset.
+
+        From there on a write that rests on the name counts only if it was looked at behind it.
+        Raises RequestError.
+        """
+        return await self._appended(Fence(name))
 
     def since(self, age_s: float = 0.0, arrived_s: float | None = None) -> int:
         """Return an offset below which no copy of a request stands.
@@ -104,38 +129,41 @@ class Writes:
         return core.heard.past.since(age_s, arrived_s, arrived_ms)
 
     async def _append(self, op: Operation) -> int:
-        core = self._core
         try:
-            return await core.own_log.append_once(op)
+            return await self._appended(op)
         except RecordTooLargeError as error:
             hint = "split it into several operations"
             raise refused(ErrorClass.OPERATION_TOO_LARGE, str(error), hint) from error
+
+    async def _appended(self, message: Operation | Fence) -> int:
+        core = self._core
+        try:
+            return await core.own_log.append_once(message)
+        except RecordTooLargeError:
+            raise
         except (LogError, TimeoutError) as error:
             core.condition.log_failed(error)
             what, hint = "the log did not take the operation", "ask again with the same request_id"
             raise log_unavailable(what, error, hint) from error
 
     async def _outcome(
-        self, key: tuple[str, str], fingerprint: str, offset: int | None
+        self,
+        key: tuple[str, str],
+        fingerprint: str,
+        offset: int | None,
+        timeout_s: float | None = None,
     ) -> tuple[int, Outcome]:
-        core = self._core
-        answer = asyncio.ensure_future(self._answer(key, fingerprint, offset))
-        gone = asyncio.ensure_future(core.condition.gone())
         try:
-            await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise self.unavailable(WriteOutcome.UNKNOWN, offset)
-            return answer.result()
-        finally:
-            answer.cancel()
-            gone.cancel()
-            await asyncio.gather(answer, gone, return_exceptions=True)
+            async with self._core.condition.in_service(timeout_s):
+                return await self._answer(key, fingerprint, offset)
+        except OutOfServiceError as error:
+            raise self.unavailable(WriteOutcome.UNKNOWN, offset) from error
 
     async def _answer(
         self, key: tuple[str, str], fingerprint: str, offset: int | None
     ) -> tuple[int, Outcome]:
         known = await self._core.outcomes.arrival(key, offset)
-        if known.operation.fingerprint != fingerprint:
+        if known.facts.fingerprint != fingerprint:
             raise RequestError(
                 FailureKind.REFUSED,
                 f"request id {key[1]!r} was used for another request (offset {known.offset})",
@@ -148,7 +176,7 @@ class Writes:
         """Wait until it is known what became of an operation here; raises RequestError."""
         outcome = await self._core.outcomes.outcome(known)
         if outcome.status is Status.EXPIRED:
-            raise _too_late(known.operation.id, known.offset)
+            raise _too_late(known.facts.id, known.offset)
         if outcome.status is Status.SKIPPED:
             raise RequestError(
                 FailureKind.AVAILABILITY,
@@ -174,6 +202,15 @@ class Writes:
             hint="ask the next HAProc with the same request_id",
             offset=offset,
         )
+
+
+async def _redefines(op: Operation) -> frozenset[str] | None:
+    """Return what it may define anew; a large one is read in a thread."""
+    return (
+        await asyncio.to_thread(redefined_by, op)
+        if op.size_bytes > LARGE_BYTES
+        else redefined_by(op)
+    )
 
 
 def _too_late(operation_id: str, offset: int | None = None) -> RequestError:

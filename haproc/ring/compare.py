@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from haproc.classify.names import OWN_SCHEMA
+from haproc.classify.names import OWN_SCHEMAS
 from haproc.config.model import Config
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Session, Settings
@@ -83,7 +83,7 @@ async def _all_tables(session: Session) -> list[str]:
     found: list[str] = []
     for row in await _rows(session, "SHOW SCHEMAS"):
         schema = str(row["namespace"])
-        if schema == OWN_SCHEMA:
+        if schema in OWN_SCHEMAS:
             continue
         views = {view["viewName"] for view in await _rows(session, f"SHOW VIEWS IN `{schema}`")}
         tables = await _rows(session, f"SHOW TABLES IN `{schema}`")

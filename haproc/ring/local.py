@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,18 +91,20 @@ class LocalRing:
         spark_settings: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
         log: LogChoice = _ANY_LOG,
+        users: Sequence[str] = (),
         progress: Progress = _silent,
     ) -> LocalRing:
         """Return the ring in the folder, made first if there is none.
 
         ``settings`` are further keys of the configuration file (limits, timeouts …),
-        ``spark_settings`` further ones of each Spark server. Raises RingError for settings that
-        can't be chosen, and if the folder's ring has others, or another log than is asked for.
+        ``spark_settings`` further ones of each Spark server; ``users`` get tokens. Raises
+        RingError for settings that can't be chosen, and if the folder's ring has others, or another
+        log than is asked for.
         """
         log.check()
         check_chosen(spark_settings or {})
         if not (folder / "ring.yaml").exists():
-            make_ring(folder.resolve(), clusters, base_port, settings or {}, log)
+            make_ring(folder.resolve(), clusters, base_port, settings or {}, log, users)
             spark = {"memory": memory, "cores": cores, "settings": dict(spark_settings or {})}
             (folder / "spark.yaml").write_text(yaml.safe_dump(spark))
         ring = cls(folder, progress)
@@ -125,6 +127,12 @@ class LocalRing:
     def urls(self) -> str:
         """The client doors, as a client takes them."""
         return ",".join(cluster.listen.url for cluster in self.config.clusters)
+
+    @property
+    def spark_url(self) -> str:
+        """The Spark Connect doors, as `haclient.spark` takes them; empty: there are none."""
+        doors = [cluster.connect for cluster in self.config.clusters if cluster.connect is not None]
+        return f"sc://{','.join(f'{door.host}:{door.port}' for door in doors)}" if doors else ""
 
     async def up(self, *, warm: bool = False) -> None:
         """Start what does not run, and wait until every HAProc serves.

@@ -16,6 +16,7 @@ import yaml
 
 from dmq.kafka_topic import parse_url
 from haproc.config.model import Config
+from haproc.ring.access import make_access, write_secret
 from haproc.ring.broker import BROKERS_MAX, LocalKafka
 from haproc.ring.broker_settings import copies_of, in_sync_of
 from haproc.ring.errors import RingError
@@ -24,6 +25,8 @@ from haproc.ring.ports import free_ports
 KAFKA_FOLDER = "kafka"
 """In the ring's folder, where the brokers are its own."""
 CLUSTERS_MAX = 26
+PORTS = 4
+"""Of each cluster: for clients, operators, its Spark, and clients of Spark Connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ def make_ring(
     base_port: int | None,
     settings: Mapping[str, Any],
     log: LogChoice,
+    users: Sequence[str] = (),
 ) -> None:
     """Write a ring's configuration and its secrets; ``settings`` are further keys."""
     if not 1 <= clusters <= CLUSTERS_MAX:
@@ -131,18 +135,20 @@ def make_ring(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "secrets").mkdir(mode=0o700, exist_ok=True)
     names = [chr(ord("a") + n) for n in range(clusters)]
-    ports = _ports(3 * clusters + log.ports_needed(), base_port)
+    ports = _ports(PORTS * clusters + log.ports_needed(), base_port)
     for secret in ("ring", *names):
-        file = folder / "secrets" / secret
-        file.touch(mode=0o600)
-        file.write_text(secrets.token_urlsafe(24))
+        write_secret(folder / "secrets" / secret)
     name = log.ring_name()
     described = {
         "ring": name,
-        **log.make(folder, name, ports[3 * clusters :]),
+        **log.make(folder, name, ports[3 * clusters : -clusters]),
         "secret": {"file": "secrets/ring"},
         "state_dir": "state",
-        "clusters": [_cluster(each, *ports[3 * n : 3 * n + 3]) for n, each in enumerate(names)],
+        "clusters": [
+            _cluster(each, (*ports[3 * n : 3 * n + 3], ports[n - clusters]))
+            for n, each in enumerate(names)
+        ],
+        **make_access(folder, users),
         **settings,
     }
     temporary = folder / "ring.yaml.new"
@@ -154,16 +160,17 @@ def new_cluster(folder: Path, name: str) -> dict[str, Any]:
     """Return one more cluster for a configuration, on free ports, with a secret of its own."""
     secret = folder / "secrets" / name
     if not secret.exists():
-        secret.touch(mode=0o600)
-        secret.write_text(secrets.token_urlsafe(24))
-    return _cluster(name, *_ports(3, None))
+        write_secret(secret)
+    return _cluster(name, _ports(PORTS, None))
 
 
-def _cluster(name: str, clients: int, operators: int, spark: int) -> dict[str, Any]:
+def _cluster(name: str, ports: Sequence[int]) -> dict[str, Any]:
+    clients, operators, spark, connect = ports
     return {
         "name": name,
         "listen": f"127.0.0.1:{clients}",
         "peer": f"127.0.0.1:{operators}",
+        "connect": f"127.0.0.1:{connect}",
         "spark": {"url": f"sc://127.0.0.1:{spark}", "token": {"file": f"secrets/{name}"}},
     }
 

@@ -72,6 +72,9 @@ _DEFAULTS = {
     # Else a session goes on with the files that a table of files had when it first read it: the
     # lanes of one cluster would see different rows, and none what another one wrote.
     "spark.sql.filesourceTableRelationCacheSize": "0",
+    # A table that names no format is Delta's: Spark's own choice, Parquet, keeps no transaction
+    # marks, by which a write is applied once, and df.writeTo knows no such table.
+    "spark.sql.sources.default": "delta",
 }
 
 

@@ -8,6 +8,7 @@ verdict holds for a shape and its settings until a definition changes on this cl
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -20,9 +21,11 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Engine, Session, Settings
 from haproc.failure import ErrorClass
 from haproc.pin.model import Pinned, Treatment
-from haproc.route.explain import Explaining, size_of
+from haproc.route.explain import ALONE, Carried, Explaining, size_of
+from haproc.route.kept_answers import key_of
 from haproc.route.offload import Inline, Texts
-from haproc.route.sessions import ClientSession, SharedSessions
+from haproc.route.shared_sessions import SharedSessions
+from haproc.sessions.client import ClientSession
 from haproc.witness.asking import Questions, questions, session_questions
 from haproc.witness.findings import assigns_completed
 from haproc.witness.judge import (
@@ -49,13 +52,14 @@ _IN_FULL = (
 HINT_COMPLETED: Final = "convert it in the query: to_timestamp(text, 'yyyy-MM-dd HH:mm:ss')"
 _EXEMPT = frozenset({Kind.ROWS, Kind.UNKNOWN, Kind.COPY, Kind.RESTORE})
 """Not analyzed: rows are what they are, for the unknown an operator's rule vouches."""
-_OF_ONE_RUN = re.compile(r"#\d+L?|@[0-9a-f]+|-?\d{12,}")
+OF_ONE_RUN: Final = re.compile(r"#\d+L?|@[0-9a-f]+|-?\d{12,}")
+"""What Spark numbers anew in every plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    shape: str
-    settings: Settings
+    digest: bytes
+    """Of the shape, which may be as long as a statement, and the settings."""
     treatment: Treatment
     dispellable: bool
 
@@ -72,12 +76,22 @@ class Analysis:
         texts: Texts | None = None,
     ) -> None:
         self._sessions = SharedSessions(lambda key: engine.session(f"analysis/{key}"), SESSIONS_MAX)
+        self._of_frames = SharedSessions(
+            lambda key: engine.session(f"analysis/frames/{key}"), SESSIONS_MAX
+        )
+        """Apart, because the DataFrames of a text are temporary views while it is looked at."""
+        self._one_with_frames = asyncio.Lock()
         self._epoch = epoch
         self._now = now
         self._timeout_s = timeout_s
         self._texts = texts or Inline()
         self._verdicts: OrderedDict[_Key, Verdict] = OrderedDict()
         self._verdicts_epoch = -1
+
+    @property
+    def epoch(self) -> int:
+        """What was said is said again as long as this is the same."""
+        return self._epoch()
 
     async def verdict(
         self,
@@ -86,9 +100,11 @@ class Analysis:
         settings: Settings,
         session: ClientSession | None,
         user: str = "",
+        carried: Carried = ALONE,
     ) -> Verdict:
         """Return what becomes of a write whose text is ``pinned``; raises EngineError.
 
+        ``carried`` says how a text is sent, if DataFrames come with it: no two such are alike.
         An EngineError of kind APPLICATION is Spark's own answer to a statement that is wrong.
         """
         proposed = Verdict(pinned.treatment, pinned.reasons, hint=pinned.hint)
@@ -101,9 +117,13 @@ class Analysis:
         if asked.unclear:
             return _unreadable(asked.unclear)
         if session is not None and session.holds_temporaries:
-            return await self._beside(statement, pinned, asked, settings, session, user)
+            return await self._beside(statement, pinned, asked, settings, session, user, carried)
+        if carried.frames:
+            async with self._one_with_frames:
+                return await self._verdict(statement, pinned, asked, settings, user, carried)
         epoch = self._epoch()
-        key = _Key("".join(asked.neutral[:1]), settings, pinned.treatment, pinned.dispellable)
+        digest = key_of("".join(asked.neutral[:1]), settings)
+        key = _Key(digest, pinned.treatment, pinned.dispellable)
         known = self._remembered(key, epoch) if asked.neutral else None
         if known is not None:
             return known
@@ -125,8 +145,8 @@ class Analysis:
         if not statement.confirm:
             return
         try:
-            async with self._in_place(settings, session) as spark:
-                plan = await self._explaining(spark, user).plan(statement.sql)
+            async with self.in_place(settings, session) as spark:
+                plan = await self.explaining(spark, user).plan(statement.sql)
             refusal = query_refusal(plan)
         except UnreadableError as error:
             refusal = f"HAProc cannot read what Spark makes of it: {error}"
@@ -148,8 +168,8 @@ class Analysis:
         refusal = asked.unclear
         if not refusal:
             try:
-                async with self._in_place(session.settings, session) as spark:
-                    explaining = self._explaining(spark, user)
+                async with self.in_place(session.settings, session) as spark:
+                    explaining = self.explaining(spark, user)
                     plans = await explaining.plans([*asked.own, *asked.hidden])
                 refusal = session_refusal(statement, plans)
             except UnreadableError as error:
@@ -160,12 +180,12 @@ class Analysis:
             )
 
     @asynccontextmanager
-    async def _in_place(
+    async def in_place(
         self, settings: Settings, session: ClientSession | None
     ) -> AsyncIterator[Session]:
         """Give a session that reads a statement as the client's does, and shows plans in full."""
         if session is None or not session.holds_temporaries:
-            yield await self._session(settings)
+            yield await self._session(settings, self._sessions)
             return
         await session.spark.configure(_in_full(session.settings))
         try:
@@ -189,11 +209,12 @@ class Analysis:
         asked: Questions,
         settings: Settings,
         user: str,
+        carried: Carried = ALONE,
     ) -> Verdict:
         """Ask Spark and judge."""
         if not asked.own and not asked.hidden:
             return Verdict(Treatment.REPLICATE, rests_on=statement.reads | statement.writes)
-        explaining = self._explaining(await self._session(settings), user)
+        explaining = await self.clean(settings, user, carried)
         try:
             if statement.kind not in OF_ROWS:
                 own = await explaining.plans(asked.own)
@@ -237,17 +258,18 @@ class Analysis:
         settings: Settings,
         session: ClientSession,
         user: str,
+        carried: Carried,
     ) -> Verdict:
         """Return the verdict on a statement whose session holds temporaries.
 
         What the client's own session makes of it must be what the lanes make of it.
         """
-        lanes = self._explaining(await self._session(settings), user)
+        lanes = await self.clean(settings, user, carried)
         theirs = await self._shown(lanes, asked)
-        async with self._in_place(settings, session) as spark:
-            own = await self._shown(self._explaining(spark, user), asked)
+        async with self.in_place(settings, session) as spark:
+            own = await self._shown(self.explaining(spark, user, carried), asked)
         if own == theirs:  # if neither could, this says why
-            return await self._verdict(statement, pinned, asked, settings, user)
+            return await self._verdict(statement, pinned, asked, settings, user, carried)
         reason = "it rests on temporary views, functions or variables of the session"
         reasons = (*pinned.reasons, reason)
         treatment = Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
@@ -276,14 +298,20 @@ class Analysis:
             raise
         if not all(isinstance(plan, Plan) for plan in plans):
             return None
-        return _OF_ONE_RUN.sub("", "\n".join(texts))
+        return OF_ONE_RUN.sub("", "\n".join(texts))
 
-    def _explaining(self, spark: Session, user: str) -> Explaining:
-        return Explaining(spark, self._texts, user, self._timeout_s)
+    async def clean(self, settings: Settings, user: str, carried: Carried = ALONE) -> Explaining:
+        """Return how to ask a session of HAProc's own, in which nothing temporary is."""
+        sessions = self._of_frames if carried.frames else self._sessions
+        return self.explaining(await self._session(settings, sessions), user, carried)
 
-    async def _session(self, settings: Settings) -> Session:
+    def explaining(self, spark: Session, user: str, carried: Carried = ALONE) -> Explaining:
+        """Return how to ask a session."""
+        return Explaining(spark, self._texts, user, self._timeout_s, carried)
+
+    async def _session(self, settings: Settings, sessions: SharedSessions) -> Session:
         wanted = _in_full(settings)
-        spark = await self._sessions.get(wanted, self._epoch(), self._now())
+        spark = await sessions.get(wanted, self._epoch(), self._now())
         await spark.configure(wanted)
         return spark
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.statement import ArrowRows
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.member.core import Core
@@ -11,32 +10,27 @@ from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.writes import Attempt
 from haproc.route.failing import request_error
 from haproc.route.model import Answer, HaReport
-from haproc.route.sessions import ClientSession, unknown
-from haproc.route.streams import Collected, rows_in
-
-SESSION_LOST = "SESSION_LOST"
+from haproc.route.streams import Collected
 
 
 def answer_of(attempt: Attempt, core: Core) -> Answer:
     """Return what the client of a write is told; raises RequestError if it had no effect."""
-    operation, offset, outcome = attempt.operation, attempt.offset, attempt.outcome
+    facts, offset, outcome = attempt.facts, attempt.offset, attempt.outcome
     if outcome.status is not Status.APPLIED:
         raise rejected(outcome, offset)
     others = dict.fromkeys(core.members.peers, QUEUED)
     report = HaReport(
         core.me,
-        operation.operation_class,
+        facts.operation_class,
         offset,
         outcome.clusters or {core.me: Status.APPLIED.value, **others},
         offset + 1,
     )
     applied = outcome.applied
     affected = applied.affected_rows
-    if affected is None and isinstance(operation.write, ArrowRows):
-        affected = rows_in(operation.write.rows)
-    elif affected is None and operation.insert is not None:
-        affected = operation.insert.rows
-    elif affected is None and (found := core.heard.computations.found(offset)) is not None:
+    if affected is None:
+        affected = facts.rows
+    if affected is None and (found := core.heard.computations.found(offset)) is not None:
         affected = found.count
     return Answer(report, Collected(applied.chunks), affected_rows=affected)
 
@@ -54,12 +48,8 @@ def rejected(outcome: Outcome, offset: int) -> RequestError:
     )
 
 
-def failed(
-    error: EngineError, core: Core, outcome: WriteOutcome, session: ClientSession | None = None
-) -> RequestError:
+def failed(error: EngineError, core: Core, outcome: WriteOutcome) -> RequestError:
     """Return what a client is told of this cluster's error, which may be one of its health."""
-    if error.error_class == SESSION_LOST and session is not None:
-        return unknown(session.id)
     told = request_error(error, core.me, outcome)
     if error.kind is ErrorKind.AVAILABILITY or told.error_class == ErrorClass.UNKNOWN_ERROR:
         core.health.suspect(error.message)

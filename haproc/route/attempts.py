@@ -21,13 +21,15 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from dmq import LogError
+from dmq import LogError, TrimmedError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
 from haproc.replicate.heard.definitions import reach
-from haproc.replicate.queue.outcomes import Status
-from haproc.replicate.records.operation import Operation
+from haproc.replicate.queue.facts import Facts
+from haproc.replicate.queue.outcomes import Known, Outcome, Status
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
+from haproc.route.chain import ids, may_be_made_again
 from haproc.route.log_end import LogEnd
 from haproc.route.model import Request
 
@@ -51,9 +53,33 @@ class Attempts:
     async def known(self, request: Request) -> Attempt | None:
         """Return the operation that the log has of this request already.
 
-        None if none was read here so far. Raises RequestError.
+        None if none was read here so far, or if it may be made again. Raises RequestError.
         """
-        return await self._replica.writes.repeated(request.key, request.fingerprint)
+        found: Attempt | None = None
+        for each in ids(request.id):
+            key = (request.user, each)
+            found = await self._replica.writes.repeated(key, request.fingerprint)
+            if found is None or not _again(found.outcome):
+                break
+        return found
+
+    def newest(self, user: str, request_id: str) -> Known | None:
+        """Return the operation of a request that counts by now, if one was read here."""
+        newest: Known | None = None
+        for each in ids(request_id):
+            if (known := self._core.outcomes.find((user, each))) is None:
+                break
+            newest = known
+        return newest
+
+    def next_id(self, request: Request) -> str:
+        """Return the id under which a request's write is to be made now, see `route.chain`."""
+        found = request.id
+        for found in ids(request.id):
+            known = self._core.outcomes.find((request.user, found))
+            if known is None or not _again(known.outcome):
+                break
+        return found
 
     async def unless_known(self, request: Request, error: RequestError) -> Attempt:
         """Return the operation of a request that would be refused, if the log has it; else raise.
@@ -89,9 +115,13 @@ class Attempts:
                 if looked_at >= needed:
                     raise
                 continue
-            offset, outcome = await self._replica.writes.submit(operation, request.timeout_s)
+            offset, outcome = await self._replica.writes.submit(
+                operation, request.timeout_s, request.logged
+            )
+            if _again(outcome) and self.next_id(request) != operation.id:
+                continue
             if outcome.status is not Status.STALE:
-                return Attempt(operation, offset, outcome)
+                return Attempt(Facts.of(operation), offset, outcome)
             await self._replica.applied(offset + 1)
             await asyncio.sleep(random.uniform(0, attempt * PAUSE_S))
         raise RequestError(
@@ -102,6 +132,19 @@ class Attempts:
             outcome=WriteOutcome.NOT_SENT,
             hint="ask again with the same request_id when there is less DDL on its tables",
         )
+
+    async def operation(self, offset: int) -> Operation | None:
+        """Return the operation that the log has at an offset.
+
+        None if it is gone: what is trimmed was applied by every cluster.
+        """
+        try:
+            entries = await self._core.own_log.read(offset, records_max=1)
+        except TrimmedError:
+            return None
+        message = from_record(entries[0].record)
+        assert isinstance(message, Operation)
+        return message
 
     async def ground(self) -> int:
         """Return the offset below which everything is applied, for what is to be looked up now.
@@ -134,6 +177,13 @@ class Attempts:
                 outcome=WriteOutcome.UNKNOWN,
                 hint="ask the next HAProc with the same request_id",
             )
+
+
+def _again(outcome: Outcome | None) -> bool:
+    """Whether a write had no effect and never will, and may be made again."""
+    if outcome is None or outcome.status is not Status.REJECTED:
+        return False
+    return may_be_made_again(outcome.failure)
 
 
 def _is_final(error: RequestError) -> bool:

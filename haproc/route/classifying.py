@@ -5,23 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from haproc import protos
 from haproc.classify.bounds import Bounds
 from haproc.classify.classifier import classify
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context, parts_of
+from haproc.classify.plans.classifying import classify_plan
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.parsing import parse
+from haproc.classify.plans.reading import PlanReading
 from haproc.classify.rules import Rules
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SqlText, Statement
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.failure import refused as refusal
 from haproc.pin.parameters import bound
 from haproc.pin.sqltypes import quote_name
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import QueryWrite
+from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 from haproc.route.failing import refused
-from haproc.route.model import Request, SentRows, SentSql
-from haproc.route.offload import Texts
-from haproc.route.sessions import ClientSession
+from haproc.route.model import Request, Sent, SentPlan, SentRows, SentSql
+from haproc.route.offload import Texts, plan_work
+from haproc.sessions.client import ClientSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ async def with_bound(request: Request, texts: Texts) -> Request:
             except RefusedError as error:
                 raise refused(error) from error
             return replace(request, statement=SentSql(sql))
-        case SentSql() | SentRows():
+        case SentSql() | SentRows() | SentPlan():
             return request
         case _:
             assert_never(request.statement)
@@ -55,8 +60,10 @@ def as_it_runs(asked: Understood) -> Statement:
     match asked.request.statement:
         case SentSql():
             return SqlText(asked.statement.sql)
-        case SentRows(table, stream):
-            return ArrowRows(table, stream)
+        case SentRows():
+            raise AssertionError("rows are for the log")
+        case SentPlan(plan):
+            return SparkPlan(plan)
         case _:
             assert_never(asked.request.statement)
 
@@ -76,6 +83,8 @@ class Classifying:
                 return await self.text(text, settings, request.user, request.operation_class)
             case SentRows(table):
                 return self._rows(table, settings, request.user)
+            case SentPlan(plan):
+                return await self.plan(plan, settings, request.user, request.operation_class)
             case _:
                 assert_never(request.statement)
 
@@ -84,8 +93,12 @@ class Classifying:
         match op.write:
             case SqlText(sql) | QueryWrite(sql):
                 return await self.text(sql, op.settings, op.user, op.operation_class)
-            case ArrowRows(table):
+            case ArrowRows(table) | SpooledRows(table):
                 return self._rows(table, op.settings, op.user)
+            case SparkPlan() | ComputedPlan():
+                there = op.kind is not Kind.CREATE_TABLE_AS
+                plan = op.write.plan
+                return await self.plan(plan, op.settings, op.user, op.operation_class, there=there)
             case _:
                 assert_never(op.write)
 
@@ -97,6 +110,25 @@ class Classifying:
         values = (sql, context, self._rules, override, self._bounds)
         try:
             return await self._texts.run(user, len(sql), classify, *values)
+        except RefusedError as error:
+            raise refused(error) from error
+
+    async def plan(
+        self,
+        data: bytes,
+        settings: Settings,
+        user: str,
+        override: OperationClass | None = None,
+        *,
+        there: bool = False,
+    ) -> Classified:
+        """Return what a plan is; ``there``: what it writes exists."""
+        context = Context(settings.catalog, settings.schema, user)
+        values = (context, self._rules, self._bounds, override)
+        try:
+            return await plan_work(
+                self._texts, len(data), lambda: classify_plan(_read(data), *values, there=there)
+            )
         except RefusedError as error:
             raise refused(error) from error
 
@@ -117,3 +149,14 @@ class Classifying:
             raise refused(error) from error
         asynchronous = OperationClass.ASYNCHRONOUS
         return replace(found, kind=Kind.ROWS, operation_class=asynchronous, insert=None)
+
+
+def texts_of(sent: Sent, statement: Classified) -> list[str]:
+    """Return the texts of a query that Spark's analysis may have to confirm."""
+    if isinstance(sent, SentPlan) and statement.confirm:
+        return [part.text for part in _read(sent.plan).sqls]
+    return [statement.sql]
+
+
+def _read(plan: bytes) -> PlanReading:
+    return read_plan(parse(protos.base.Plan, plan))

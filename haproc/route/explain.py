@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Session
-from haproc.engine.statement import SqlText
+from haproc.engine.interface import Analyzed, Session
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.status import Link, kind_of_chain
 from haproc.route.offload import Texts
 from haproc.route.views import rows_of
 from haproc.witness.findings import Facts, harmless_functions, needs_types, tables_read
 from haproc.witness.judge import unknown_functions
-from haproc.witness.plan import Failure, Plan, read_plan
+from haproc.witness.plan import Failure, Plan, read_plan, read_query
 from haproc.witness.probes import UnclearError, described_function, function_query
 
 FUNCTIONS_MAX: Final = 64
 """SQL functions that one statement may call, those called by these included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """How a text is sent: by itself, or as a query with DataFrames, which it calls by ``frames``.
+
+    Spark makes temporary views of those while it looks at the text.
+    """
+
+    sent: Callable[[str], SqlText | SparkPlan] = SqlText
+    frames: frozenset[str] = frozenset()
+
+
+ALONE: Final = Carried()
 
 
 class Explaining:
@@ -26,20 +42,42 @@ class Explaining:
     An EngineError of kind APPLICATION is Spark's own answer to a statement that is wrong.
     """
 
-    def __init__(self, spark: Session, texts: Texts, user: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        spark: Session,
+        texts: Texts,
+        user: str,
+        timeout_s: float,
+        carried: Carried = ALONE,
+    ) -> None:
+        """``carried`` returns how a text is sent, if DataFrames come with it."""
         self._spark = spark
+        self._carried = carried
         self._texts = texts
         self._user = user
         self._timeout_s = timeout_s
 
     async def text(self, sql: str) -> str:
         """Return what EXPLAIN EXTENDED says."""
-        return "\n".join(str(row[0]) for row in await self._rows(f"EXPLAIN EXTENDED {sql}"))
+        asked = self._carried.sent(f"EXPLAIN EXTENDED {sql}")
+        return "\n".join(str(row[0]) for row in await self._rows(asked))
 
     async def plan(self, sql: str) -> Plan:
         """Return the analyzed plan; raises UnreadableError."""
         text = await self.text(sql)
         plan = await self._texts.run(self._user, len(text), read_plan, text)
+        if isinstance(plan, Failure):
+            raise _error(plan)
+        return plan
+
+    async def spoken(self, query: SparkPlan) -> Analyzed:
+        """Return what Spark says of a relation."""
+        return await self._spark.analyzed(query)
+
+    @staticmethod
+    def read(analyzed: Analyzed) -> Plan:
+        """Return the analyzed plan in it; raises UnreadableError."""
+        plan = read_query(analyzed.text, columns=bool(analyzed.columns))
         if isinstance(plan, Failure):
             raise _error(plan)
         return plan
@@ -66,19 +104,34 @@ class Explaining:
         shown = tuple(bodies.values())
         schemas = await self._schemas([*plans, *shown])
         return Facts(
-            schemas, harmless_functions(bodies, schemas), shown, decimals=decimals, times=times
+            schemas,
+            harmless_functions(bodies, schemas),
+            shown,
+            decimals=decimals,
+            times=times,
+            frames=self._carried.frames,
         )
 
     async def gives_texts(self, query: str) -> bool:
         """Whether a query has columns that hold texts."""
-        columns = await self._spark.columns(query)
+        asked = self._carried.sent(query)
+        if isinstance(asked, SparkPlan):
+            columns = list((await self._spark.analyzed(asked)).columns)
+        else:
+            columns = await self._spark.columns(query)
         kinds = (column.type_text.lower() for column in columns)
         return any(word in kind for kind in kinds for word in ("string", "char", "variant"))
+
+    async def is_managed_delta(self, table: str) -> bool:
+        """Whether a full name is that of a Delta table of which the catalog chose the place."""
+        rows = await self._rows(SqlText(f"DESCRIBE TABLE EXTENDED {quoted_name(table)}"))
+        told = {str(row[0]): str(row[1]) for row in rows}  # columns come first, and are overwritten
+        return told.get("Provider", "").lower() == "delta" and told.get("Type") == "MANAGED"
 
     async def _body(self, name: str) -> Plan | None:
         """Return the plan of a SQL function's body; None for any other function."""
         try:
-            rows = await self._rows(f"DESCRIBE FUNCTION EXTENDED {name}")
+            rows = await self._rows(SqlText(f"DESCRIBE FUNCTION EXTENDED {name}"))
             function = described_function([str(row[0]) for row in rows])
             return await self.plan(function_query(function))
         except UnclearError:
@@ -96,8 +149,8 @@ class Explaining:
             schemas[table] = {column.name.lower(): column.type_text for column in columns}
         return schemas
 
-    async def _rows(self, sql: str) -> list[tuple[object, ...]]:
-        return await rows_of(await self._spark.query(SqlText(sql), timeout_s=self._timeout_s))
+    async def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
+        return await rows_of(await self._spark.query(statement, timeout_s=self._timeout_s))
 
 
 def size_of(plans: Sequence[Plan]) -> int:

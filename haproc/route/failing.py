@@ -15,13 +15,15 @@ def refused(error: RefusedError) -> RequestError:
     )
 
 
-def timed_out(timeout_s: float, cluster: str) -> RequestError:
+def timed_out(
+    timeout_s: float, cluster: str, outcome: WriteOutcome = WriteOutcome.UNKNOWN
+) -> RequestError:
     """Return what a client is told whose time is over."""
     return RequestError(
         FailureKind.AVAILABILITY,
         f"cluster {cluster} did not finish within {timeout_s:g} s",
         error_class=ErrorClass.TIMEOUT,
-        outcome=WriteOutcome.UNKNOWN,
+        outcome=outcome,
         hint="ask again with the same request_id",
     )
 

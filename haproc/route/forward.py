@@ -17,9 +17,9 @@ from haproc.classify.model import OperationClass
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.peer_doors import PeerDoors
-from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.peers import PeerBusyError, PeerUnavailableError
 from haproc.route import pieces
-from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
+from haproc.route.model import Answer, HaReport, Request, Sent, SentPlan, SentRows, SentSql
 from haproc.route.pieces import BrokenPiecesError, Piece
 
 PATH: Final = "/ha/v1/query"
@@ -78,8 +78,8 @@ def _text(statement: Sent) -> str:
     match statement:
         case SentSql(text):
             return text
-        case SentRows():
-            raise TypeError("rows are no query")
+        case SentRows() | SentPlan():
+            raise TypeError("rows, and plans that write, are no query")
         case _:
             assert_never(statement)
 
@@ -92,7 +92,9 @@ def _refusal(peer: str, data: bytes) -> Exception:
         return PeerUnavailableError(f"peer {peer}: {broken}")
     if error.kind is FailureKind.APPLICATION:
         return error
-    return PeerUnavailableError(f"peer {peer}: {error.message}")
+    busy = error.error_class == ErrorClass.BUSY
+    raised = PeerBusyError if busy else PeerUnavailableError
+    return raised(f"peer {peer}: {error.message}")
 
 
 class Relayed:

@@ -17,13 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from haproc.config.model import Consistency
 from haproc.route.model import Freshness
 
 LEVELS_OF_THE_LOG = frozenset({Consistency.BOUNDED, Consistency.LINEARIZABLE})
 """Levels that are measured against the log's end."""
+
+
+EVERYBODY: Final = ""
+"""A name that no cluster has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ Decision: TypeAlias = Serve | Wait | Forward | Refuse
 def need(wanted: Freshness, cluster: str, log_end: int) -> int:
     """Return what the cluster must have applied. ``log_end`` counts where the level asks for it.
 
-    For a name that no cluster has, it is what any cluster must have applied.
+    For `EVERYBODY` it is what any cluster must have applied.
     """
     if wanted.level is Consistency.ANY:
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from haproc.route.model import Answer, Request
@@ -15,25 +15,24 @@ class Service(Protocol):
         """Run the statement, whatever form it has; a query's result streams."""
         ...
 
-    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
-        """Return what became of this user's write, once that is known; None if it is not here.
+    def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
+        """Return what waits for what became of this user's write; None if it is not here.
 
         Here: read from the log by this HAProc, within the window of request ids.
         """
         ...
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str]
+        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
     ) -> Mapping[str, str]:
-        """Create (or rebuild) a client's session and run its journal of session statements.
+        """Have a client's session here; one that is new, or ``afresh``, begins with statements.
 
-        Returns the session's current catalog, schema and time zone. Opening a session that
-        exists starts it anew.
+        Returns the session's current catalog, schema and time zone.
         """
         ...
 
     async def close_session(self, session_id: str, user: str) -> None:
-        """Forget the session; closing one that is not there is harmless."""
+        """Close the session for good; closing one that is not there is harmless."""
         ...
 
     def only_reads(self, request: Request) -> bool | None:

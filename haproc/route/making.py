@@ -17,13 +17,16 @@ from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.replicate.heard.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import QueryWrite, Write
+from haproc.replicate.records.rows import QueryWrite, SpooledRows, Write
 from haproc.replicate.writes import now_ms
 from haproc.route.analysis import Analysis
-from haproc.route.classifying import Classifying, Understood
-from haproc.route.model import Fanout, Request, SentRows, SentSql
+from haproc.route.classifying import Classifying, Understood, texts_of
+from haproc.route.explain import ALONE
+from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
-from haproc.route.rows import fitted
+from haproc.route.plan_analysis import PlanAnalysis
+from haproc.route.plans import Frames, Plans
+from haproc.route.rows.reading import fitted
 from haproc.witness.judge import Verdict
 
 
@@ -38,6 +41,7 @@ class Making:
         texts: Texts,
         classifying: Classifying,
         ground: Callable[[], Awaitable[int]],
+        get_blob: Callable[[str], Awaitable[bytes]],
         *,
         fanout_parallel: bool,
     ) -> None:
@@ -45,6 +49,9 @@ class Making:
         self._bytes_max = core.limits.operation_bytes_max
         self._engine = engine
         self.analysis = analysis
+        self._plans = Plans(
+            engine, texts, PlanAnalysis(analysis), classifying, get_blob, core.limits.part_bytes_max
+        )
         self._texts = texts
         self._classifying = classifying
         self._ground = ground
@@ -52,19 +59,40 @@ class Making:
 
     async def operation(self, asked: Understood) -> Operation:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
+        operation = await self._operation(asked)
+        standing = asked.request.standing
+        if standing is None:
+            return operation
+        analyzed_to = operation.analyzed_to
+        if analyzed_to is None:
+            analyzed_to = await self._ground()
+        # Last: a fence that it is to stand in front of is then above what is applied here.
+        await standing.check()
+        rests_on = operation.rests_on | {standing.name}
+        return replace(operation, analyzed_to=analyzed_to, rests_on=rests_on)
+
+    async def _operation(self, asked: Understood) -> Operation:
         match asked.request.statement:
             case SentSql():
                 return await self._of_text(asked)
             case SentRows() as rows:
                 return await self._of_rows(asked, rows)
+            case SentPlan(plan):
+                return await self._of_plan(asked, plan)
             case _:
                 assert_never(asked.request.statement)
 
     async def _of_rows(self, asked: Understood, rows: SentRows) -> Operation:
         (name,) = asked.statement.writes
         columns = await self._engine.table_columns(name)
+        if not isinstance(rows.stream, bytes):
+            found = await rows.stream.fit(columns)
+            write: Write = SpooledRows(rows.table, found.schema)
+            if found.few is not None:
+                write = ArrowRows(rows.table, found.few)
+            return self._made(asked, asked.statement, write)
         # However short it is: compressed, or with dictionaries, it may be a thousand times as long.
-        stream = await self._texts.beside(fitted, rows.stream, columns, self._bytes_max)
+        stream = await self._texts.beside(fitted, rows.stream, columns, self._bytes_max, rows.form)
         return self._made(asked, asked.statement, ArrowRows(rows.table, stream))
 
     async def _of_text(self, asked: Understood) -> Operation:
@@ -76,11 +104,44 @@ class Making:
             statement = await self._classifying.text(
                 pinned.sql, asked.settings, asked.request.user, override
             )
+        return self._resting(asked, statement, _as_written(pinned, verdict), verdict, analyzed_to)
+
+    async def _of_plan(self, asked: Understood, plan: bytes) -> Operation:
+        analyzed_to = await self._ground()
+        if asked.statement.sql:
+            return await self._of_text_with_frames(asked, plan, analyzed_to)
+        for text in texts_of(asked.request.statement, asked.statement):
+            read = replace(asked.statement, sql=text)  # Spark runs what it is to explain otherwise
+            await self.analysis.confirm_query(
+                read, asked.settings, asked.session, asked.request.user
+            )
+        found = await self._plans.examined(asked, plan)
+        return self._resting(asked, found.statement, found.write, found.verdict, analyzed_to)
+
+    async def _of_text_with_frames(
+        self, asked: Understood, data: bytes, analyzed_to: int
+    ) -> Operation:
+        """A SQL text that reads DataFrames which came with it: pinned like any other text."""
+        frames = await self._plans.with_frames(asked, data)
+        pinned, verdict = await self._pinned(asked, frames)
+        write = frames.write(pinned, verdict)
+        return self._resting(asked, asked.statement, write, verdict, analyzed_to)
+
+    def _resting(
+        self,
+        asked: Understood,
+        statement: Classified,
+        write: Write,
+        verdict: Verdict,
+        analyzed_to: int | None,
+    ) -> Operation:
+        """Return the operation with what its analysis rests on."""
         rests_on = _rests_on(statement, verdict)
         return replace(
-            self._made(asked, statement, _as_written(pinned, verdict)),
+            self._made(asked, statement, write),
             reads=statement.reads | verdict.reads,
             tables_known=statement.tables_known and verdict.known,
+            writes_known=statement.tables_known,
             analyzed_to=analyzed_to if rests_on else None,
             rests_on=rests_on,
         )
@@ -111,7 +172,9 @@ class Making:
             parallel = request.fanout is Fanout.PARALLEL
         return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
 
-    async def _pinned(self, asked: Understood) -> tuple[Pinned, Verdict]:
+    async def _pinned(
+        self, asked: Understood, frames: Frames | None = None
+    ) -> tuple[Pinned, Verdict]:
         """Return the statement made the same everywhere, and what Spark's analysis said of it."""
         statement, settings, user = asked.statement, asked.settings, asked.request.user
         moment = Moment(
@@ -123,9 +186,13 @@ class Making:
             schema=settings.schema,
         )
         pinned = await self._pin(statement, moment)
+        if frames is not None:
+            pinned = frames.with_text(pinned)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(pinned.reasons), pinned.hint)
-        verdict = await self.analysis.verdict(statement, pinned, settings, asked.session, user)
+        verdict = await self.analysis.verdict(
+            statement, pinned, settings, asked.session, user, frames.carried if frames else ALONE
+        )
         if verdict.treatment is Treatment.REFUSE:
             raise RefusedError(
                 ErrorClass.NONDETERMINISTIC, "; ".join(verdict.reasons), verdict.hint
@@ -160,8 +227,3 @@ def _as_written(pinned: Pinned, verdict: Verdict) -> Write:
     source = pinned.source
     assert source is not None
     return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)
-
-
-def of_session(operation: Operation) -> bool:
-    """Whether it rests on its client's session."""
-    return isinstance(operation.write, QueryWrite) and operation.write.of_session

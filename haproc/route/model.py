@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Consistency
-from haproc.engine.interface import Column, ResultStream
+from haproc.engine.interface import Chunk, Column, ResultStream
 from haproc.pin.parameters import Given
+from haproc.route.rows.forms import ARROW, Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,72 @@ class SentSql:
 
 
 @dataclass(frozen=True, slots=True)
+class Fitted:
+    """Rows that were found to fit their table, as Arrow IPC streams in Spark's plain form.
+
+    ``schema`` has none of the rows, ``few`` all of them if they make one record.
+    """
+
+    schema: bytes
+    few: bytes | None = None
+
+
+class ManyRows(Protocol):
+    """A body of rows that may be too large for memory; `release` it as often as it was held.
+
+    Once it is `fit` to a table, iterating gives its rows as Spark takes them.
+    """
+
+    async def fit(self, columns: Sequence[Column]) -> Fitted:
+        """Look at all rows whether they fit the columns; raises RequestError if any does not."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+
+    def hold(self) -> None:
+        """Keep it for one more."""
+        ...
+
+    def release(self) -> None:
+        """Keep it for one less; after the last one it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class SentRows:
-    """Rows to append to a table; ``stream`` is an Arrow IPC stream, not looked at yet."""
+    """Rows to append to a table, not looked at yet; ``stream`` is an Arrow IPC stream if bytes."""
 
     table: str
-    stream: bytes
+    stream: bytes | ManyRows
+    form: Form = ARROW
 
 
-Sent: TypeAlias = SentSql | SentRows
+@dataclass(frozen=True, slots=True)
+class SentPlan:
+    """A Spark Connect plan that writes; ``plan`` is a serialized ``spark.connect.Plan``."""
+
+    plan: bytes
+
+
+Sent: TypeAlias = SentSql | SentRows | SentPlan
 """A statement as its client sent it, in one of its forms."""
+
+
+class Standing(Protocol):
+    """By what a client was let in that may end while it asks, such as a job's attempt.
+
+    Once it has ended, a `Fence` of its ``name`` is put into the log; so a write that rests on it
+    counts in front of the fence only.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the fence names."""
+        ...
+
+    async def check(self) -> None:
+        """Return if it had not ended when this was called; else raise RequestError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +136,17 @@ class Request:
     fanout: Fanout | None = None
     write_concern: WriteConcern | None = None
     timeout_s: float = 60.0
+    relayed: bool = False
+    """A query is only found fit to run: whoever sent it runs it in the session's own way."""
     age_s: float = 0.0
     arrived_s: float | None = None
+    standing: Standing | None = None
+    """None for whoever was let in for good."""
+    cache: bool | None = None
+    """Whether an answer that is kept will do, and this one may be kept; None: not said."""
+    logged: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    """Called once it is a write that is in the log: there is nothing left but to wait. None by whom
+    it was read, which may be another process."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -88,12 +155,27 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheReport:
+    """What the cache had to do with an answer, of a request for which it counts.
+
+    ``age_s``: seconds since the query of an answer that was kept began. ``kept``: whether this
+    answer is kept now; ``reason`` says why it is not.
+    """
+
+    hit: bool
+    age_s: float = 0.0
+    kept: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class HaReport:
     """The ``ha`` block of an answer: where and how the request was carried out.
 
     ``outcomes`` says for each cluster what is known when the answer leaves: ``applied``,
     ``queued``, ``failed: …``. ``after_offset``: a cluster that has applied so many records of the
-    log shows whatever this answer may have shown; None if it showed nothing.
+    log shows whatever this answer may have shown; None if it showed nothing. ``cache``: None where
+    it was not asked for.
     """
 
     cluster: str
@@ -101,6 +183,7 @@ class HaReport:
     offset: int | None = None
     outcomes: Mapping[str, str] = field(default_factory=dict)
     after_offset: int | None = None
+    cache: CacheReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ WAITING_MAX: Final = 128
 WORK_MAX_S: Final = 30.0
 """What one text may take: the largest take a few seconds. Chosen, not measured."""
 ATTEMPTS: Final = 2
+BESIDE_MAX: Final = 2
+"""Threads for work that stays in this process; more would only take turns."""
+LARGE_PLAN: Final = 65_536
+"""Bytes up to which a plan is read on the loop: some 10 ms where it is all expressions."""
 
 T = TypeVar("T")
 
@@ -50,6 +54,15 @@ class Texts(Protocol):
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
         """Return ``work(*values)``, or raise what it raises: work that lets other threads run."""
         ...
+
+
+async def plan_work(texts: Texts, size: int, work: Callable[..., T], *values: Any) -> T:
+    """Return ``work(*values)``, or raise what it raises: work on the messages of a plan.
+
+    They cannot be handed to a process. A large plan is gone through in a thread, which lets the
+    loop have its turns.
+    """
+    return work(*values) if size <= LARGE_PLAN else await texts.beside(work, *values)
 
 
 class Inline:
@@ -143,6 +156,8 @@ class Offload:
         self._idle = [Worker() for _ in range(workers)]
         self._all = list(self._idle)
         self._threads = ThreadPoolExecutor(workers, "texts")
+        # Its own, so that results and files need not wait for large plans.
+        self._beside = ThreadPoolExecutor(BESIDE_MAX, "beside")
         self._short_max = short_max
         self._work_max_s = work_max_s
         self._shares = shares or Shares(WAITING_MAX)
@@ -170,7 +185,8 @@ class Offload:
 
     async def beside(self, work: Callable[..., T], *values: Any) -> T:
         """See Texts."""
-        return await asyncio.to_thread(work, *values)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._beside, lambda: work(*values))
 
     def _next(self) -> None:
         """Give idle workers the next tasks, users taking turns."""
@@ -233,6 +249,7 @@ class Offload:
         if self._running:
             await asyncio.wait(self._running)
         self._threads.shutdown(wait=False)
+        self._beside.shutdown(wait=False)
 
 
 def _ask(worker: Worker, work: Callable[..., Any], values: tuple[Any, ...]) -> tuple[bool, Any]:

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from contextlib import suppress
+from typing import Final, Protocol
 
 from dmq import LogError
 from haproc.config.model import Consistency
 from haproc.config.model import Reads as Rules
-from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, log_unavailable
-from haproc.membership.peers import PeerUnavailableError
+from haproc.failure import (
+    ErrorClass,
+    FailureKind,
+    RequestError,
+    WriteOutcome,
+    busy,
+    log_unavailable,
+)
+from haproc.membership.peers import PeerBusyError, PeerUnavailableError
 from haproc.membership.state import SERVING
 from haproc.membership.view import Peer
 from haproc.replicate.replica import Replica
 from haproc.route.freshness import (
+    EVERYBODY,
     LEVELS_OF_THE_LOG,
     Candidate,
     Forward,
@@ -33,6 +42,9 @@ from haproc.route.freshness import (
 from haproc.route.log_end import LogEnd
 from haproc.route.model import Answer, Freshness, Request
 
+READ_S: Final = 0.25
+"""How long to wait until this HAProc has read what a kept answer must show. Chosen: it reads within
+some milliseconds, unless its queue is full."""
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""
 
@@ -83,22 +95,41 @@ class Reads:
         self._counts = counts
         self._log_end = LogEnd(replica.read_end)
 
-    async def elsewhere(self, request: Request) -> Answer | None:
-        """Return None when the query may start here, now; or a peer's answer to it.
+    async def elsewhere(
+        self, request: Request, held: Callable[[], Answer | None] = lambda: None
+    ) -> Answer | None:
+        """Return None when the query may start here, now; or an answer that is held, or a peer's.
 
+        ``held`` returns an answer that shows all writes that were read here, if there is one.
         Raises RequestError if it can be answered nowhere.
         """
         wanted = request.freshness
         self._counts.read(wanted.level.value)
         if wanted.level is Consistency.ANY:
-            return None
+            return held()
         came_at = asyncio.get_running_loop().time()
         ends_at = came_at + self._wait_s(request.timeout_s)
         log_end = await self._end(wanted, ends_at) if wanted.level in LEVELS_OF_THE_LOG else 0
+        if (answer := await self._held(held, need(wanted, EVERYBODY, log_end))) is not None:
+            return answer
         if self._core.schedule.low >= need(wanted, self._core.me, log_end):
             self._check_serving()
             return None
         return await self._otherwise(request, log_end, came_at, ends_at)
+
+    async def _held(self, held: Callable[[], Answer | None], needed: int) -> Answer | None:
+        """Return a held answer once this HAProc has read what it must show.
+
+        Nothing is waited for where none is there.
+        """
+        schedule = self._core.schedule
+        answer = held()
+        if answer is None or schedule.read_to >= needed:
+            return answer
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_S):
+                await self._core.news.until(lambda: schedule.read_to >= needed)
+        return held() if schedule.read_to >= needed else None
 
     async def _otherwise(
         self, request: Request, log_end: int, came_at: float, ends_at: float
@@ -106,7 +137,7 @@ class Reads:
         """Wait or forward, as is decided."""
         wanted = request.freshness
         may_forward = self._forwarding is not None and request.session_id is None
-        waited, asked = False, set[str]()
+        waited, asked, busy_peer = False, set[str](), ""
         while True:
             decision = decide(
                 wanted,
@@ -127,11 +158,14 @@ class Reads:
                     waited = not await self._wait(wanted, needed, ends_at)
                 case Forward(peer):
                     asked.add(peer)
-                    answer = await self._forward(peer, request, log_end, came_at)
-                    if answer is not None:
-                        return answer
+                    try:
+                        return await self._forward(peer, request, log_end, came_at)
+                    except PeerBusyError:
+                        busy_peer = peer
+                    except PeerUnavailableError:
+                        pass
                 case Refuse(why):
-                    raise _not_fresh(why)
+                    raise busy(f"{why}; {busy_peer} is busy") if busy_peer else _not_fresh(why)
 
     async def for_peer(self, needed: int, timeout_s: float) -> None:
         """Wait until a query that a peer forwarded may start here; raises RequestError."""
@@ -166,16 +200,11 @@ class Reads:
             self._counts.read_waited(wanted.level.value, clock() - began)
         return True
 
-    async def _forward(
-        self, peer: str, request: Request, log_end: int, came_at: float
-    ) -> Answer | None:
+    async def _forward(self, peer: str, request: Request, log_end: int, came_at: float) -> Answer:
         assert self._forwarding is not None
         needed = need(request.freshness, peer, log_end)
         left_s = request.timeout_s - (asyncio.get_running_loop().time() - came_at)
-        try:
-            answer = await self._forwarding.query(peer, request, needed, left_s)
-        except PeerUnavailableError:
-            return None
+        answer = await self._forwarding.query(peer, request, needed, left_s)
         self._counts.read_forwarded(peer)
         return answer
 

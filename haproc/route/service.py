@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
-from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.assurance import Assurance
 from haproc.replicate.apply.synchronous import QUEUED
+from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
@@ -24,15 +25,20 @@ from haproc.replicate.writes import Attempt
 from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
-from haproc.route.classifying import Classifying, Understood, as_it_runs, with_bound
+from haproc.route.caching import Caching, Counts, NoCounts
+from haproc.route.classifying import Classifying, Understood, as_it_runs, texts_of, with_bound
 from haproc.route.failing import refused, timed_out
-from haproc.route.making import Making, of_session
-from haproc.route.model import Answer, HaReport, Request
+from haproc.route.lending import Lending
+from haproc.route.making import Making
+from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
 from haproc.route.offload import Inline, Texts
 from haproc.route.reads import Reads
+from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
-from haproc.route.sessions import ClientSession, Sessions, SharedSessions
-from haproc.route.streams import Running
+from haproc.route.shared_sessions import SharedSessions
+from haproc.route.streams import Collected, Running
+from haproc.sessions.client import ClientSession
+from haproc.sessions.sessions import Sessions
 
 SHARED_SESSIONS_MAX = 64
 """Spark sessions kept for requests without a session of their own, one per catalog and schema."""
@@ -49,7 +55,9 @@ class RingService:
         rules: Rules,
         assurance: Assurance,
         reads: Reads,
+        sessions: Sessions,
         texts: Texts | None = None,
+        counts: Counts | None = None,
     ) -> None:
         self._replica = replica
         self._core = replica.core
@@ -60,6 +68,8 @@ class RingService:
         self._classifying = Classifying(self._texts, rules, replica.core.limits.bounds)
         self._only_reads: dict[tuple[str, str], bool] = {}
         self._attempts = Attempts(replica)
+        self._asks_for_more = rules.ask_for_concern
+        self._lending = Lending(replica)
         core = self._core
         self._analysis = Analysis(
             engine,
@@ -75,39 +85,51 @@ class RingService:
             self._texts,
             self._classifying,
             self._attempts.ground,
+            sessions.get_blob,
             fanout_parallel=config.fanout_parallel,
         )
+        repeatable = Repeatable(core, self._analysis, self._texts)
+        self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
         self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
-        shares = Shares.of(config.limits.sessions_max, config)
-        self.sessions = Sessions(engine.session, defaults, shares)
+        self.sessions = sessions
         self._session_statements = SessionStatements(
-            core, self.sessions, self._classifying, self._analysis, defaults
+            core, sessions, self._classifying, self._analysis, defaults
         )
 
     # -- what the doors ask ----------------------------------------------------------------
 
     async def execute(self, request: Request) -> Answer:
         """See Service."""
+        try:
+            return await self._answer(request)
+        finally:
+            self._only_reads.pop(request.key, None)
+
+    async def _answer(self, request: Request) -> Answer:
         since = self._replica.writes.since(request.age_s, request.arrived_s)
         deadline_s = self._now() + request.timeout_s
         try:
             async with asyncio.timeout(request.timeout_s):
                 request = await with_bound(request, self._texts)
                 answer, concern = await self._execute(request, since)
+                if answer.report.offset is not None:
+                    await self._wrote(request)
         except TimeoutError as error:
-            raise timed_out(request.timeout_s, self._core.me) from error
-        finally:
-            self._only_reads.pop(request.key, None)
+            reads = self._only_reads.get(request.key, False)
+            outcome = WriteOutcome.NOT_SENT if reads else WriteOutcome.UNKNOWN
+            raise timed_out(request.timeout_s, self._core.me, outcome) from error
         return await self._assured(answer, concern, deadline_s)
 
     async def _execute(self, request: Request, since: int) -> tuple[Answer, WriteConcern]:
         """Return the answer, and which clusters are to have applied it before it is given."""
         self._check_serving()
         key = request.key
-        if (found := self._core.outcomes.find(key)) is not None:
+        if (found := self._attempts.newest(*key)) is not None:
             self._only_reads[key] = False
-            if found.outcome is None and of_session(found.operation):
-                self._lend(request)
+            if request.logged is not None:
+                request.logged()
+            if found.outcome is None and found.facts.of_session:
+                await self._lend(request, found.facts)
         known = await self._attempts.known(request)
         if known is None:
             try:
@@ -119,16 +141,32 @@ class RingService:
         self._only_reads[key] = asked.statement.operation_class is OperationClass.QUERY
         return await self._run(asked, since), self._concern(request, asked.statement)
 
-    def _lend(self, request: Request) -> None:
+    async def _wrote(self, request: Request) -> None:
+        """Have the request's session here, before its write is told.
+
+        Whoever took the session over while the write was under way has not waited for it: being
+        replaced, it waits for the log's end once more before it shows anything.
+        """
+        try:
+            await self._session_of(request)
+        except RequestError as error:
+            if error.kind is FailureKind.AVAILABILITY:
+                error.outcome = WriteOutcome.UNKNOWN
+                raise
+            # It was closed meanwhile: nothing will be shown in it.
+
+    async def _lend(self, request: Request, facts: Facts) -> None:
         """Let a write that rests on the client's session be computed in it, also by a retry."""
         with suppress(RequestError):  # whoever needs the session says that it is not known
-            session = self._session_of(request)
-            if session is not None and session.holds_temporaries:
-                self._replica.computing.lend(request.key, session.spark)
+            session = await self._session_of(request)
+            if session is not None and _is_as_it_was(session, facts):
+                self._replica.computing.lend(
+                    facts.key, session.spark, lambda: _is_as_it_was(session, facts)
+                )
 
     async def _understood(self, request: Request) -> Understood:
         """Return the request with its session, settings, and what its statement is."""
-        session = self._session_of(request)
+        session = await self._session_of(request)
         if session is not None and (request.catalog or request.schema):
             raise RequestError(
                 FailureKind.REFUSED,
@@ -138,17 +176,29 @@ class RingService:
             )
         settings = self._settings(session, request.catalog, request.schema)
         statement = await self._classifying.request(request, settings)
-        statement = await self._session_statements.owned(statement, session)
+        statement = await self._session_statements.owned(statement, session, request.id)
         return Understood(request, session, settings, statement)
 
     async def _run(self, asked: Understood, since: int) -> Answer:
         match asked.statement.operation_class:
+            case OperationClass.QUERY if asked.request.relayed:
+                return await self._reads.elsewhere(asked.request) or await self._fit(asked)
             case OperationClass.QUERY:
-                return await self._reads.elsewhere(asked.request) or await self._query(asked)
+                return await self._read(asked)
+            case OperationClass.SESSION if asked.request.relayed and not asked.statement.sql:
+                return await self._fit(asked)
             case OperationClass.SESSION:
                 return await self._session_statements.run(asked)
             case _:
                 return await self._write(asked, since)
+
+    async def _read(self, asked: Understood) -> Answer:
+        """Answer a query from what is kept, by another cluster, or by running it."""
+        held = partial(self._caching.held, asked)
+        answer = await self._reads.elsewhere(asked.request, held)
+        answer = answer or await self._caching.answer(asked, partial(self._query, asked))
+        self._caching.count(answer)
+        return answer
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
@@ -166,12 +216,16 @@ class RingService:
                 await self._reads.for_peer(needed, request.timeout_s)
                 return await self._query(asked)
         except TimeoutError as error:
-            raise timed_out(request.timeout_s, self._core.me) from error
+            raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error
 
-    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
+    def known_write(self, request_id: str, user: str) -> Known | None:
+        """Return this user's write, as far as this HAProc has read of it in the log."""
+        return self._attempts.newest(user, request_id)
+
+    def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
         """See Service."""
-        known = self._core.outcomes.find((user, request_id))
-        return None if known is None else self._settled(known)
+        known = self.known_write(request_id, user)
+        return None if known is None else partial(self._settled, known)
 
     async def _settled(self, known: Known) -> Answer:
         timeout_s = self._core.timeouts.statement_s
@@ -180,15 +234,19 @@ class RingService:
                 outcome = await self._replica.writes.settled(known)
         except TimeoutError as error:
             raise timed_out(timeout_s, self._core.me) from error
-        return answer_of(Attempt(known.operation, known.offset, outcome), self._core)
+        return answer_of(Attempt(known.facts, known.offset, outcome), self._core)
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str]
+        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
     ) -> Mapping[str, str]:
         """See Service."""
         self._check_serving()
-        session = await self.sessions.open(session_id, user, self._now())
-        await self._session_statements.replay(session, statements)
+        if afresh:
+            session = await self.sessions.begin_afresh(user, session_id)
+        else:
+            session = await self.sessions.enter(user, session_id, create=True)
+        if not session.entries:
+            await self._session_statements.begin(session, statements)
         settings = session.settings
         return {
             "catalog": settings.catalog,
@@ -196,9 +254,18 @@ class RingService:
             "time_zone": settings.time_zone,
         }
 
+    async def enter_session(self, session_id: str, user: str) -> ClientSession:
+        """Return the client's session, made if there is none; raises RequestError."""
+        self._check_serving()
+        return await self.sessions.enter(user, session_id, create=True)
+
+    def explained(self, error: EngineError) -> RequestError:
+        """Return what a client is told of its own call's failure in the session behind it."""
+        return failed(error, self._core, WriteOutcome.NOT_SENT)
+
     async def close_session(self, session_id: str, user: str) -> None:
         """See Service."""
-        await self.sessions.close(session_id, user)
+        await self.sessions.close(user, session_id)
 
     def only_reads(self, request: Request) -> bool | None:
         """See Service."""
@@ -214,13 +281,29 @@ class RingService:
             stream = await spark.query(as_it_runs(asked), timeout_s=request.timeout_s)
             result = await Running.begin(stream, self._core.me)
         except EngineError as error:
-            raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error
+            raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:
             raise refused(error) from error
         # Its tables were read as they stood before its first piece came.
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
         return Answer(report, result)
+
+    async def _fit(self, asked: Understood) -> Answer:
+        """Return once a query may run that whoever sent it runs in its session."""
+        request, session = asked.request, asked.session
+        try:
+            for text in texts_of(request.statement, asked.statement):
+                await self._analysis.confirm_query(
+                    replace(asked.statement, sql=text), asked.settings, session, request.user
+                )
+        except EngineError as error:
+            raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
+        except RefusedError as error:
+            raise refused(error) from error
+        after = self._core.schedule.high
+        report = HaReport(self._core.me, asked.statement.operation_class, after_offset=after)
+        return Answer(report, Collected(()))
 
     async def _spark_session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None:
@@ -234,21 +317,28 @@ class RingService:
     # -- writes ----------------------------------------------------------------------------
 
     async def _write(self, asked: Understood, since: int) -> Answer:
-        request = asked.request
+        request, body = asked.request, _body(asked.request)
         self._assurance.check(self._concern(request, asked.statement), request.key)
 
         async def make() -> Operation:
             try:
                 operation = await self._making.operation(asked)
             except EngineError as error:
-                raise failed(error, self._core, WriteOutcome.NOT_SENT, asked.session) from error
+                raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
             except RefusedError as error:
                 raise refused(error) from error
-            if of_session(operation):
-                self._lend(request)
-            return replace(operation, since=since)
+            operation = replace(operation, id=self._attempts.next_id(request), since=since)
+            if (facts := Facts.of(operation)).of_session:
+                await self._lend(request, facts)
+            if body is not None:
+                self._lending.lend(operation.key, body)
+            return operation
 
-        return answer_of(await self._attempts.write(request, make), self._core)
+        try:
+            return answer_of(await self._attempts.write(request, make), self._core)
+        finally:
+            if body is not None:
+                self._lending.request_is_over(body)
 
     def _concern(self, request: Request, statement: Classified | None) -> WriteConcern:
         """Return what the request asks for, or the configuration; a rule may ask for more."""
@@ -258,8 +348,10 @@ class RingService:
     async def _concern_again(self, request: Request, known: Attempt) -> WriteConcern:
         """Return the same for one that the log has already, whatever may be said of it by now."""
         statement = None
-        with suppress(RequestError):
-            statement = await self._classifying.again(known.operation)
+        operation = await self._attempts.operation(known.offset) if self._asks_for_more else None
+        if operation is not None:
+            with suppress(RequestError):
+                statement = await self._classifying.again(operation)
         return self._concern(request, statement)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
@@ -268,6 +360,8 @@ class RingService:
         if report.offset is None:
             return answer
         applied = await self._assurance.fulfil(report.offset, concern, deadline_s)
+        if not applied:
+            return answer
         outcomes = {
             name: applied.get(name, told) if told == QUEUED else told
             for name, told in report.outcomes.items()
@@ -276,10 +370,10 @@ class RingService:
 
     # -- what can be wrong -----------------------------------------------------------------
 
-    def _session_of(self, request: Request) -> ClientSession | None:
+    async def _session_of(self, request: Request) -> ClientSession | None:
         if request.session_id is None:
             return None
-        return self.sessions.get(request.session_id, request.user, self._now())
+        return await self.sessions.enter(request.user, request.session_id, create=False)
 
     def _settings(
         self, session: ClientSession | None, catalog: str | None, schema: str | None
@@ -294,10 +388,30 @@ class RingService:
             schema=schema or ("default" if catalog else settings.schema),
         )
 
+    @property
+    def serving(self) -> bool:
+        """Whether requests are taken."""
+        return self._core.condition.state in SERVING
+
     def _check_serving(self) -> None:
-        if self._core.condition.state not in SERVING:
+        if not self.serving:
             raise self._replica.writes.unavailable()
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _body(request: Request) -> ManyRows | None:
+    """Return the rows of a request that brings more than one record holds."""
+    sent = request.statement
+    if isinstance(sent, SentRows) and not isinstance(sent.stream, bytes):
+        return sent.stream
+    return None
+
+
+def _is_as_it_was(session: ClientSession, facts: Facts) -> bool:
+    """Whether a session may hold what an operation's query rests on."""
+    if facts.entries is not None:
+        return facts.entries == session.next_ordinal
+    return session.holds_temporaries

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.rules import WRITING_KINDS
+from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SqlText, Statement
@@ -17,9 +18,16 @@ from haproc.route.answering import failed
 from haproc.route.classifying import Classifying, Understood, as_it_runs
 from haproc.route.failing import refused
 from haproc.route.model import Answer, HaReport
-from haproc.route.sessions import ClientSession, Sessions, settings_after
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
+from haproc.sessions.client import ClientSession
+from haproc.sessions.confs import settings_after
+from haproc.sessions.journal import SettingsEntry, SqlEntry
+from haproc.sessions.sessions import Sessions
+
+_SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})
+"""What changes nothing but settings, which are values."""
+_QUERY = frozenset({"AS", "SELECT", "FROM", "VALUES", "WITH", "MAP", "REDUCE"})
 
 
 class SessionStatements:
@@ -39,21 +47,20 @@ class SessionStatements:
         self._analysis = analysis
         self._defaults = defaults
 
-    async def replay(self, session: ClientSession, journal: Sequence[str]) -> None:
-        """Run a journal in a session that was just opened."""
-        await self._configure(session)
-        for text in journal:
+    async def begin(self, session: ClientSession, statements: Sequence[str]) -> None:
+        """Run the statements that a client has its session begin with."""
+        for text in statements:
             found = await self._classifying.text(text, session.settings, session.user)
             statement = await self.owned(found, session)
             if statement.operation_class is not OperationClass.SESSION:
-                await self._sessions.close(session.id, session.user)
+                await self._sessions.close(session.user, session.id)
                 raise RequestError(
                     FailureKind.REFUSED,
                     f"{statement.kind.value} is no session statement",
                     error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
                     hint="a session's journal holds USE, SET, RESET, temporary views and the like",
                 )
-            await self._change(session, statement, SqlText(statement.sql))
+            await self._change(session, statement, SqlText(statement.sql), "")
 
     async def run(self, asked: Understood) -> Answer:
         """Run one that a client sent."""
@@ -65,11 +72,18 @@ class SessionStatements:
                 error_class=ErrorClass.SESSION_REQUIRED,
                 hint="open a session and send its session_id",
             )
-        chunks = await self._change(session, statement, as_it_runs(asked))
+        chunks = await self._change(session, statement, as_it_runs(asked), asked.request.id)
         return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
 
-    async def owned(self, statement: Classified, session: ClientSession | None) -> Classified:
-        """Return the statement as the session's own if it changes a temporary view of it."""
+    async def owned(
+        self, statement: Classified, session: ClientSession | None, request_id: str = ""
+    ) -> Classified:
+        """Return the statement as the session's own if it changes a temporary view of it.
+
+        Or has changed it before: who drops a view again must not drop another one of its name.
+        """
+        if session is not None and session.has_recorded(request_id):
+            return replace(statement, operation_class=OperationClass.SESSION)
         is_write = statement.kind in WRITING_KINDS and statement.bare
         if session is None or not session.holds_temporaries or not is_write:
             return statement
@@ -77,39 +91,58 @@ class SessionStatements:
             names = await temporary_views(session.spark, self._core.timeouts.statement_s)
             own = changes_temporary(statement, names)
         except EngineError as error:
-            raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error
+            raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:
             raise refused(error) from error
         return replace(statement, operation_class=OperationClass.SESSION) if own else statement
 
     async def _change(
-        self, session: ClientSession, statement: Classified, runs: Statement
+        self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
-        """Run a session statement and learn what the session is like afterwards."""
-        timeout_s = self._core.timeouts.statement_s
-        # Before it runs, for it may have run whatever becomes of the answer. CACHE TABLE x AS …
-        # makes a temporary view, too.
-        session.holds_temporaries |= statement.kind in (Kind.TEMPORARY_VIEW, Kind.CACHE)
+        """Run a session statement, and record what it has changed."""
+        # Before it runs, for it may have run whatever becomes of the answer.
+        session.holds_temporaries |= statement.kind not in _SETTINGS
         try:
+            if session.has_recorded(request_id):
+                return []  # a retry, perhaps on another cluster than the one that ran it
             await self._analysis.confirm_session_statement(statement, session)
-            stream = await session.spark.query(runs, timeout_s=timeout_s)
-            chunks = [chunk.data async for chunk in stream]
-            found = await session.spark.settings()
+            async with self._sessions.changing(session):
+                if session.has_recorded(request_id):
+                    return []
+                return await self._run(session, statement, runs, request_id)
         except EngineError as error:
-            raise failed(error, self._core, WriteOutcome.REJECTED, session) from error
+            raise failed(error, self._core, WriteOutcome.REJECTED) from error
         except RefusedError as error:
             raise refused(error) from error
+
+    async def _run(
+        self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
+    ) -> list[bytes]:
+        stream = await session.spark.query(runs, timeout_s=self._core.timeouts.statement_s)
+        chunks = [chunk.data async for chunk in stream]
+        if statement.kind not in _SETTINGS:
+            assert isinstance(runs, SqlText)
+            if leaves_something(statement.kind, runs.sql):
+                await self._sessions.record(session, SqlEntry(runs.sql), request_id)
+            return chunks
+        found = await session.spark.settings()
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
-        session.settings = settings_after(
+        settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
         )
         if statement.kind is Kind.RESET:
-            await self._configure(session)  # it took back HAProc's own settings, too
+            await session.spark.configure(settings)  # it took back HAProc's own settings, too
+        if settings != session.settings:
+            await self._sessions.record(session, SettingsEntry(settings), request_id)
         return chunks
 
-    async def _configure(self, session: ClientSession) -> None:
-        """Give the session the settings that it is known to have."""
-        try:
-            await session.spark.configure(session.settings)
-        except EngineError as error:
-            raise failed(error, self._core, WriteOutcome.NOT_SENT, session) from error
+
+def leaves_something(kind: Kind, sql: str) -> bool:
+    """Tell whether a session statement must be run again in a session that is made anew.
+
+    What is only cached need not be; CACHE TABLE x AS … makes a temporary view, too.
+    """
+    if kind is not Kind.CACHE:
+        return True
+    words = [token.upper for token in tokenize(sql) if token.kind is TokenKind.WORD]
+    return words[0] == "CACHE" and not _QUERY.isdisjoint(words[2:])

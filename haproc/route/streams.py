@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pyarrow as pa
 
+from haproc.engine.arrow import rows_in
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk, ResultStream
 from haproc.failure import WriteOutcome
@@ -23,12 +24,6 @@ EMPTY = Chunk(_empty(), 0)
 """The result of a statement that gives none."""
 
 
-def rows_in(stream: bytes) -> int:
-    """Return how many rows an Arrow IPC stream holds."""
-    with pa.ipc.open_stream(stream) as reader:
-        return sum(batch.num_rows for batch in reader)
-
-
 class Collected:
     """A result that is already here."""
 
@@ -43,6 +38,56 @@ class Collected:
 
     async def aclose(self) -> None:
         """Nothing to release."""
+
+
+class Replayed:
+    """A result that is here in the pieces in which the cluster gave it."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks = chunks
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        for chunk in self._chunks:
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+class Resumed:
+    """A result whose first pieces are here, and the others where they came from.
+
+    ``release`` is called, once, when the first ones are not needed any more.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[Chunk],
+        rest: AsyncIterator[Chunk],
+        result: ResultStream,
+        release: Callable[[], None],
+    ) -> None:
+        self._chunks = chunks
+        self._rest = rest
+        self._result = result
+        self._release = release
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        for chunk in self._chunks:
+            yield chunk
+        self._let_go()
+        async for chunk in self._rest:
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Stop the query if it still runs."""
+        self._let_go()
+        await self._result.aclose()
+
+    def _let_go(self) -> None:
+        if self._chunks:
+            self._chunks = ()
+            self._release()
 
 
 class Running:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import secrets
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -47,7 +46,8 @@ class Execution:
     kept: Kept = field(default_factory=Kept)
     undelivered: set[int] = field(default_factory=set)
     """Chunks that the client has not fetched yet."""
-    link_secret: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    link_secret: str = field(default="", repr=False)
+    """Of one whose result is kept."""
     asked_s: float = 0.0
     """When its client asked for it, or a part of its result, last."""
     expires_s: float = 0.0
@@ -61,6 +61,8 @@ class Execution:
     """What of its request is in memory while it runs."""
     abandoned: bool = False
     """Nobody wants the result any more."""
+    leaves_nothing: bool = False
+    """Whether it may be cancelled although it is no query: nobody but its session would notice."""
     reader: asyncio.Task[Any] | None = None
     """Who sends a streamed result."""
 

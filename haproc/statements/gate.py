@@ -1,28 +1,44 @@
-"""How many requests may be under way at once, and how much of them may lie in memory."""
+"""How many requests may be under way at once, and how much of them may lie in memory.
+
+Whoever comes while all places are taken waits in line: to be busy is no outage.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 from haproc.config.model import Config
 from haproc.config.shares import Denied, Shares
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy
 from haproc.metrics import Metrics
+from haproc.statements.line import Line
 
 LAST_WORD_S: Final = 0.5
 """For what comes when this process ends; chosen, not measured."""
+WAITING_BYTES: Final = 8192
+"""What one in line takes up beside its body; counted, so that the line cannot grow for ever."""
 
 
 class Held:
-    """Bytes of one request in memory; who ends it gives them back."""
+    """What one request takes up: bytes in memory, and its body's file if it has one.
+
+    Who ends it gives everything back.
+    """
 
     def __init__(self, shares: Shares, user: str) -> None:
         self._shares = shares
         self._user = user
         self._bytes = 0
+        self._others: list[Callable[[], None]] = []
+
+    def keep(self, release: Callable[[], None]) -> None:
+        """Have something else given back with the bytes."""
+        self._others.append(release)
 
     def add(self, size: int) -> None:
         """Count bytes before they are taken in; raises RequestError if there is no room."""
@@ -34,55 +50,150 @@ class Held:
         """Return what is held for somebody who keeps it longer; nothing is held here any more."""
         other = Held(self._shares, self._user)
         other._bytes, self._bytes = self._bytes, 0
+        other._others, self._others = self._others, []
         return other
 
     def release(self) -> None:
         """Give everything back; again is harmless."""
         self._shares.give_back(self._user, self._bytes)
         self._bytes = 0
+        while self._others:
+            self._others.pop()()
+
+
+class Place:
+    """A request's right to run, or its spot in the line for it; given back by `leave`, once.
+
+    A write that is in the log gives it to the next one while it waits for what becomes of it.
+    """
+
+    def __init__(self, gate: Gate, user: str, turn: asyncio.Future[None] | None) -> None:
+        self._gate = gate
+        self._user = user
+        self._turn = turn
+        self._logged = False
+        self._kept = False
+
+    async def reached(self, within_s: float = math.inf) -> float:
+        """Wait until it is this one's turn, and return for how long; raises RequestError if not.
+
+        That takes too long, or this process ends. Who cannot wait any more leaves, like everybody.
+        """
+        if self._turn is None:
+            return 0.0
+        began, within_s = time.monotonic(), min(within_s, self._gate.wait_s)
+        if not await self._gate.turn_came(self._turn, within_s):
+            raise busy(
+                f"no place for {self._user} became free in {within_s:g} s "
+                "(limits.statements_max, limits.statement_queue_s)"
+            )
+        return time.monotonic() - began
+
+    def logged(self) -> None:
+        """Note that the request is a write that is in the log."""
+        if not self._logged:
+            self._logged = self._gate.logged(self._user)
+
+    def keep_until(self, task: asyncio.Task[Any]) -> None:
+        """Leave when work ends that goes on without its request, and not before."""
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled():
+                task.exception()  # nobody else asks for it, and asyncio would complain of that
+            self._kept = False
+            self.leave()
+
+        self._kept = True
+        task.add_done_callback(ended)
+
+    def leave(self) -> None:
+        """Give the place back, or step out of the line."""
+        if not self._kept:
+            self._gate.left(self._user, self._turn, logged=self._logged)
 
 
 class Gate:
-    """Counts requests; the one above a limit is refused with 429, never queued.
+    """Counts requests.
 
-    A *place* is for what runs: a statement, rows, a session that opens. *Waiting* counts whoever is
-    answered at the moment, so that nobody waits on all connections.
+    A *place* is for what runs: a statement, rows, a session that opens; above the limit they wait
+    in line, for so long and as far as there is room for their bytes. *Logged* are writes that are
+    in the log and wait for what becomes of them; where they are too many, they keep their places.
+    *Waiting* counts whoever is answered at the moment, so that nobody waits on all connections.
     """
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         limits = config.limits
         self._places = Shares.of(limits.statements_max, config)
+        self._logged = Shares.of(limits.writes_waiting_max, config)
         self._waiting = Shares.of(limits.connections_max, config)
         self._bytes = Shares.of(limits.requests_bytes_max, config)
-        self._metrics = metrics
+        self.wait_s = limits.statement_queue_s
+        self._line = Line(self._places)
         self._idle = asyncio.Event()
         self._idle.set()
-        self._left: asyncio.Future[None] | None = None
+        self._ending = False
+        self._ends: set[asyncio.Future[None]] = set()
+        metrics.under_way(lambda: self.inside, lambda: self._line.length)
 
     @property
     def inside(self) -> int:
-        """How many places are taken."""
-        return self._places.taken
+        """How many requests are under way."""
+        return self._places.taken + self._logged.taken
 
-    def enter(self, user: str) -> None:
-        """Take a place; raises RequestError if there is none."""
-        if why := self._places.take(user):
+    def enter(self, user: str, *, waits: bool = True) -> Place:
+        """Take a place, or a spot in the line; raises RequestError if there is neither.
+
+        ``waits``: whether it may be in line. Who has a place elsewhere meanwhile may not, or two
+        HAProcs could wait for one another.
+        """
+        turn = None
+        why = self._places.denied(user)
+        if why is None and not self._line.waits(user):
+            self._places.count(user, 1)
+        else:
+            turn = self._join(user, why or Denied.ALL_TAKEN, waits=waits)
+        self._changed()
+        return Place(self, user, turn)
+
+    def _join(self, user: str, why: Denied, *, waits: bool) -> asyncio.Future[None]:
+        if not waits or not self.wait_s:
             raise busy(f"{_whose(why, user)} as many as may be (limits.statements_max)")
-        self._changed()
+        if full := self._bytes.take(user, WAITING_BYTES):
+            raise busy(f"{_whose(full, user)} as large as may be (limits.requests_bytes_max)")
+        turn = self._line.join(user)
+        turn.add_done_callback(lambda _: self._bytes.give_back(user, WAITING_BYTES))
+        return turn
 
-    def leave(self, user: str) -> None:
-        """Give the place back."""
+    def logged(self, user: str) -> bool:
+        """Take the place of a write that is in the log, if there is room; see `Place.logged`."""
+        if self._logged.take(user):
+            return False
         self._places.give_back(user)
+        self._line.serve()
+        self._changed()
+        return True
+
+    def left(self, user: str, turn: asyncio.Future[None] | None, *, logged: bool = False) -> None:
+        """Take a place back, and hand it to whose turn it is; see `Place.leave`."""
+        if logged:
+            self._logged.give_back(user)
+        elif turn is None or turn.done():
+            self._places.give_back(user)
+            self._line.serve()
+        else:
+            self._line.step_out(user, turn)
+            turn.cancel()
         self._changed()
 
-    @contextmanager
-    def place(self, user: str) -> Iterator[None]:
-        """Have a place for a while."""
-        self.enter(user)
+    @asynccontextmanager
+    async def place(self, user: str, *, waits: bool = True) -> AsyncIterator[None]:
+        """Have a place for a while, once there is one; see `enter`."""
+        place = self.enter(user, waits=waits)
         try:
+            await place.reached()
             yield
         finally:
-            self.leave(user)
+            place.leave()
 
     @contextmanager
     def answering(self, user: str) -> Iterator[Held]:
@@ -96,22 +207,7 @@ class Gate:
             held.release()
             self._waiting.give_back(user)
 
-    def follow(self, task: asyncio.Task[Any], user: str, held: Held | None = None) -> None:
-        """Count work that goes on without its request until the task ends."""
-
-        def ended(task: asyncio.Task[Any]) -> None:
-            if not task.cancelled():
-                task.exception()  # nobody else asks for it, and asyncio would complain of that
-            if held is not None:
-                held.release()
-            self.leave(user)
-
-        self._places.count(user, 1)
-        self._changed()
-        task.add_done_callback(ended)
-
     def _changed(self) -> None:
-        self._metrics.under_way(self.inside)
         if self.inside == 0:
             self._idle.set()
         else:
@@ -119,23 +215,43 @@ class Gate:
 
     def leave_all(self) -> None:
         """Have everybody answered who waits: this process ends, and what runs may go on."""
-        self._left = self._left or asyncio.get_running_loop().create_future()
-        if not self._left.done():
-            self._left.set_result(None)
+        self._ending = True
+        for end in self._ends:
+            end.set_result(None)
+        self._ends.clear()
+
+    async def turn_came(self, turn: asyncio.Future[None], within_s: float) -> bool:
+        """Wait for a turn; False if the time is over, RequestError if this process ends."""
+        await self._until(turn, within_s)
+        if not turn.done() and self._ending:
+            raise stopped(WriteOutcome.NOT_SENT)
+        return turn.done() and not turn.cancelled()
 
     async def wait_for(self, task: asyncio.Task[Any], timeout_s: float | None = None) -> bool:
         """Wait for a task's end; False if the time is over, RequestError if this process ends.
 
         A client that only saw its connection break might send a write a second time.
         """
-        self._left = self._left or asyncio.get_running_loop().create_future()
-        if self._left.done():  # who comes now is refused, and should hear why
+        if self._ending:  # who comes now is refused, and should hear why
             await asyncio.wait({task}, timeout=LAST_WORD_S)
-        waited = {task, self._left}
-        await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done() and self._left.done():
+        await self._until(task, timeout_s)
+        if not task.done() and self._ending:
             raise stopped()
         return task.done()
+
+    async def _until(self, waited: asyncio.Future[Any], timeout_s: float | None) -> None:
+        """Wait for a future, for so long, or for the end of this process."""
+        if self._ending:
+            return
+        # One for each: who leaves a future that all wait for searches all of them.
+        end = asyncio.get_running_loop().create_future()
+        self._ends.add(end)
+        try:
+            await asyncio.wait(
+                {waited, end}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            self._ends.discard(end)
 
     async def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing is under way (True) or the time is over (False)."""
@@ -147,13 +263,13 @@ class Gate:
         return True
 
 
-def stopped() -> RequestError:
+def stopped(outcome: WriteOutcome = WriteOutcome.UNKNOWN) -> RequestError:
     """Return the error of a request that this process does not see to its end."""
     return RequestError(
         FailureKind.AVAILABILITY,
         "this HAProc ends before the request does",
         error_class=ErrorClass.STOPPED,
-        outcome=WriteOutcome.UNKNOWN,
+        outcome=outcome,
         hint="ask the next HAProc with the same request_id",
     )
 

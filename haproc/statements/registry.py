@@ -15,9 +15,10 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -25,13 +26,13 @@ from haproc.classify.model import OperationClass
 from haproc.config.model import Config
 from haproc.config.shares import Denied, Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.failure import ErrorClass, RequestError, WriteOutcome, refused
+from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refused
 from haproc.metrics import Metrics
 from haproc.route.interface import Service
 from haproc.route.model import Answer, Freshness, Request, SentSql
 from haproc.statements.collect import Collector
 from haproc.statements.execution import Execution, Key, StatementState
-from haproc.statements.gate import Gate, Held
+from haproc.statements.gate import Gate, Held, Place
 from haproc.statements.request import Delivery, StatementRequest
 from haproc.statements.store import OVERHEAD_BYTES, ResultStore
 from haproc.statements.unforeseen import as_told
@@ -86,10 +87,10 @@ class Registry:
                 return known
         if known is not None:
             self._forget(known)
-        self.gate.enter(request.user)
+        place = self.gate.enter(request.user)
         keeps = held.handed_over() if held is not None else None
         execution = Execution(request, asked.delivery, time.monotonic(), held=keeps)
-        self._start(execution, self._service.execute(request))
+        self._start(execution, place, self._service.execute)
         return execution
 
     @contextlib.asynccontextmanager
@@ -102,15 +103,22 @@ class Registry:
         started_s = time.monotonic()
         label, outcome = "unknown", "ok"
         try:
-            with self.gate.place(request.user):
-                execution, answer = await self._open(request)
+            await self._wait_for_running(request)
+            place = self.gate.enter(request.user)
+            try:
+                execution, answer = await self._open(request, place)
                 label = execution.class_label
                 try:
                     with self._streaming(execution):
                         yield execution, answer
                 finally:
                     await answer.result.aclose()
+            finally:
+                place.leave()
         except RequestError as error:
+            outcome = error.kind.value
+            raise
+        except EngineError as error:  # told in Spark's own words
             outcome = error.kind.value
             raise
         except (asyncio.CancelledError, ConnectionError):
@@ -119,35 +127,37 @@ class Registry:
         finally:
             self._metrics.request(label, outcome, time.monotonic() - started_s)
 
-    async def _open(self, request: Request) -> tuple[Execution, Answer]:
-        await self._wait_for_running(request)
-        execution = Execution(request, None, time.monotonic(), StatementState.RUNNING)
+    async def _open(self, request: Request, place: Place) -> tuple[Execution, Answer]:
+        execution = Execution(request, None, time.monotonic())
         self._running[request.key] = execution
-        task = asyncio.create_task(self._execute(execution))
+        task = asyncio.create_task(self._execute(execution, place))
         task.add_done_callback(_look_at)
         execution.task = task
         try:
             await self.wait(execution, None)
-        except (asyncio.CancelledError, RequestError):
+            if task.cancelled():
+                raise refused(ErrorClass.CANCELED, "the statement was canceled")
+            return execution, task.result()
+        except BaseException:
+            self._sent(execution)
             if not task.done():
-                self.gate.follow(task, request.user)
+                place.keep_until(task)
             elif not task.cancelled() and task.exception() is None:
                 await task.result().result.aclose()
             raise
-        if task.cancelled():
-            raise refused(ErrorClass.CANCELED, "the statement was canceled")
-        return execution, task.result()
 
     @contextlib.contextmanager
     def _streaming(self, execution: Execution) -> Iterator[None]:
         """Let ``cancel`` find a statement whose result is being sent by the current task."""
         execution.reader = asyncio.current_task()
-        self._streams[execution.key] = execution
         try:
             yield
         finally:
-            if self._streams.get(execution.key) is execution:
-                del self._streams[execution.key]
+            self._sent(execution)
+
+    def _sent(self, execution: Execution) -> None:
+        if self._streams.get(execution.key) is execution:
+            del self._streams[execution.key]
 
     async def wait(self, execution: Execution, timeout_s: float | None) -> bool:
         """Wait for the execution's end; a query that nobody waits for any more is cancelled."""
@@ -163,14 +173,16 @@ class Registry:
                 execution.task.cancel()
             raise
         except RequestError as ending:
-            if self._may_cancel(execution):
-                ending.outcome = WriteOutcome.NOT_SENT  # a query changes nothing
+            if self._may_cancel(execution) and not execution.promised:
+                execution.task.cancel()  # it may be a write, of which nobody knows as yet
+                ending.outcome = WriteOutcome.NOT_SENT
             raise
         finally:
             execution.waiters -= 1
 
     async def cancel(self, execution: Execution) -> None:
         """Cancel a query; a write may be in the log already and goes on."""
+        await asyncio.sleep(0)  # a task that is cancelled before it begins cleans nothing up
         task = execution.task
         if execution.reader is not None:
             if execution.is_query():
@@ -181,6 +193,11 @@ class Registry:
             return
         task.cancel()
         await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+
+    def goes_on(self, key: Key) -> bool:
+        """Whether a statement of this id is under way that nobody can cancel any more."""
+        known = self._running.get(key) or self._streams.get(key)
+        return known is not None and not self._may_cancel(known)
 
     def find(self, statement_id: str, user: str) -> Execution:
         """Return a statement of this user; raises RequestError."""
@@ -201,10 +218,14 @@ class Registry:
 
     def _recall(self, statement_id: str, user: str) -> Execution | None:
         """Return the execution of a write that is in the log, whoever brought it there."""
-        self.gate.enter(user)
+        try:
+            place = self.gate.enter(user)
+        except RequestError as error:
+            error.outcome = WriteOutcome.UNKNOWN  # nothing was looked up
+            raise
         answer = self._service.find_write(statement_id, user)
         if answer is None:
-            self.gate.leave(user)
+            place.leave()
             return None
         request = Request(
             statement_id, _FORGOTTEN, "", user, operation_class=OperationClass.ASYNCHRONOUS
@@ -212,12 +233,14 @@ class Registry:
         execution = Execution(request, Delivery(), time.monotonic(), recalled=True)
         if known := self._finished.get(execution.key):
             self._forget(known)
-        self._start(execution, answer)
+        self._start(execution, place, lambda _: answer())
         return execution
 
-    def _start(self, execution: Execution, answer: Awaitable[Answer]) -> None:
+    def _start(
+        self, execution: Execution, place: Place, answer: Callable[[Request], Awaitable[Answer]]
+    ) -> None:
         self._running[execution.key] = execution
-        execution.task = asyncio.create_task(self._run(execution, answer))
+        execution.task = asyncio.create_task(self._run(execution, place, answer))
 
     def find_link(self, secret: str, user: str) -> Execution:
         """Return the statement whose result link holds this secret; raises RequestError."""
@@ -256,6 +279,7 @@ class Registry:
 
     async def aclose(self) -> None:
         """Cancel what still runs and delete kept results."""
+        await asyncio.sleep(0)  # as in `cancel`
         tasks = [e.task for e in self._running.values() if e.task is not None]
         for task in tasks:
             task.cancel()
@@ -268,7 +292,8 @@ class Registry:
     async def _wait_for_another(self, asked: StatementRequest) -> None:
         """Let the same request end whose answer is not this one's.
 
-        Its result is streamed to somebody else, or it is a write of another write concern.
+        Its result is streamed to somebody else, or it is a write of another write concern, or of
+        another attempt of the same job.
         """
         while known := self._running.get(asked.request.key):
             streamed = known.delivery is None and asked.delivery is not None
@@ -296,15 +321,17 @@ class Registry:
             )
 
     def _may_cancel(self, execution: Execution) -> bool:
+        if execution.leaves_nothing or execution.state is StatementState.PENDING:
+            return True  # who waits in line has done nothing
         query = execution.is_query()
         if query is not None:
             return query
         return self._service.only_reads(execution.request) is not False
 
-    async def _execute(self, execution: Execution) -> Answer:
+    async def _execute(self, execution: Execution, place: Place) -> Answer:
         """Run a streamed statement up to its answer."""
         try:
-            answer = await self._service.execute(execution.request)
+            answer = await self._service.execute(await self._in_turn(execution, place))
             execution.report = answer.report
             execution.affected_rows = answer.affected_rows
             if execution.waiters == 0:  # a write whose client went away
@@ -317,11 +344,22 @@ class Registry:
         finally:
             if self._running.get(execution.key) is execution:
                 del self._running[execution.key]
+            if execution.waiters:  # it is found without a gap, until it was sent
+                self._streams[execution.key] = execution
 
-    async def _run(self, execution: Execution, answering: Awaitable[Answer]) -> None:
+    async def _in_turn(self, execution: Execution, place: Place) -> Request:
+        """Wait for the request's turn; return it with the time that is left to it."""
+        request = execution.request
+        waited_s = await place.reached(request.timeout_s)
+        execution.state = StatementState.RUNNING
+        timeout_s = request.timeout_s - waited_s
+        return dataclasses.replace(request, timeout_s=timeout_s, logged=place.logged)
+
+    async def _run(
+        self, execution: Execution, place: Place, begin: Callable[[Request], Awaitable[Answer]]
+    ) -> None:
         try:
-            execution.state = StatementState.RUNNING
-            answer = await answering
+            answer = await begin(await self._in_turn(execution, place))
             execution.report = answer.report
             execution.affected_rows = answer.affected_rows
             await self._collect(execution, answer)
@@ -330,10 +368,11 @@ class Registry:
             execution.state = StatementState.CANCELED
             raise
         except Exception as error:
-            # A copy, without the frames that it came through: they hold the statement.
             execution.error = copy.copy(self.failure(execution, error))
+            let_go(error)
             execution.state = StatementState.FAILED
         finally:
+            place.leave()
             self._finish(execution)
 
     async def _collect(self, execution: Execution, answer: Answer) -> None:
@@ -355,13 +394,14 @@ class Registry:
     def failure(self, execution: Execution, error: Exception) -> RequestError:
         """Return what the client of this execution is told of an error."""
         failed = as_told(error, f"statement {execution.id}")
+        if execution.recalled and failed.error_class in (ErrorClass.BUSY, ErrorClass.STOPPED):
+            failed.outcome = WriteOutcome.UNKNOWN  # of the question; the write is in the log
         lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION
         if lost and execution.is_query() is False:
             failed.outcome = WriteOutcome.UNKNOWN
         return failed
 
     def _finish(self, execution: Execution) -> None:
-        self.gate.leave(execution.request.user)
         if execution.held is not None:
             execution.held.release()
         now = time.monotonic()
@@ -386,6 +426,7 @@ class Registry:
         self.store.charge(execution.kept, OVERHEAD_BYTES)
         self._finished[execution.key] = execution
         self._kept.count(execution.request.user, 1)
+        execution.link_secret = secrets.token_urlsafe(24)
         self._links[execution.link_secret] = execution
         if not execution.undelivered:
             self._delivered[execution.key] = execution
@@ -427,7 +468,10 @@ def _as_fresh(known: Request, request: Request) -> bool:
 
 
 def _asks_for_other(request: Request, known: Execution) -> bool:
-    return known.request.write_concern is not request.write_concern
+    """Whether a write must be asked for anew: its answer may be another one to this request."""
+    first = known.request
+    other = first.write_concern is not request.write_concern
+    return other or first.standing != request.standing
 
 
 def _look_at(task: asyncio.Task[Answer]) -> None:

@@ -12,9 +12,10 @@ from haproc.pin.reasons import REASONS
 from haproc.witness.columns import INLINE, Columns, Type, table_read
 from haproc.witness.completed import REASON, is_completed, may_convert, never_text
 from haproc.witness.exact import exact_type, sums_are_exact
-from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, nature_of
+from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, is_query_root, nature_of
 from haproc.witness.lists import closing, leading, split
 from haproc.witness.plan import Node, Plan, UnreadableError
+from haproc.witness.targets import frame_in
 from haproc.witness.total import limit_is_total, window_reason
 
 _METADATA = re.compile(r"(?<![\w.])_metadata#\d+")
@@ -53,6 +54,8 @@ class Facts:
     column's in lower case. ``functions``: SQL functions whose bodies give the same everywhere, by
     the name that is printed; ``bodies``: what those and others are. ``decimals``: the statement
     writes no floating point numbers. ``times``: it may write a text that is a time of day.
+    ``frames``: the DataFrames that came with the statement, which Spark shows as views; what they
+    hold stands below them.
     """
 
     schemas: Mapping[str, Mapping[str, str]]
@@ -60,6 +63,7 @@ class Facts:
     bodies: tuple[Plan, ...] = ()
     decimals: bool = False
     times: bool = True
+    frames: frozenset[str] = frozenset()
 
 
 def needs_types(plan: Plan) -> bool:
@@ -94,8 +98,9 @@ def findings(plan: Plan, facts: Facts) -> list[str]:
     """Return what could differ; empty if the statement means the same everywhere."""
     reading = _read(plan, facts.schemas)
     found: list[str] = []
-    for node in plan.nodes[0 if plan.root.name in OPERATORS | CONDITIONAL else 1 :]:
-        found += _operator(node)
+    for node in plan.nodes[0 if is_query_root(plan.root.name) else 1 :]:
+        if frame_in(node) not in facts.frames:
+            found += _operator(node)
     found += [reason for node in plan.nodes for reason in _texts(node)]
     found += _functions(reading, facts)
     if any(_completed(reading, facts)):

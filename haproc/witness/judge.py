@@ -24,6 +24,7 @@ OF_ROWS = frozenset(
 )
 """Statements whose plans show everything that they compute."""
 HINT_REFUSED = "write literals there; INSERT … SELECT into a table is replicated as rows"
+HINT_PLAN = "write a DataFrame made of tables, rows and functions of SQL"
 HINT_ANALYSIS = "write it so that both readings agree: plain names, one table, one INSERT"
 
 
@@ -51,17 +52,40 @@ def judge(statement: Classified, pinned: Pinned, plans: Sequence[Plan], facts: F
 
     ``plans``: the statement's own, and of what its plan does not show.
     """
-    main = plans[0]
-    disagreement = _disagreement(statement, main)
-    reads, known = frozenset[str](), True
-    for plan in (*plans, *facts.bodies):
-        named, complete = tables_named(plan)
-        reads, known = reads | named, known and complete
-    rests_on = reads | statement.reads | statement.writes | _functions([*plans, *facts.bodies])
+    disagreement = _disagreement(statement, plans[0])
+    reads, known, rests_on = _touched(statement, [*plans, *facts.bodies], facts.frames)
     if disagreement:
         return Verdict(
             Treatment.REFUSE, (disagreement,), reads, rests_on, known, hint=HINT_ANALYSIS
         )
+    return _judged(statement, pinned, plans, facts)
+
+
+def judge_query(statement: Classified, pinned: Pinned, plan: Plan, facts: Facts) -> Verdict:
+    """Return the verdict on a part of a plan that writes: on its input, or on a condition.
+
+    ``pinned`` says what the first reading makes of that part, and whether rows can stand for it.
+    """
+    if not is_query_root(plan.root.name):
+        said = f"Spark takes a part of the plan for {plan.root.name}, which is not known"
+        treatment = Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
+        return Verdict(treatment, (said,), known=False, hint=HINT_PLAN)
+    return _judged(statement, pinned, [plan], facts)
+
+
+def _touched(
+    statement: Classified, plans: Sequence[Plan], frames: frozenset[str] = frozenset()
+) -> tuple[frozenset[str], bool, frozenset[str]]:
+    """Return the tables that are read, whether these are all, and what a verdict rests on."""
+    reads, known = frozenset[str](), True
+    for plan in plans:
+        named, complete = tables_named(plan, frames)
+        reads, known = reads | named, known and complete
+    return reads, known, reads | statement.reads | statement.writes | _functions(plans)
+
+
+def _judged(statement: Classified, pinned: Pinned, plans: Sequence[Plan], facts: Facts) -> Verdict:
+    reads, known, rests_on = _touched(statement, [*plans, *facts.bodies], facts.frames)
     reasons, foreign = _reasons(plans, facts)
     unseen = pinned.unknown - _called(plans)
     if unseen:  # Spark computes some constants while it analyzes
@@ -123,11 +147,7 @@ def judge_definition(
     if unseen:
         reasons.append(f"the function {min(unseen)}() is nowhere in what Spark makes of it")
     plans = [*([main] if main is not None else []), *expressions, *facts.bodies]
-    reads, known = frozenset[str](), True
-    for plan in plans:
-        named, complete = tables_named(plan)
-        reads, known = reads | named, known and complete
-    rests_on = reads | statement.reads | statement.writes | _functions(plans)
+    _, known, rests_on = _touched(statement, plans)
     if main is not None:
         disagreement = _disagreement(statement, main)
         foreign = foreign_functions(main)

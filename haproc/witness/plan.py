@@ -90,6 +90,35 @@ def read_plan(text: str) -> Plan | Failure:
 
     Raises UnreadableError.
     """
+    section = _section(text)
+    return section if isinstance(section, Failure) else _plan(section)
+
+
+def read_query(text: str, *, columns: bool) -> Plan | Failure:
+    """Return the same of a relation, with or without ``columns``; raises UnreadableError.
+
+    Its columns' names are its client's, and stand in front of all: nothing of them may pass for
+    the plan. So the first line is theirs, and every line behind the root's has its place in the
+    tree; what is spread over lines is not read.
+    """
+    section = _section(text)
+    if isinstance(section, Failure):
+        return section
+    types, tree = section[0] * columns, section[columns:]
+    if not tree or len(section) > NODES_MAX:
+        raise UnreadableError(f"it has no node, or more than {NODES_MAX}")
+    root = _node(tree[0])
+    path = [root]
+    for line in tree[1:]:
+        match = _PREFIX.match(line)
+        if match is None:
+            raise UnreadableError("a line of it is no node")
+        _descend(path, match.end(), line)
+    return Plan(root, types)
+
+
+def _section(text: str) -> list[str] | Failure:
+    """Return the lines of the analyzed plan."""
     lines = text.split("\n")
     if lines.count(_BEGIN) != 1 or lines.count(_END) > 1:
         return _failure(text)
@@ -104,7 +133,7 @@ def read_plan(text: str) -> Plan | Failure:
         raise UnreadableError("the analyzed plan is empty")
     if end == len(lines) or (not _node_name(section[0]) and _THROWN.match(section[0])):
         return _failure("\n".join(section))
-    return _plan(section)
+    return section
 
 
 def _failure(text: str) -> Failure:

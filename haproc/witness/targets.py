@@ -55,15 +55,18 @@ def is_same_table(spark: str | None, ours: str) -> bool:
     return spark is not None and (spark == ours or ours.partition(".")[2] == spark)
 
 
-def tables_named(plan: Plan) -> tuple[frozenset[str], bool]:
-    """Return all tables and views that are read, and whether each of them has a full name."""
+def tables_named(plan: Plan, frames: frozenset[str] = frozenset()) -> tuple[frozenset[str], bool]:
+    """Return all tables and views that are read, and whether each of them has a full name.
+
+    ``frames`` are views that came with the statement.
+    """
     found: set[str] = set()
     complete = True
     for node in plan.nodes:
         name = table_read(node)
         if name is None:
             name = _view(node)
-        if name is None:
+        if name is None or frame_in(node) in frames:
             continue
         full = normalised(name)
         if full is None or full.count(".") < 2:
@@ -78,3 +81,11 @@ def _view(node: Node) -> str | None:
         return None
     match = _QUOTED.search(node.text)
     return match.group() if match else ""
+
+
+def frame_in(node: Node) -> str | None:
+    """Return the name of a view that has one part, as those of DataFrames have."""
+    if node.name != "View":
+        return None
+    name = node.text.removeprefix("(").partition(", [")[0]
+    return name.strip("`") if name.count("`") == 2 else None

@@ -14,7 +14,7 @@ from dmq import Json
 from haproc.doors.http.errors import body_of
 from haproc.doors.http.statuses import STATEMENTS_PATH
 from haproc.failure import ErrorClass, FailureKind, refused
-from haproc.route.model import HaReport
+from haproc.route.model import CacheReport, HaReport
 from haproc.statements.execution import Execution, StatementState
 from haproc.statements.registry import Registry
 from haproc.statements.request import Delivery, Disposition, Format
@@ -135,6 +135,7 @@ def _dumps(body: dict[str, Json]) -> bytes:
 def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
     """Return the ``ha`` block of an answer."""
     outcomes: Mapping[str, Json] = dict(report.outcomes)
+    told = report.cache
     return {
         "cluster": report.cluster,
         "class": report.operation_class.value,
@@ -142,4 +143,10 @@ def ha_block(report: HaReport, affected_rows: int | None) -> dict[str, Json]:
         "outcomes": dict(outcomes),
         "affected_rows": affected_rows,
         "after_offset": report.after_offset,
+        **({} if told is None else {"cache": _cache_block(told)}),
     }
+
+
+def _cache_block(told: CacheReport) -> dict[str, Json]:
+    age_s = round(told.age_s, 3)
+    return {"hit": told.hit, "age_s": age_s, "kept": told.kept, "reason": told.reason}

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Protocol
 
-from haproc.doors.http.listener import Listener
 from haproc.membership.state import ANSWERING, SERVING, State
 
 logger = logging.getLogger(__name__)
+
+
+class Door(Protocol):
+    """A listener."""
+
+    @property
+    def url(self) -> str:
+        """Where clients find it."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether connections are accepted."""
+        ...
+
+    async def open(self) -> None:
+        """Accept connections; OSError if that cannot be, such as when the port is taken."""
+        ...
+
+    async def close(self) -> None:
+        """Refuse connections from now on."""
+        ...
 
 
 class ClientDoor:
@@ -20,7 +43,15 @@ class ClientDoor:
     is called again after ``retry_s`` seconds.
     """
 
-    def __init__(self, name: str, door: Listener, look: Callable[[], None], retry_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        door: Door,
+        look: Callable[[], None],
+        retry_s: float,
+        open_in: Collection[State] = ANSWERING,
+    ) -> None:
+        self._open_in = open_in
         self._name = name
         self._door = door
         self._look = look
@@ -28,8 +59,8 @@ class ClientDoor:
         self._was_open = False
 
     async def follow(self, state: State) -> None:
-        """Open or close the door; OSError if the port can't be had when it opens first."""
-        if state not in ANSWERING:
+        """Open or close the door; OSError if it cannot be opened the first time."""
+        if state not in self._open_in:
             if self._door.is_open:
                 await self._door.close()
             return
@@ -40,10 +71,12 @@ class ClientDoor:
         except OSError as error:
             if not self._was_open:
                 raise
+            taken = error.errno == errno.EADDRINUSE
             logger.error(
-                "%s can't serve clients: another process has taken %s (%s); tried again every %g s",
+                "%s can't serve clients on %s: %s%s; tried again every %g s",
                 self._name,
-                self._door.address.url,
+                self._door.url,
+                "another process has taken it: " if taken else "",
                 error.strerror,
                 self._retry_s,
             )
@@ -51,4 +84,4 @@ class ClientDoor:
             return
         self._was_open = True
         what = "serves" if state in SERVING else "answers"
-        logger.info("%s %s clients on %s", self._name, what, self._door.address.url)
+        logger.info("%s %s clients on %s", self._name, what, self._door.url)

@@ -1,11 +1,13 @@
-"""The rows door: an Arrow stream becomes one operation that appends its rows to a table."""
+"""The rows door: a body of rows becomes one operation that appends them to a table."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import uuid
+from collections.abc import Collection, Mapping
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from aiohttp import web
 
@@ -14,23 +16,53 @@ from haproc.config.model import Config
 from haproc.doors.clients.answers import ha_block
 from haproc.doors.clients.statement_request import with_headers
 from haproc.doors.http import fields
-from haproc.doors.http.access import USER
-from haproc.doors.http.bodies import ARROW_STREAM, HELD, json_response, read_body
+from haproc.doors.http.access import ADMITTED, USER
+from haproc.doors.http.bodies import (
+    HELD,
+    is_packed,
+    json_response,
+    read_body,
+    stream_body,
+)
 from haproc.doors.http.errors import ASKED
 from haproc.doors.http.statuses import Asked
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Request, SentRows
+from haproc.route.rows.forms import Form, FormKind
+from haproc.route.rows.reading import makes_a_record
+from haproc.route.spooled import RECORD_BYTES_MAX, WRITE_BYTES, SpooledBody, Spools
 from haproc.statements.registry import Registry
 from haproc.statements.request import TIMEOUT_MAX_S, StatementRequest, fingerprint_of
 
-_PARAMETERS: Final = ("request_id", "timeout_s", "age_s", "catalog", "schema", "write_concern")
+_OF_FORM: Final = ("columns", "delimiter", "null", "time_zone", "first_line")
+PARAMETERS: Final = (
+    *("request_id", "timeout_s", "age_s", "catalog", "schema", "write_concern"),
+    *_OF_FORM,
+)
+_KINDS: Final = {
+    **{kind.value: kind for kind in FormKind},
+    "application/jsonl": FormKind.JSON_LINES,
+    "application/x-parquet": FormKind.PARQUET,
+}
+_TEXTS: Final = (FormKind.CSV, FormKind.JSON_LINES)
+_TAKES: Final[dict[str, Collection[FormKind]]] = {
+    "delimiter": (FormKind.CSV,),
+    "null": (FormKind.CSV,),
+    "time_zone": _TEXTS,
+    "first_line": _TEXTS,
+}
+UNPACKED_MAX: Final = 16
+"""Chosen: a comma of CSV, at worst, is a number of 8 bytes, twice."""
+LINE_DIGITS_MAX: Final = 18
+_MAY_BE_EMPTY: Final = frozenset({"null"})
 
 
 class RowsDoor:
     """The handler."""
 
-    def __init__(self, config: Config, registry: Registry) -> None:
+    def __init__(self, config: Config, registry: Registry, spools: Spools) -> None:
         self._config = config
+        self._spools = spools
         self._registry = registry
 
     def routes(self) -> list[web.RouteDef]:
@@ -53,13 +85,8 @@ class RowsDoor:
 
     async def _read(self, request: web.Request) -> Request:
         """Return what is asked. Whether the rows fit the table is seen where it is their turn."""
-        if request.content_type != ARROW_STREAM:
-            raise refused(
-                ErrorClass.CONTENT_TYPE,
-                f"Content-Type {request.content_type[:80]!r} is not known here",
-                f"send {ARROW_STREAM}",
-            )
         given = with_headers(_query(request), request.headers)
+        form = _form(request, given)
         own_id = fields.identifier(given, "request_id")
         request_id = own_id or uuid.uuid4().hex
         request[ASKED] = Asked(request_id, own_id is not None)
@@ -67,19 +94,18 @@ class RowsDoor:
         age_s = fields.age(fields.seconds_in(given.get("age_s"), "age_s"))
         timeout_s = fields.seconds_in(given.get("timeout_s"), "timeout_s")
         timeout_s = fields.seconds(timeout_s, "timeout_s", TIMEOUT_MAX_S)
-        body = await read_body(request, self._config.limits.operation_bytes_max)
+        body, digest = await self._body(request, form)
         table, catalog, schema = (
             request.match_info["table"],
             given.get("catalog"),
             given.get("schema"),
         )
-        digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         parts = {"table": table, "catalog": catalog, "schema": schema, "rows": digest}
         user = request[USER]
         return Request(
             id=request_id,
-            statement=SentRows(table, body),
-            fingerprint=fingerprint_of(user, parts),
+            statement=SentRows(table, body, form),
+            fingerprint=fingerprint_of(user, {**parts, **form.told()}),
             user=user,
             catalog=catalog,
             schema=schema,
@@ -88,16 +114,87 @@ class RowsDoor:
             timeout_s=timeout_s or self._config.timeouts.statement_s,
             age_s=age_s,
             arrived_s=arrived_s,
+            standing=request[ADMITTED].standing,
         )
+
+    async def _body(self, request: web.Request, form: Form) -> tuple[bytes | SpooledBody, str]:
+        """Return the rows and their digest: on disk unless they are Arrow and make one record.
+
+        What is no Arrow may be many times as long once it is read.
+        """
+        length, bytes_max = request.content_length, self._config.limits.operation_bytes_max
+        arrow = form.kind is FormKind.ARROW
+        if is_packed(request):
+            length = None  # of what is packed
+        if arrow and length is not None and length <= bytes_max:
+            data = await read_body(request, bytes_max)
+            if makes_a_record(data, bytes_max):
+                return data, await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+            return await self._spooled(request, form, data)
+        held = request[HELD]
+        held.add(2 * WRITE_BYTES)
+        body = await self._spools.begin(request[USER], length, form)
+        held.keep(body.release)
+        await stream_body(request, body.add)
+        digest = await body.complete()
+        if not arrow:
+            held.add(min(2 * RECORD_BYTES_MAX, UNPACKED_MAX * body.size))
+        if not arrow or body.size > bytes_max:
+            return body, digest
+        held.add(body.size)
+        data = await body.whole()
+        return (data if makes_a_record(data, bytes_max) else body), digest
+
+    async def _spooled(
+        self, request: web.Request, form: Form, data: bytes
+    ) -> tuple[SpooledBody, str]:
+        """Put a body on disk that is short, and much once it is unpacked."""
+        body = await self._spools.begin(request[USER], len(data), form)
+        request[HELD].keep(body.release)
+        await body.add(data)
+        return body, await body.complete()
 
 
 def _query(request: web.Request) -> dict[str, str]:
-    fields.no_unknown(request.query, _PARAMETERS)
+    fields.no_unknown(request.query, PARAMETERS)
     given: dict[str, str] = {}
     for name, value in request.query.items():
         if name in given:
             raise refused(ErrorClass.BAD_REQUEST, f"{name} comes twice")
-        if not value:
+        if not value and name not in _MAY_BE_EMPTY:
             raise refused(ErrorClass.BAD_REQUEST, f"{name} is empty")
         given[name] = value
     return given
+
+
+def _form(request: web.Request, given: Mapping[str, str]) -> Form:
+    """Return the form of the body; raises RequestError."""
+    kind = _KINDS.get(request.content_type)
+    if kind is None or (request.charset or "utf-8").lower() != "utf-8":
+        raise refused(
+            ErrorClass.CONTENT_TYPE,
+            f"Content-Type {request.headers.get('Content-Type', '')[:80]!r} is not known here",
+            f"send one of {', '.join(FormKind)}; texts in UTF-8",
+        )
+    said = {name: given[name] for name in _OF_FORM if name in given}
+    _check_said(kind, said)
+    line = said.pop("first_line", "1")
+    if not (line.isascii() and line.isdigit() and len(line) <= LINE_DIGITS_MAX):
+        raise refused(ErrorClass.BAD_REQUEST, "first_line must be a number of a line")
+    return Form(kind, first_line=int(line), **said)
+
+
+def _check_said(kind: FormKind, said: Mapping[str, str]) -> None:
+    for name in said:
+        if kind not in _TAKES.get(name, FormKind):
+            raise refused(ErrorClass.BAD_REQUEST, f"{name} says nothing of {kind.value}")
+    delimiter = said.get("delimiter", ",")
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n\0':
+        raise refused(
+            ErrorClass.BAD_REQUEST, "delimiter must be one ASCII character, no quote or line end"
+        )
+    zone = said.get("time_zone", "UTC")
+    try:
+        ZoneInfo(zone)
+    except (ValueError, KeyError, OSError):
+        raise refused(ErrorClass.BAD_REQUEST, f"there is no time zone {zone[:80]!r}") from None

@@ -1,6 +1,10 @@
-"""The sessions door: a client opens its session here with the journal that it kept."""
+"""The sessions door: a client opens and closes its session."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
@@ -13,8 +17,20 @@ from haproc.route.interface import Service
 from haproc.route.offload import Texts
 from haproc.statements.gate import Gate
 
-JOURNAL_STATEMENTS_MAX = 10_000
-"""A longer journal is a client that never closes its session; chosen, not measured."""
+STATEMENTS_MAX = 10_000
+"""More is a client that never closes its session; chosen, not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a client has its session begin with.
+
+    ``afresh``: whatever the session held. Clients that keep their session's journal themselves
+    send it so to each HAProc that they come to.
+    """
+
+    statements: Sequence[str] = ()
+    afresh: bool = False
 
 
 class SessionDoor:
@@ -35,13 +51,15 @@ class SessionDoor:
         return [web.put(path, self.open), web.delete(path, self.close)]
 
     async def open(self, request: web.Request) -> web.Response:
-        """Create the session, or start it anew, and run its journal."""
+        """Open the session, wherever it was."""
         session_id = fields.check_identifier(request.match_info["session_id"], "the session's id")
         check_json(request)
         body = await read_body(request, self._config.limits.statement_body_bytes_max)
-        statements = await self._texts.run(request[USER], len(body), read_journal, body)
-        with self._gate.place(request[USER]):
-            opened = await self._service.open_session(session_id, request[USER], statements)
+        opening = await self._texts.run(request[USER], len(body), read_opening, body)
+        async with self._gate.place(request[USER]):
+            opened = await self._service.open_session(
+                session_id, request[USER], opening.statements, afresh=opening.afresh
+            )
         return json_response({**opened, "cluster": self._cluster})
 
     async def close(self, request: web.Request) -> web.Response:
@@ -51,20 +69,28 @@ class SessionDoor:
         return raw_json(b"{}")
 
 
-def read_journal(body: bytes) -> list[str]:
-    """Return the statements of a body; raises RequestError."""
+def read_opening(body: bytes) -> Opening:
+    """Return what a body says; raises RequestError."""
     given = fields.parse_object(body) if body.strip() else {}
-    fields.no_unknown(given, ("statements",))
-    statements = given.get("statements")
+    fields.no_unknown(given, ("begin_with", "statements"))
+    if "statements" in given and "begin_with" in given:
+        raise refused(ErrorClass.BAD_REQUEST, "give begin_with or statements, not both")
+    if given.get("statements") is not None:
+        return Opening(_texts(given, "statements"), afresh=True)
+    return Opening(_texts(given, "begin_with"))
+
+
+def _texts(given: Mapping[str, Any], name: str) -> list[str]:
+    statements = given.get(name)
     if statements is None:
         return []
     if not isinstance(statements, list):
-        raise fields.wrong("statements", "a list of strings", statements)
-    if len(statements) > JOURNAL_STATEMENTS_MAX:
+        raise fields.wrong(name, "a list of strings", statements)
+    if len(statements) > STATEMENTS_MAX:
         raise refused(
-            ErrorClass.BAD_REQUEST, f"a journal has at most {JOURNAL_STATEMENTS_MAX} statements"
+            ErrorClass.BAD_REQUEST, f"a session begins with at most {STATEMENTS_MAX} statements"
         )
     for index, statement in enumerate(statements):
         if not isinstance(statement, str):
-            raise fields.wrong(f"statements[{index}]", "a string", statement)
+            raise fields.wrong(f"{name}[{index}]", "a string", statement)
     return statements

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -14,7 +15,7 @@ from haproc.doors.clients.answers import RESULTS_PATH, Answers
 from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
 from haproc.doors.clients.streamed import StreamedAnswers
 from haproc.doors.http import fields
-from haproc.doors.http.access import USER
+from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import ARROW_STREAM, HELD, check_json, raw_json, read_body
 from haproc.doors.http.errors import ASKED
 from haproc.doors.http.statuses import STATEMENTS_PATH, Asked
@@ -110,7 +111,10 @@ class StatementDoor:
             headers=headers,
             reads=self._config.reads,
         )
-        return await self._texts.run(request[USER], len(body), read, body)
+        asked = await self._texts.run(request[USER], len(body), read, body)
+        if (standing := request[ADMITTED].standing) is None:
+            return asked
+        return replace(asked, request=replace(asked.request, standing=standing))
 
     def _find(self, request: web.Request) -> Execution:
         return self._registry.find(request.match_info["statement_id"], request[USER])

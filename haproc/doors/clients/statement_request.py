@@ -32,7 +32,7 @@ from haproc.statements.request import (
 )
 
 _DEFAULTS: Final = Reads()
-_WAIT: Final = re.compile(r"(\d{1,2})s")
+_WAIT: Final = re.compile(r"([0-9]{1,2})s")
 _FINGERPRINTED: Final = (
     "statement",
     "parameters",
@@ -57,12 +57,14 @@ FIELDS: Final = (
     *FRESHNESS_FIELDS,
     "fanout",
     "write_concern",
+    "cache",
     "timeout_s",
     "age_s",
 )
 HEADERS: Final = {"HAProc-Write-Concern": "write_concern", "Idempotency-Key": "request_id"}
 """Headers that may say a field, too; what the body says counts more."""
-READ_HEADERS: Final = (*HEADERS, *FRESHNESS_HEADERS.values())
+CACHE_HEADER: Final = "HAProc-Cache"
+READ_HEADERS: Final = (*HEADERS, *FRESHNESS_HEADERS.values(), CACHE_HEADER)
 """All headers that are looked at."""
 _ID_TAG: Final = "request_id"
 
@@ -101,6 +103,7 @@ def read_statement(
         or timeout_default_s,
         age_s=fields.age(given.get("age_s")),
         arrived_s=arrived_s,
+        cache=_cache(given, headers),
     )
     own_id = request.id != made_id
     return StatementRequest(request, _delivery(given), wait_s, on_wait_timeout, own_id)
@@ -113,6 +116,17 @@ def with_headers(given: Mapping[str, Any], headers: Mapping[str, str]) -> dict[s
     return {**said, **{name: value for name, value in given.items() if value is not None}}
 
 
+def _cache(given: Mapping[str, Any], headers: Mapping[str, str]) -> bool | None:
+    """Return what the request says of the cache; the field counts before the header."""
+    value = given.get("cache")
+    if value is None and CACHE_HEADER in headers:
+        said = headers[CACHE_HEADER].strip().lower()
+        value = {"true": True, "false": False}.get(said, said)
+    if value is None or isinstance(value, bool):
+        return value
+    raise fields.wrong("cache", "true or false", value)
+
+
 def _tagged_id(given: Mapping[str, Any]) -> str | None:
     """Return the request's id where it is one of Databricks' ``query_tags``; others are ignored."""
     tags = given.get("query_tags")
@@ -121,6 +135,8 @@ def _tagged_id(given: Mapping[str, Any]) -> str | None:
     if not isinstance(tags, list) or not all(isinstance(tag, dict) for tag in tags):
         raise fields.wrong("query_tags", "a list of objects", tags)
     values = [tag.get("value") for tag in tags if tag.get("key") == _ID_TAG]
+    if len(values) > 1:
+        raise refused(ErrorClass.BAD_REQUEST, f"query_tags has several {_ID_TAG}", "send one")
     return fields.identifier({_ID_TAG: values[0]}, _ID_TAG) if values else None
 
 

@@ -21,6 +21,7 @@ from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.http.errors import as_request_error
 from haproc.failure import ErrorClass, refused
 from haproc.route.model import Answer
+from haproc.route.streams import Collected
 from haproc.statements.arrow_stream import arrow_stream
 from haproc.statements.execution import Execution
 from haproc.statements.registry import Registry
@@ -47,6 +48,9 @@ class StreamedAnswers:
         async with self._registry.stream(asked.request) as (execution, answer):
             pieces = arrow_stream(answer.result, asked.delivery)
             async with contextlib.aclosing(pieces):
+                if isinstance(answer.result, Collected):  # a write's few numbers
+                    body = b"".join([piece async for piece in pieces])
+                    return web.Response(body=body, headers=_headers(answer))
                 return await self._send(request, execution, answer, pieces)
 
     async def _send(
@@ -59,7 +63,7 @@ class StreamedAnswers:
         response: web.StreamResponse | None = None
         try:
             first = await self._first(pieces, execution)
-            response = _head(answer)
+            response = web.StreamResponse(headers=_headers(answer))
             await response.prepare(request)
             try:
                 await self._write(response, first)
@@ -101,11 +105,11 @@ class StreamedAnswers:
                 request.transport.abort()
 
 
-def _head(answer: Answer) -> web.StreamResponse:
+def _headers(answer: Answer) -> dict[str, str]:
     report = json.dumps(
         _short(ha_block(answer.report, answer.affected_rows)), separators=(",", ":")
     )
-    return web.StreamResponse(headers={"Content-Type": ARROW_STREAM, "HAProc-Report": report})
+    return {"Content-Type": ARROW_STREAM, "HAProc-Report": report}
 
 
 def _short(report: dict[str, Json]) -> dict[str, Json]:

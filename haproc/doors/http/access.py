@@ -5,13 +5,15 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from haproc.config.model import Config
 from haproc.failure import ErrorClass, refused
+from haproc.jobs.tokens import PREFIX
+from haproc.route.model import Standing
 
 ANONYMOUS: Final = "anonymous"
 USER: Final = web.RequestKey("user", str)
@@ -67,3 +69,42 @@ class Credentials:
                 ErrorClass.UNAUTHENTICATED, f"the token sent is not {self.needed}", _OTHER_TOKEN
             )
         return found
+
+
+class JobTokens(Protocol):
+    """Tokens that jobs show."""
+
+    async def user_of(self, token: str, session_id: str = "") -> str:
+        """Return for whom a token's job acts, in this Spark session; raises RequestError."""
+        ...
+
+    def standing(self, token: str) -> Standing:
+        """Return by what whoever shows this token was let in."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Who was let in, and by what, if that may end."""
+
+    user: str
+    standing: Standing | None = None
+
+
+ADMITTED: Final = web.RequestKey("admitted", Admitted)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who is let in: users by their own tokens, and jobs by theirs, in the name of their users."""
+
+    credentials: Credentials
+    jobs: JobTokens | None = None
+
+    async def admit(self, headers: Mapping[str, str], session_id: str = "") -> Admitted:
+        """Return who asks; raises RequestError."""
+        token = headers.get("Authorization", "").partition(" ")[2].strip()
+        if self.jobs is not None and token.startswith(f"{PREFIX}."):
+            user = await self.jobs.user_of(token, session_id)
+            return Admitted(user, self.jobs.standing(token))
+        return Admitted(self.credentials.user_of(headers))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from aiohttp import web
 
 from haproc.doors.http import fields
+from haproc.doors.http.unpacking import PLAIN, Unpacking
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.statements.gate import Held
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BODY_READ_S: Final = 60.0
 """A body that takes longer is given up; chosen, not measured."""
+PROGRESS_BYTES: Final = 1 << 20
+"""What must come of a large body in that time; chosen, not measured."""
 SMALL_BYTES_MAX: Final = 64 << 10
 """A body of a few fields."""
 HELD: Final = web.RequestKey("held", Held)
@@ -35,28 +39,88 @@ async def read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
     length = request.content_length
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
+    if is_packed(request):
+        length = None  # of what is packed
     held = request.get(HELD)
     if held is not None and length is not None:
         held.add(length)
     content = request.content
-    if content.is_eof() and content.total_bytes <= bytes_max:
+    if not is_packed(request) and content.is_eof() and content.total_bytes <= bytes_max:
         return await content.read()
     parts: list[bytes] = []
     size = 0
+    async with in_time():
+        async for part in _parts(request):
+            size += len(part)
+            if size > bytes_max:
+                raise _too_large(bytes_max)
+            if held is not None and length is None:
+                held.add(len(part))
+            parts.append(part)
+    return b"".join(parts)
+
+
+def is_packed(request: web.BaseRequest) -> bool:
+    """Whether the body comes under an encoding that has to be undone."""
+    return _encoding(request) not in PLAIN
+
+
+def check_plain(request: web.BaseRequest) -> None:
+    """Refuse a body that is packed as a whole."""
+    if is_packed(request):
+        raise refused(
+            ErrorClass.CONTENT_TYPE, "a form comes without a Content-Encoding here", "send it raw"
+        )
+
+
+def _encoding(request: web.BaseRequest) -> str:
+    return request.headers.get("Content-Encoding", "").strip().lower()
+
+
+async def _parts(request: web.BaseRequest) -> AsyncIterator[bytes]:
+    """Yield the body as it comes, unpacked; raises RequestError if it is not whole."""
+    packed = request.content.iter_any()
+    if not is_packed(request):
+        async for part in packed:
+            yield part
+        return
+    unpacking = Unpacking(_encoding(request))
+    async for part in packed:
+        for piece in unpacking.pieces(part):
+            yield piece
+            await asyncio.sleep(0)  # a few bytes may come to many pieces
+    unpacking.check_whole()
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """Read a body, and give it up if that takes too long."""
     try:
         async with asyncio.timeout(BODY_READ_S):
-            async for part in content.iter_any():
-                size += len(part)
-                if size > bytes_max:
-                    raise _too_large(bytes_max)
-                if held is not None and length is None:
-                    held.add(len(part))
-                parts.append(part)
+            yield
     except TimeoutError:
         raise refused(
             ErrorClass.BODY_TIMEOUT, f"the body did not come within {BODY_READ_S:g} s"
         ) from None
-    return b"".join(parts)
+
+
+async def stream_body(request: web.BaseRequest, take: Callable[[bytes], Awaitable[None]]) -> None:
+    """Hand on a body of any size as it comes; gives up one that does not get on."""
+    loop = asyncio.get_running_loop()
+    came = 0
+    try:
+        async with asyncio.timeout(BODY_READ_S) as patience:
+            async for part in _parts(request):
+                await take(part)
+                came += len(part)
+                if came >= PROGRESS_BYTES:
+                    came = 0
+                    patience.reschedule(loop.time() + BODY_READ_S)
+    except TimeoutError:
+        raise refused(
+            ErrorClass.BODY_TIMEOUT,
+            f"less than {PROGRESS_BYTES} bytes of the body came within {BODY_READ_S:g} s",
+        ) from None
 
 
 def _too_large(bytes_max: int) -> RequestError:

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
 from aiohttp import web
-from aiohttp.http_exceptions import ContentEncodingError
 
 from haproc.doors.http.errors import body_of
 from haproc.doors.http.statuses import status_of
@@ -148,6 +147,7 @@ class Connection(web.RequestHandler):
             keepalive_timeout=KEEPALIVE_S,
             max_line_size=_HEADER_BYTES_MAX,
             max_field_size=_HEADER_BYTES_MAX,
+            auto_decompress=False,  # see haproc.doors.http.unpacking
         )
         self._door = door
         self._head: asyncio.TimerHandle | None = None
@@ -264,7 +264,7 @@ class Connection(web.RequestHandler):
         self._door.unreadable.tell(request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
-        error = _unreadable(exc)
+        error = refused(ErrorClass.BAD_REQUEST, "the request is not HTTP as it is understood here")
         response = web.Response(
             body=_json(error, self._door.cluster),
             status=status_of(error),
@@ -273,14 +273,6 @@ class Connection(web.RequestHandler):
         )
         response.force_close()
         return response
-
-
-def _unreadable(exc: BaseException | None) -> RequestError:
-    if isinstance(exc, ContentEncodingError):
-        return refused(
-            ErrorClass.CONTENT_TYPE, "the body's Content-Encoding is not known here", "send it raw"
-        )
-    return refused(ErrorClass.BAD_REQUEST, "the request is not HTTP as it is understood here")
 
 
 def _json(error: RequestError, cluster: str) -> bytes:

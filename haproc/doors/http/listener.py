@@ -64,6 +64,11 @@ class Listener:
         self._started = False
 
     @property
+    def url(self) -> str:
+        """Where clients find it."""
+        return self.address.url
+
+    @property
     def is_open(self) -> bool:
         """Whether connections are accepted."""
         return self._server is not None

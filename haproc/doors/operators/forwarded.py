@@ -73,7 +73,8 @@ class ForwardedDoor:
         check_json(request)
         body = await read_body(request, self._bytes_max)
         asked, needed = await self._texts.run("", len(body), read_query, body)
-        with self._gate.place(asked.user):
+        # Its HAProc keeps a place for it meanwhile, and knows of others to ask.
+        async with self._gate.place(asked.user, waits=False):
             answer = await self._service.query_for_peer(asked, needed)
             try:
                 return await _send(request, answer)

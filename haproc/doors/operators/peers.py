@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -13,6 +13,9 @@ from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import json_response, read_object
 from haproc.failure import ErrorClass, refused
 from haproc.statements.request import TIMEOUT_MAX_S
+
+LATENCIES_MAX: Final = 1 << 18
+"""Offsets that one question may be about."""
 
 
 class PeerService(Protocol):
@@ -30,6 +33,10 @@ class PeerService(Protocol):
 
     async def progress(self, seen: str, timeout_s: float) -> Mapping[str, Json]:
         """Return what this cluster has applied, once that differs from what was ``seen``."""
+        ...
+
+    def latencies(self, start: int, end: int) -> Mapping[int, int]:
+        """Return how long operations of a range took until they were done here, in ms."""
         ...
 
     def status(self) -> Mapping[str, Json]:
@@ -50,6 +57,7 @@ class PeerDoor:
             web.post("/ha/v1/apply", self.apply),
             web.get("/ha/v1/outcomes/{offset}", self.outcome, allow_head=False),
             web.get("/ha/v1/progress", self.progress, allow_head=False),
+            web.get("/ha/v1/latencies", self.latencies, allow_head=False),
             web.get("/ha/v1/status", self.status, allow_head=False),
         ]
 
@@ -81,6 +89,17 @@ class PeerDoor:
         assert timeout_s is not None
         seen = request.query.get("seen", "")
         return json_response(dict(await self._peers.progress(seen, timeout_s)))
+
+    async def latencies(self, request: web.Request) -> web.Response:
+        """Tell how long operations took here."""
+        self._credentials.user_of(request.headers)
+        fields.no_unknown(request.query, ("start", "end"))
+        start = fields.whole_number(request.query.get("start", ""), "start")
+        end = fields.whole_number(request.query.get("end", ""), "end")
+        if end - start > LATENCIES_MAX:
+            raise refused(ErrorClass.BAD_REQUEST, f"at most {LATENCIES_MAX} offsets at a time")
+        found = self._peers.latencies(start, end)
+        return json_response({"offsets": [*found], "latencies_ms": [*found.values()]})
 
     async def status(self, request: web.Request) -> web.Response:
         """Tell state, cursor and lag."""

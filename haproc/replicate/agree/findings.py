@@ -45,6 +45,11 @@ class Findings:
         found = self.tables.items()
         return sorted(table for table, by in found if by[cluster] is Finding.DIFFERENT)
 
+    def counted(self, cluster: str) -> dict[str, int]:
+        """Return how many of the tables are found so on a cluster, by finding."""
+        counts = Counter(by[cluster] for by in self.tables.values())
+        return {finding.value: counts[finding] for finding in Finding}
+
 
 def compare(records: Mapping[str, Checksums], ring: Iterable[str], origin: str) -> Findings:
     """Judge all clusters of the ring by the records that there are."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from dataclasses import replace
 
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.majority import is_odd, right_words
 from haproc.replicate.member.core import Core
+from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import FailureReport, Operation
@@ -53,7 +55,7 @@ class Comparison:
         for offset in core.notes.judging:
             known = core.outcomes.at(offset)
             if known is not None and known.outcome is not None:
-                core.tasks.spawn(self._judge(offset, known.operation, known.outcome))
+                core.tasks.spawn(self._judge(offset, known.facts, known.outcome))
             else:
                 core.notes.judged(offset)
 
@@ -64,39 +66,39 @@ class Comparison:
             self._told.setdefault(report.offset, {})[report.cluster] = word
         known = self._core.outcomes.at(report.offset)
         if known is None or known.outcome is None:
-            self._reports[report.offset] = report.failure
+            self._reports[report.offset] = replace(report.failure, message="")
             if len(self._reports) > REPORTS_KEPT_MAX:
                 self._reports.popitem(last=False)
             return
-        self._compare(report.offset, known.operation, known.outcome, report.failure)
+        self._compare(report.offset, known.facts, known.outcome, report.failure)
 
     def ran(self, offset: int, operation: Operation, outcome: Outcome) -> None:
         """This cluster ran an operation."""
         theirs = self._reports.pop(offset, None)
         if theirs is not None:
-            self._compare(offset, operation, outcome, theirs)
+            self._compare(offset, Facts.of(operation), outcome, theirs)
         elif outcome.status is Status.FAILED:
-            self._judge_soon(offset, operation, outcome)
+            self._judge_soon(offset, Facts.of(operation), outcome)
 
-    def _compare(self, offset: int, op: Operation, outcome: Outcome, theirs: Failure) -> None:
+    def _compare(self, offset: int, facts: Facts, outcome: Outcome, theirs: Failure) -> None:
         same = outcome.failure is not None and outcome.failure.same_as(theirs)
         comparable = outcome.status not in (Status.REJECTED, Status.SKIPPED)
         if not same and comparable and not outcome.assumed:
-            self._judge_soon(offset, op, outcome)
+            self._judge_soon(offset, facts, outcome)
 
-    def _judge_soon(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+    def _judge_soon(self, offset: int, facts: Facts, outcome: Outcome) -> None:
         if offset not in self._core.notes.judging:
             self._core.notes.judge(offset)
             self._core.store.soon()
-            self._core.tasks.spawn(self._judge(offset, operation, outcome))
+            self._core.tasks.spawn(self._judge(offset, facts, outcome))
 
-    async def _judge(self, offset: int, operation: Operation, outcome: Outcome) -> None:
+    async def _judge(self, offset: int, facts: Facts, outcome: Outcome) -> None:
         core = self._core
         words = {**self._told.pop(offset, {}), core.me: _mine(outcome)}
         missing = set(core.members.peers) - words.keys()
         for _ in range(ROUNDS_MAX):
             for peer in sorted(missing):
-                word = await self._outcome_of(peer, offset, operation)
+                word = await self._outcome_of(peer, offset, facts)
                 if word is not None:
                     missing.discard(peer)
                 if word:
@@ -104,7 +106,7 @@ class Comparison:
             if not missing:
                 break
             await asyncio.sleep(core.timeouts.probe_interval_s)
-        await self._conclude(offset, words, operation.origin)
+        await self._conclude(offset, words, facts.origin)
 
     async def _conclude(self, offset: int, words: dict[str, str], origin: str) -> None:
         core = self._core
@@ -121,13 +123,13 @@ class Comparison:
             core.condition.undecided(offset)
         await core.store()
 
-    async def _outcome_of(self, peer: str, offset: int, operation: Operation) -> str | None:
+    async def _outcome_of(self, peer: str, offset: int, facts: Facts) -> str | None:
         """Return a peer's outcome; None if it is not known yet, empty if it never will be."""
         try:
             answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
-        if answer.get("assumed") and operation.exclusive:
+        if answer.get("assumed") and facts.exclusive:
             return None  # DDL in doubt that "already exists" may have failed before, too
         match answer.get("status"):
             case Status.APPLIED.value:

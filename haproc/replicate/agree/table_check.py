@@ -47,11 +47,26 @@ class _Marker:
     records: dict[str, Checksums] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the newest verification that was judged found of this cluster, and of its tables.
+
+    ``at_ms``: when this cluster had come to it; None: before this process was started.
+    """
+
+    finding: Finding
+    tables: Mapping[str, int]
+    at_ms: int | None
+
+
 class Verifier:
     """See the module."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self.judged: Judged | None = None
+        self._came_to: tuple[int, int] | None = None
+        """The newest marker that this process came to, and when."""
         self._markers: OrderedDict[int, _Marker] = OrderedDict()
         self._judging: set[int] = set()
 
@@ -95,6 +110,7 @@ class Verifier:
         core = self._core
         if offset != self.newest or offset < core.notes.born:
             return
+        self._came_to = offset, core.unix_ms()
         marked = core.condition.now.diverged is not None
         try:
             states = await self._survey()
@@ -126,6 +142,8 @@ class Verifier:
         core, tables = self._core, dict[str, str]()
         try:
             for state in states:
+                if offset != self.newest:
+                    return  # only that one counts, and reads them all again
                 tables[_PLAIN.sub(r"\1", state.name)] = await self._checksum(state)
         finally:
             core.schedule.hold(held=False)
@@ -197,6 +215,8 @@ class Verifier:
         core, findings = self._core, self._findings(offset)
         mine, diverged = findings.clusters[core.me], core.condition.now.diverged
         logger.info("verification at offset %d: this cluster is %s", offset, mine)
+        came_to, at_ms = self._came_to or (None, 0)
+        self.judged = Judged(mine, findings.counted(core.me), at_ms if came_to == offset else None)
         if findings.tied:
             logger.error("offset %d: clusters differ, none is right: %s", offset, findings.tied)
         if mine is Finding.DIFFERENT:

@@ -87,6 +87,7 @@ class Applier:
     async def _run(self, unit: Unit, lane: Lane) -> None:
         try:
             await self._run_unit(unit, lane)
+            await self._computing.over(unit, lane)
         finally:
             self._lanes.append(lane)
             self._core.news.changed()
@@ -149,8 +150,14 @@ class Applier:
         if follow_up is not None:
             self._core.tasks.spawn(_task(follow_up))
             return
+        if len(unit.operations) == 1:
+            self._core.outcomes.resolve(unit.version, outcome)
+            return
+        shares: dict[int | None, Outcome] = {}  # thousands, and mostly alike
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
-            self._core.outcomes.resolve(offset, _share(outcome, unit, op))
+            rows = op.insert.rows if op.insert else None
+            share = shares.setdefault(rows, Outcome(outcome.status, Applied(affected_rows=rows)))
+            self._core.outcomes.resolve(offset, share)
 
     async def _done(self, unit: Unit) -> None:
         """Make it durable that the unit needs no more running; what waits for it may start."""
@@ -184,23 +191,25 @@ class Applier:
         """Run the unit until it has a deterministic outcome; None: take it apart."""
         core, op = self._core, unit.operations[0]
         doubt = unit.in_doubt
-        # Nothing else than an INSERT is slower for being guarded, and what comes after a failure
-        # is worth it; an INSERT's first attempt relies on the fence alone. Not if it has an intent:
-        # then it is run again after a crash without a look at the tables, on the guard's word.
-        insert = op.kind in (Kind.INSERT, Kind.ROWS)
-        plain = insert and unit.intent is Intent.NONE and not core.guard_always
+        # Nothing else than INSERTs is slower for being guarded, and what comes after a failure is
+        # worth it; the first attempt of INSERTs, one or many, relies on fence and look alone.
+        insert = op.kind in (Kind.INSERT, Kind.ROWS) and not unit.composed
+        plain = insert and unit.intent is not Intent.ALONE and not core.guard_always
         pauses = core.backoff()
-        doubted = doubt and unit.intent is Intent.ALONE and not self._passed_over(unit)
+        doubted = doubt and not unit.apart and not self._passed_over(unit)
         if doubted and await self._committed_after_all(unit, lane):
             return Outcome(Status.APPLIED, assumed=True)
+        if unit.apart:
+            committed = await self._committed_after_all(unit, lane)
+            return Outcome(Status.APPLIED, assumed=True) if committed else None
         while not self._passed_over(unit):
             await core.condition.allowed()
             if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
                 continue
-            write = await self._computing.write(unit)
-            await core.trace(Step.APPLY_BEFORE)
             mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
             try:
+                write = await self._computing.write(unit, lane)
+                await core.trace(Step.APPLY_BEFORE)
                 applied = await lane.apply(
                     write, op.settings, mark, timeout_s=core.timeouts.apply_s
                 )
@@ -273,7 +282,7 @@ class Applier:
             await self._core.engine.check_tables(sorted(op.reads | op.writes))
         except EngineError as error:
             return error
-        return None
+        return await self._computing.vanished(unit)
 
     async def _note(self, unit: Unit) -> None:
         """Write down what stands under a unit's names, unless it is to be passed over.
@@ -314,13 +323,6 @@ class Applier:
                 if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
                     return False
             await trouble.pause(pauses.pause_s())
-
-
-def _share(outcome: Outcome, unit: Unit, op: Operation) -> Outcome:
-    """Return one operation's part of a combined statement's outcome."""
-    if len(unit.operations) == 1:
-        return outcome
-    return Outcome(outcome.status, Applied(affected_rows=op.insert.rows if op.insert else None))
 
 
 async def _task(work: Callable[[], Awaitable[None]]) -> None:

@@ -13,20 +13,38 @@ to blame, the next one tries; when all that can have tried often enough, the que
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import OrderedDict
-from dataclasses import replace
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from dmq import RecordTooLargeError
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Session
-from haproc.engine.statement import SqlText, Statement
+from haproc.engine.holes import (
+    append_template,
+    empty_query,
+    plan_of_query,
+    plan_with_rows,
+    rests_on_handles,
+    sql_with_rows,
+    with_rows,
+    with_table,
+)
+from haproc.engine.interface import Lane, Session, Settings
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
-from haproc.pin.model import Source
+from haproc.replicate.apply.gathering import Gathering
+from haproc.replicate.apply.keeping import Keep
 from haproc.replicate.apply.liveness import progressing
-from haproc.replicate.apply.materialise import materialise
+from haproc.replicate.apply.materialise import Found, materialise
+from haproc.replicate.apply.spooled import (
+    RowsSource,
+    collected,
+    rows_gone,
+)
 from haproc.replicate.heard.computations import exhausted, responsible
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -34,14 +52,38 @@ from haproc.replicate.queue.outcomes import Outcome
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.records.rows import Passed, QueryWrite, Rows
+from haproc.replicate.records.rows import (
+    ComputedPlan,
+    Filling,
+    Part,
+    Passed,
+    QueryWrite,
+    Rows,
+    SessionRef,
+    SpooledRows,
+)
 
 logger = logging.getLogger(__name__)
 
 SESSIONS_KEPT_MAX: Final = 1000
 """Clients' sessions that queries rest on which have not run yet, like ``limits.sessions_max``."""
+Rebuild: TypeAlias = Callable[[SessionRef], Awaitable[Session]]
 TOLD_MAX: Final = 1000
 """Operations named to a peer that asks; of the others it may take over some for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    """A client's session, in its ``epoch`` at that time: later ones lack what it held."""
+
+    session: Session
+    epoch: int
+    is_as_it_was: Callable[[], bool]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether Spark has not lost it since."""
+        return self.session.epoch == self.epoch
 
 
 class Computing:
@@ -49,21 +91,41 @@ class Computing:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._gathering = Gathering(core)
         self._under_way: set[int] = set()
         self._places = asyncio.Semaphore(core.limits.lanes)
-        self._sessions: OrderedDict[tuple[str, str], tuple[Session, int]] = OrderedDict()
-        """Those that clients lent, each with its epoch: later ones lack what it held."""
+        self._sessions: OrderedDict[tuple[str, str], _Lent] = OrderedDict()
+        self._rows_lent: dict[tuple[str, str], RowsSource] = {}
         self._sessions_made = 0
+        self.rebuild: Rebuild = no_sessions
+        """Makes a session anew for whoever computes in the place of its HAProc, or after it lost
+        it; raises RefusedError (`session_gone`) if it is no more, and EngineError."""
 
     # -- what others ask for ---------------------------------------------------------------
 
-    def lend(self, key: tuple[str, str], session: Session) -> None:
-        """Let an operation's query run in the session of the client that sent it, as it is now."""
-        if (lent := self._sessions.get(key)) and lent[0] is session:
+    def lend(
+        self,
+        key: tuple[str, str],
+        session: Session,
+        is_as_it_was: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Let an operation's query run in the session of the client that sent it, as it is now.
+
+        ``is_as_it_was``: whether its client has not changed it since.
+        """
+        if (lent := self._sessions.get(key)) and lent.session is session:
             return  # it may have lost meanwhile what it held
-        self._sessions[key] = session, session.epoch
+        self._sessions[key] = _Lent(session, session.epoch, is_as_it_was)
         if len(self._sessions) > SESSIONS_KEPT_MAX:
             self._sessions.popitem(last=False)
+
+    def lend_rows(self, key: tuple[str, str], rows: RowsSource) -> None:
+        """Let an operation's rows be taken from the request that brought them."""
+        self._rows_lent[key] = rows
+
+    def take_rows_back(self, key: tuple[str, str]) -> None:
+        """Forget them: whoever lent them says when they are needed no more."""
+        self._rows_lent.pop(key, None)
 
     def look(self) -> None:
         """Begin with what is this cluster's to compute now."""
@@ -77,7 +139,7 @@ class Computing:
         Where the query rests on a session, no other one can, however often its origin passed.
         """
         core = self._core
-        if _of_session(op):
+        if _of_one_session(op):
             return op.origin
         return responsible(core.members.order, op.origin, core.heard.computations.passes(offset))
 
@@ -107,17 +169,38 @@ class Computing:
         """The operations whose rows this cluster is at, the first ones."""
         return sorted(self._under_way)[:TOLD_MAX] if self._core.condition.applying else []
 
-    async def write(self, unit: Unit) -> Statement:
-        """Return the statement to run for a unit, with its rows if they were computed."""
+    async def clean(self) -> None:
+        """Take away what earlier processes left of running operations."""
+        await self._gathering.clean()
+
+    async def write(self, unit: Unit, lane: Lane) -> Statement:
+        """Return the statement to run for a unit, with its rows if they were computed.
+
+        Raises EngineError if they could not be gathered here, which says nothing about the unit.
+        """
         core, write = self._core, unit.write()
-        if not isinstance(write, QueryWrite):
+        if not isinstance(write, QueryWrite | ComputedPlan | SpooledRows):
             return write
         found = core.heard.computations.found(unit.version)
         assert found is not None
         entries = await core.own_log.read(found.place, records_max=1)
         rows = from_record(entries[0].record)
         assert isinstance(rows, Rows) and rows.offset == unit.version
-        return SqlText(rows.sql)
+        filling = rows.filling
+        if filling is None:
+            return SqlText(rows.sql)
+        if not filling.parts:
+            return SparkPlan(with_rows(filling.plan, filling.rows))
+        table = await self._gathering.gather(rows, filling, lane)
+        return SparkPlan(with_table(filling.plan, table))
+
+    async def vanished(self, unit: Unit) -> EngineError | None:
+        """Return why an application error may be none of the unit's: its rows are gone."""
+        return await self._gathering.vanished(unit.version)
+
+    async def over(self, unit: Unit, lane: Lane) -> None:
+        """Take away what was made to run a unit that needs no more running."""
+        await self._gathering.drop(unit.version, lane)
 
     def counted(self, unit: Unit, outcome: Outcome) -> Outcome:
         """Return an outcome that tells how many rows were added, which Spark does not."""
@@ -140,8 +223,11 @@ class Computing:
             work.cancel()
             await asyncio.gather(known, work, return_exceptions=True)
             self._under_way.discard(offset)
-            if self._core.heard.computations.found(offset) is not None:
+            found = self._core.heard.computations.found(offset)
+            if found is not None:
                 self._sessions.pop(op.key, None)
+            if found is None or found.failure or not self._core.schedule.expects(offset):
+                self._gathering.not_needed(offset)
             self._core.news.changed()
 
     async def _known(self, offset: int) -> None:
@@ -176,7 +262,7 @@ class Computing:
         core = self._core
         await core.trace(Step.ROWS_BEFORE)
         try:
-            sql, count = await self._rows(op)
+            filling, count = await self._rows(offset, op)
             # Tables whose storage is away may look empty, which would become so everywhere.
             await core.engine.check_tables(())
         except RefusedError as error:
@@ -198,7 +284,7 @@ class Computing:
             )
         else:
             await core.trace(Step.ROWS_COMPUTED)
-            return Rows(offset, op.id, core.me, core.own_log.epoch, sql, count)
+            return Rows(offset, op.id, core.me, core.own_log.epoch, count=count, filling=filling)
         if await self._hopeless(offset, op):
             return self._rejected(offset, op, failure)
         return Passed(offset, op.id, core.me, core.own_log.epoch, failure)
@@ -214,30 +300,111 @@ class Computing:
     def _rejected(self, offset: int, op: Operation, failure: Failure) -> Rows:
         return Rows(offset, op.id, self._core.me, self._core.own_log.epoch, failure=failure)
 
-    async def _rows(self, op: Operation) -> tuple[str, int]:
+    async def _rows(self, offset: int, op: Operation) -> tuple[Filling, int]:
         """Run the query; raises EngineError, and RefusedError if its rows cannot be had."""
-        core, write = self._core, op.write
-        assert isinstance(write, QueryWrite)
-        source = Source(write.head, write.query)
-        if write.of_session:
-            session, epoch = self._sessions.get(op.key, (None, 0))
-            if session is None or session.epoch != epoch:
-                raise _session_gone(op.origin)
-            try:
-                found = await materialise(source, session, core.limits, core.timeouts.apply_s)
-            except EngineError as error:
-                if error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch:
-                    raise _session_gone(op.origin) from error
-                raise
-            if session.epoch != epoch:
-                raise _session_gone(op.origin)
-            return found
-        # A session of its own: others remember what files a table of files had.
-        self._sessions_made += 1
-        session = core.engine.session(f"rows/{core.own_log.epoch}/{self._sessions_made}")
+        found = await self._found(offset, op)
+        match op.write:
+            case QueryWrite():
+                plan = sql_with_rows(op.write.head, found.schema)
+            case ComputedPlan():
+                plan = plan_with_rows(op.write.template, found.schema)
+            case SpooledRows():
+                plan = plan_with_rows(append_template(op.write.table), found.schema)
+            case _:
+                raise AssertionError("it has no rows to be computed")
+        return Filling(plan, found.rows, found.parts, found.size_bytes), found.count
+
+    async def _found(self, offset: int, op: Operation) -> Found:
+        """Run the query where it has to run."""
+        query, lent = _query(op), self._sessions.get(op.key)
+        if isinstance(op.write, SpooledRows):
+            return await self._found_in_request(offset, op, query)
+        only_there = _of_one_session(op)
+        # One that its client has changed is made anew as it was, but for what can't be.
+        if lent is not None and lent.is_there and (only_there or lent.is_as_it_was()):
+            return await self._found_in_lent(offset, op, query, lent.session, lent.epoch)
+        if only_there:
+            raise session_gone(op.origin)
+        session = await self._own_session(op)
         try:
-            await session.configure(op.settings)
-            return await materialise(source, session, core.limits, core.timeouts.apply_s)
+            return await self._materialise(offset, op, query, session)
+        finally:
+            await session.aclose()
+
+    async def _found_in_request(self, offset: int, op: Operation, query: Statement) -> Found:
+        """Take the rows that a request brought."""
+        rows = self._rows_lent.get(op.key)
+        if rows is None:
+            raise rows_gone(op.origin)
+        session = await self._own_session(op)
+        try:
+            schema = await session.schema(query)
+        finally:
+            await session.aclose()
+        return await collected(rows, schema, self._keeping(offset, op), self._core.limits)
+
+    async def _found_in_lent(
+        self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
+    ) -> Found:
+        """Run the query in its client's session, as that was when it was lent."""
+        try:
+            found = await self._materialise(offset, op, query, session)
+        except EngineError as error:
+            lost = error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch
+            if lost and _of_one_session(op):
+                raise session_gone(op.origin) from error
+            raise _lost() if session.epoch != epoch else error from error
+        if session.epoch != epoch:
+            raise session_gone(op.origin) if _of_one_session(op) else _lost()
+        return found
+
+    async def _own_session(self, op: Operation) -> Session:
+        """Return a session for this query alone: others remember what files a table had."""
+        if isinstance(op.write, ComputedPlan) and op.write.session is not None:
+            session = await self.rebuild(op.write.session)
+        else:
+            session = self._new_session()
+        # Of settings a journal keeps the newest only, which may be later than the operation.
+        return await _configured(session, op.settings)
+
+    def _new_session(self) -> Session:
+        """Return a session that nobody had before."""
+        self._sessions_made += 1
+        return self._core.engine.session(f"rows/{self._core.own_log.epoch}/{self._sessions_made}")
+
+    async def _materialise(
+        self, offset: int, op: Operation, query: Statement, session: Session
+    ) -> Found:
+        core, keep = self._core, self._keeping(offset, op)
+        stage, timeout_s = lambda: self._stage(offset), core.timeouts.apply_s
+        found = await materialise(query, session, stage, keep, core.limits, timeout_s)
+        if found.table:
+            self._gathering.computed(offset, found.table, found.parts)
+        return found
+
+    def _keeping(self, offset: int, op: Operation) -> Keep:
+        """Return what puts an operation's parts into the log."""
+        core = self._core
+
+        async def keep(number: int, rows: bytes) -> int:
+            await core.trace(Step.PART_BEFORE)
+            epoch, now_ms = core.own_log.epoch, core.unix_ms()
+            part = Part(offset, op.id, core.me, epoch, number, now_ms, rows)
+            place = await core.own_log.append(part)
+            await core.trace(Step.PART_AFTER)
+            return place
+
+        return keep
+
+    @contextlib.asynccontextmanager
+    async def _stage(self, offset: int) -> AsyncIterator[tuple[str, Session]]:
+        """Give a staging table's name, and a session of its own to read it in."""
+        table, session = await self._gathering.new(offset), self._new_session()
+        try:
+            yield table, await _configured(session, Settings())
+        except BaseException:
+            self._gathering.over.append(table)
+            raise
         finally:
             await session.aclose()
 
@@ -249,7 +416,7 @@ class Computing:
         attempts_max = core.timeouts.stuck_after_attempts
         if not exhausted([core.me], passes, attempts_max):
             return False
-        if _of_session(op):
+        if _of_one_session(op):
             return True
         trying = [peer for peer in core.members.peers if await progressing(core, peer)]
         return exhausted(trying, passes, attempts_max)
@@ -259,17 +426,56 @@ class Computing:
         return min(timeouts.retry_first_s * 2**attempts, timeouts.retry_max_s) if attempts else 0.0
 
 
-def _of_session(op: Operation) -> bool:
+async def _configured(session: Session, settings: Settings) -> Session:
+    """Give a session, which is closed if that fails, its settings."""
+    try:
+        await session.configure(settings)
+    except BaseException:
+        await session.aclose()
+        raise
+    return session
+
+
+def _query(op: Operation) -> Statement:
+    """Return the query that gives an operation's rows."""
+    if isinstance(op.write, ComputedPlan):
+        return SparkPlan(plan_of_query(op.write.query))
+    if isinstance(op.write, SpooledRows):
+        return SparkPlan(empty_query(op.write.schema))
+    assert isinstance(op.write, QueryWrite)
+    return SqlText(op.write.query)
+
+
+def _of_one_session(op: Operation) -> bool:
+    """Whether the query can run in the client's own session only, as its origin has it.
+
+    Likewise rows that came with the request.
+    """
+    if isinstance(op.write, SpooledRows):
+        return True
+    if isinstance(op.write, ComputedPlan):
+        return op.write.session is not None and rests_on_handles(op.write.query)
     return isinstance(op.write, QueryWrite) and op.write.of_session
 
 
-def _session_gone(origin: str) -> RefusedError:
+def session_gone(origin: str) -> RefusedError:
+    """Return why a write is rejected that rests on what is no more; it may be sent again."""
     return RefusedError(
         ErrorClass.SESSION_GONE,
         "the query rests on the session of the client that sent it (temporary views, variables), "
         f"and that session is gone from cluster {origin}",
-        "run the session's statements again, then the write, with a new request_id",
+        "run the session's statements again, then the write",
     )
+
+
+def _lost() -> EngineError:
+    """Return that a session was lost under a query, and can be made anew."""
+    return EngineError(ErrorKind.AVAILABILITY, "the session was lost while its query ran")
+
+
+async def no_sessions(ref: SessionRef) -> Session:
+    """Rebuild no session: where there are none."""
+    raise session_gone("(its origin)")
 
 
 def _advice(message: str, hint: str) -> str:

@@ -14,16 +14,20 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from haproc import protos
 from haproc.classify.model import Kind
-from haproc.classify.names import Context
+from haproc.classify.names import Context, joined
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.parsing import parse
 from haproc.classify.targets import NAMESPACES, target
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
 BEFORE_CHARACTERS_MAX: Final = 64
 """What is longer is replaced by a hash, so that it fits beside the cursor."""
@@ -51,10 +55,17 @@ _ABOUT_OTHERS: Final = frozenset(
 
 def about(op: Operation) -> tuple[Named, ...]:
     """Return what a statement without a mark changes; empty for others, or if it is not told."""
-    if isinstance(op.write, ArrowRows) or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS:
+    if (
+        isinstance(op.write, ArrowRows | SpooledRows)
+        or op.kind not in _ABOUT_TABLES | _ABOUT_OTHERS
+    ):
         return ()
     if op.kind in _ABOUT_TABLES and op.writes:
         return tuple(Named(Sort.TABLE, name) for name in sorted(op.writes))
+    if isinstance(op.write, SparkPlan):
+        return _about_plan(op, op.write)
+    if isinstance(op.write, ComputedPlan):
+        return ()
     found = target(op.write.sql, Context(op.settings.catalog, op.settings.schema))
     if found is None:
         return ()
@@ -62,6 +73,15 @@ def about(op: Operation) -> tuple[Named, ...]:
     if what in NAMESPACES:
         return (Named(Sort.NAMESPACE, name),)
     return (Named(Sort.FUNCTION if what == "FUNCTION" else Sort.TABLE, name),)
+
+
+def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
+    """Return the namespace that a call of the catalog makes or drops."""
+    parts = read_plan(parse(protos.base.Plan, write.plan)).target
+    if not parts:
+        return ()
+    full = parts if len(parts) > 1 else (op.settings.catalog, *parts)
+    return (Named(Sort.NAMESPACE, joined(full)),)
 
 
 class Doubts:

@@ -1,50 +1,197 @@
-"""Runs the query inside a write once, so that its rows can be replicated in its place."""
+"""Runs the query of a write, and puts its rows into parts.
+
+What the query gives may be more than its cluster's driver has room for, which collects a result as
+fast as it is made. So only the first rows are asked for, as many as a driver bears. Where those are
+not all, or do not come soon, Spark puts the rows into a staging table, from which they are read in
+pieces. So a query may run twice: what it gave the first time is forgotten.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from haproc.classify.model import RefusedError
 from haproc.config.model import Limits
+from haproc.engine import arrow, pieces, staging
+from haproc.engine.errors import EngineError
 from haproc.engine.interface import Session
-from haproc.engine.statement import SqlText
-from haproc.pin import materialise as rows
-from haproc.pin.model import Source
+from haproc.engine.statement import Statement
+from haproc.failure import ErrorClass
+from haproc.replicate.apply.gathering import of_environment
+from haproc.replicate.apply.keeping import Keep, Keeping
+from haproc.replicate.apply.parts import Parts
 
-THREAD_BYTES: Final = 64 << 10
-"""More rows than that are written as text beside the event loop: 100,000 took a second."""
+ATTEMPT_S: Final = 3.0
+"""What asking for the first rows costs at most. Chosen: several times what a staging table does."""
+Stage: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[str, Session]]]
+"""Gives a staging table's name that was never used, and a session to read it in, which has no
+client's settings. Whoever gives it has the table dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a query gave: its ``rows`` where they make one part, else the places of the parts.
+
+    ``table``: the staging table that holds them, too, if there is one.
+    """
+
+    schema: bytes
+    count: int
+    rows: bytes
+    parts: tuple[int, ...]
+    size_bytes: int
+    table: str = ""
 
 
 async def materialise(
-    source: Source, session: Session, limits: Limits, timeout_s: float
-) -> tuple[str, int]:
-    """Return the statement with its query's rows instead of the query, and how many they are.
+    query: Statement,
+    session: Session,
+    stage: Stage,
+    keep: Keep,
+    limits: Limits,
+    timeout_s: float,
+) -> Found:
+    """Return what the query gives; raises EngineError, and RefusedError if that is too much.
 
-    Raises RefusedError if there are too many rows or a type has no literals, and EngineError.
+    No more of it than two parts is in memory at a time.
     """
-    bounds = rows.Limits(limits.materialise_rows_max, limits.materialise_bytes_max)
-    columns = [
-        rows.QueryColumn(column.name, column.type_text)
-        for column in await session.columns(source.query)
-    ]
-    stream = await session.query(
-        SqlText(rows.fetch_query(source.query, columns)), timeout_s=timeout_s
-    )
-    tables: list[pa.Table] = []
+    schema = await session.schema(query)
+    found = await _first(query, session, schema, limits, timeout_s)
+    if found is not None:
+        return found
+    if why := pieces.unstaged(schema):
+        raise _unfit(why)
+    async with stage() as (table, reading):
+        with _no_word_on_the_query():
+            await _run(reading, staging.MAKE_SCHEMA, timeout_s)
+        await _run(session, staging.fill(table, query, schema), timeout_s)
+        with _no_word_on_the_query():
+            return await _read(table, reading, schema, keep, limits, timeout_s)
+
+
+async def _first(
+    query: Statement, session: Session, schema: bytes, limits: Limits, timeout_s: float
+) -> Found | None:
+    """Return what the query gives if that is one part, and soon known."""
+    attempt = pieces.attempt(query, schema, limits.part_rows_max)
+    parts = Parts(limits.part_bytes_max, limits.part_rows_max)
     try:
+        async with asyncio.timeout(ATTEMPT_S):
+            if not await _fits(attempt, session, parts, timeout_s):
+                return None
+    except TimeoutError:
+        return None
+    count, size_bytes = parts.rows, parts.size_bytes
+    return Found(schema, count, parts.rest(), (), size_bytes)
+
+
+async def _fits(attempt: pieces.Attempt, session: Session, parts: Parts, timeout_s: float) -> bool:
+    """Put all rows of a query into one part, if they fit in and the driver bears them."""
+    async with contextlib.aclosing(_batches(session, attempt.plan, timeout_s)) as batches:
+        async for schema, batch in batches:
+            columns = range(len(schema) - 1)
+            parts.of(pa.schema([schema.field(at) for at in columns]))
+            if batch is None:
+                continue
+            wide = batch.column(len(columns)).true_count
+            if wide or any(parts.take(batch.select(list(columns)))):
+                return False
+    return parts.rows <= attempt.rows_max
+
+
+async def _read(
+    table: str, reading: Session, schema: bytes, keep: Keep, limits: Limits, timeout_s: float
+) -> Found:
+    """Read a staging table, piece by piece."""
+    parts = Parts(limits.part_bytes_max, limits.part_rows_max)
+    async with Keeping(keep) as kept:
+        async for piece in _pieces(reading, table, schema, timeout_s):
+            rows = pieces.rows_of(table, pieces.count(schema), piece)
+            async with contextlib.aclosing(_batches(reading, rows, timeout_s)) as batches:
+                async for found, batch in batches:
+                    parts.of(found)
+                    for part in parts.take(batch) if batch is not None else ():
+                        await kept.add(part)
+                    if parts.size_bytes > limits.staged_bytes_max:
+                        raise _too_large(limits.staged_bytes_max)
+        count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()
+        if kept.empty:
+            return Found(schema, count, rest, (), size_bytes, table)
+        await kept.add(rest)
+        return Found(schema, count, b"", await kept.places(), size_bytes, table)
+
+
+async def _pieces(
+    reading: Session, table: str, schema: bytes, timeout_s: float
+) -> AsyncIterator[pieces.Piece]:
+    """Yield what of a staging table is to be read at a time, which is all of it together."""
+    found = await _rows(reading, pieces.sizes(table, schema), timeout_s)
+    files = [pieces.File(row["name"], row["bytes"]) for row in found]
+    for each in pieces.whole(files):
+        if isinstance(each, pieces.Piece):
+            yield each
+            continue
+        rows = await _rows(reading, pieces.widths(table, schema, each.name), timeout_s)
+        for piece in pieces.cut(each.name, [row["bytes"] for row in rows]):
+            yield piece
+
+
+async def _rows(session: Session, query: Statement, timeout_s: float) -> list[dict[str, Any]]:
+    """Return the rows of a small result."""
+    stream = await session.query(query, timeout_s=timeout_s)
+    async with contextlib.aclosing(stream):
+        return [row async for chunk in stream for row in arrow.rows([chunk.data])]
+
+
+async def _batches(
+    session: Session, statement: Statement, timeout_s: float
+) -> AsyncGenerator[tuple[pa.Schema, pa.RecordBatch | None], None]:
+    """Yield what a statement gives, with its columns, which come first without any rows."""
+    stream = await session.query(statement, timeout_s=timeout_s)
+    async with contextlib.aclosing(stream):
         async for chunk in stream:
             with pa.ipc.open_stream(chunk.data) as reader:
-                tables.append(reader.read_all())
-            # Stop as soon as it is too much, not when all of it is here.
-            rows.check_size(pa.concat_tables(tables), bounds)
-    finally:
-        await stream.aclose()
-    found = pa.concat_tables(tables)
+                yield reader.schema, None
+                for batch in reader:
+                    yield reader.schema, batch
 
-    def written() -> str:
-        return rows.materialised(source, found, columns, bounds)
 
-    text = written() if found.nbytes <= THREAD_BYTES else await asyncio.to_thread(written)
-    return text, found.num_rows
+async def _run(session: Session, statement: Statement, timeout_s: float) -> None:
+    async with contextlib.aclosing(_batches(session, statement, timeout_s)) as batches:
+        async for _ in batches:
+            pass
+
+
+@contextlib.contextmanager
+def _no_word_on_the_query() -> Iterator[None]:
+    """Raise errors as the cluster's: of another statement than the query."""
+    try:
+        yield
+    except EngineError as error:
+        raise of_environment(error) from error
+
+
+def _too_large(bytes_max: int) -> RefusedError:
+    return RefusedError(
+        ErrorClass.TOO_LARGE_TO_MATERIALISE,
+        "the write has to be replicated as rows, but its query gives more than "
+        f"{bytes_max} bytes of them",
+        "write it so that it means the same on every cluster, write in several steps, or raise "
+        "limits.staged_bytes_max",
+    )
+
+
+def _unfit(why: str) -> RefusedError:
+    return RefusedError(
+        ErrorClass.CANNOT_MATERIALISE,
+        "the write has to be replicated as rows, which are more than one record holds, and a table "
+        f"in which clusters gather them holds no {why}",
+        "write it so that it means the same on every cluster, cast them, or write in several steps",
+    )

@@ -62,13 +62,13 @@ class Synchronous:
         if core.heard.verdicts.get(offset) is None:
             await core.own_log.decide(offset, op.id, Verdict.COMMIT)
 
-    async def resume(self, unfinished: Mapping[int, Operation]) -> None:
+    async def resume(self, unfinished: Mapping[int, str]) -> None:
         """Commit what an earlier incarnation ran here and did not live to decide."""
         core = self._core
-        for offset, op in unfinished.items():
+        for offset, operation_id in unfinished.items():
             if offset < core.schedule.low and core.heard.verdicts.get(offset) is None:
                 logger.info("offset %d: deciding what an earlier process left open", offset)
-                await core.own_log.decide(offset, op.id, Verdict.COMMIT)
+                await core.own_log.decide(offset, operation_id, Verdict.COMMIT)
 
     async def _fan_out(self, offset: int, op: Operation, outcome: Outcome) -> None:
         core = self._core
@@ -120,7 +120,7 @@ class Synchronous:
         try:
             async with asyncio.timeout(timeout_s):
                 known = await core.outcomes.arrival_at(offset)
-                if known.operation.id != operation_id:
+                if known.facts.id != operation_id:
                     return {"status": QUEUED, "reason": f"offset {offset} holds another operation"}
                 core.schedule.permit(offset)
                 core.news.changed()

@@ -23,11 +23,16 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
+from haproc import protos
 from haproc.classify.model import Kind
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.parsing import parse
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows
+from haproc.engine.statement import ArrowRows, SparkPlan
+from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
 _SHARE: Final = 4
 """Chosen: a quarter of the default window is seconds at any rate that a ring reaches, and reading a
@@ -69,7 +74,7 @@ def redefined_by(op: Operation) -> frozenset[str] | None:
 
     Decided once, where the operation is made, and written into the record.
     """
-    if not op.tables_known:
+    if not (op.tables_known or op.writes_known):
         return None
     if op.kind in _NEVER:
         return frozenset()
@@ -86,12 +91,19 @@ def _evolves(op: Operation) -> bool:
     """
     if _merges_by_itself(op.settings):
         return True
-    if isinstance(op.write, ArrowRows) or op.insert is not None:
+    if isinstance(op.write, ArrowRows | SpooledRows) or op.insert is not None:
         return False
-    if "with" not in op.write.sql.lower():
+    if isinstance(op.write, SparkPlan | ComputedPlan):
+        reading = read_plan(parse(protos.base.Plan, op.write.plan))
+        return reading.evolves or (reading.sql is not None and _asks_to(reading.sql.text))
+    return _asks_to(op.write.sql)
+
+
+def _asks_to(sql: str) -> bool:
+    if "with" not in sql.lower():
         return False
     try:
-        tokens = [t for t in tokenize(op.write.sql) if t.kind is not TokenKind.HINT]
+        tokens = [t for t in tokenize(sql) if t.kind is not TokenKind.HINT]
     except LexicalError:
         return True
     return any(
@@ -107,12 +119,14 @@ def _merges_by_itself(settings: Settings) -> bool:
     )
 
 
-def redefined(op: Operation) -> frozenset[str] | None:
-    """Return what an operation of the log may define anew; None: anything.
+def redefined(op: Operation | Fence) -> frozenset[str] | None:
+    """Return what a record of the log may define anew; None: anything.
 
     Those of versions 1 and 2 don't say it. For them this is part of how the log is read, and must
     stay as it is.
     """
+    if isinstance(op, Fence):
+        return frozenset({op.name})
     if op.own_id:
         return op.redefines
     if not op.tables_known:
@@ -141,8 +155,8 @@ class Definitions:
         """The first record that will be noted stands there."""
         self._known_from = known_from
 
-    def note(self, offset: int, op: Operation) -> None:
-        """Take in an operation, whatever becomes of it; offsets must rise from call to call."""
+    def note(self, offset: int, op: Operation | Fence) -> None:
+        """Take in a record, whatever becomes of it; offsets must rise from call to call."""
         self._read_to = offset + 1
         names = redefined(op)
         if names != NOTHING:

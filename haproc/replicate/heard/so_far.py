@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from haproc.replicate.heard.claims import Claims
 from haproc.replicate.heard.computations import Computations
 from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.heard.past import Past
 from haproc.replicate.heard.verdicts import Verdicts
 from haproc.replicate.heard.words import Words
+from haproc.replicate.heard.written import Written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,14 +30,27 @@ class Heard:
     """What was defined anew."""
     past: Past
     """Where the log ended, and when."""
+    elsewhere: Elsewhere
+    """Operations that other clusters have passed."""
+    written: Written
+    """Which tables are written."""
 
     @classmethod
     def nothing(cls, window_records: int) -> Heard:
         """Return what is known before anything was read."""
         definitions, past = Definitions(window_records), Past(window_records)
-        return cls(Verdicts(), Computations(), Words(), Claims(), definitions, past)
+        return cls(
+            Verdicts(),
+            Computations(),
+            Words(),
+            Claims(),
+            definitions,
+            past,
+            Elsewhere(),
+            Written(),
+        )
 
     def forget(self, below: int) -> None:
         """Forget what concerns operations that nobody asks about any more."""
-        for each in (self.verdicts, self.computations, self.words):
+        for each in (self.verdicts, self.computations, self.words, self.elsewhere):
             each.forget(below)

@@ -8,16 +8,29 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from haproc.failure import log_away
-from haproc.membership.state import HOPELESS, Condition, Divergence, State, beneath, state_of
+from haproc.membership.state import (
+    HOPELESS,
+    SERVING,
+    Condition,
+    Divergence,
+    State,
+    beneath,
+    state_of,
+)
 from haproc.replicate.member.news import News
 
 logger = logging.getLogger(__name__)
 
 _OUT_OF_SERVICE: Final = HOPELESS | {State.DOWN, State.STUCK, State.ISOLATED, State.STOPPED}
+
+
+class OutOfServiceError(Exception):
+    """What was waited for will not come soon."""
 
 
 class MemberCondition:
@@ -30,7 +43,9 @@ class MemberCondition:
         self._now = Condition()
         self._state: tuple[State, str] = state_of(self._now)
         self._allowed = asyncio.Event()
-        self._out_of_service = asyncio.Event()
+        self._out_of_service = False
+        self._waits: set[asyncio.Timeout] = set()
+        self._departures = 0
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -70,15 +85,35 @@ class MemberCondition:
     @property
     def out_of_service(self) -> bool:
         """Whether what is under way here will not be finished soon."""
-        return self._out_of_service.is_set()
+        return self._out_of_service
+
+    @property
+    def departures(self) -> int:
+        """How often it has left service: its tables may have been mended by hand since."""
+        return self._departures
 
     async def allowed(self) -> None:
         """Wait until new statements may be started on the cluster."""
         await self._allowed.wait()
 
-    async def gone(self) -> None:
-        """Wait until this member is out of service."""
-        await self._out_of_service.wait()
+    @asynccontextmanager
+    async def in_service(self, timeout_s: float | None = None) -> AsyncIterator[None]:
+        """Wait for something for so long at most, and only while this member is in service.
+
+        Raises TimeoutError, or OutOfServiceError.
+        """
+        scope = asyncio.timeout(0 if self._out_of_service else timeout_s)
+        if not self._out_of_service:
+            self._waits.add(scope)
+        try:
+            async with scope:
+                yield
+        except TimeoutError as error:
+            if scope in self._waits:
+                raise
+            raise OutOfServiceError from error
+        finally:
+            self._waits.discard(scope)
 
     def _beneath(self) -> State:
         return beneath(self._now) if self.state is State.DRAINING else self.state
@@ -177,16 +212,21 @@ class MemberCondition:
     def _update(self, **changes: Any) -> None:
         self._now = dataclasses.replace(self._now, **changes)
         before, self._state = self._state, state_of(self._now)
-        _put(self._allowed, self.may_apply)
+        if self.may_apply:
+            self._allowed.set()
+        else:
+            self._allowed.clear()
         self._news.changed()
-        _put(self._out_of_service, self._beneath() in _OUT_OF_SERVICE)
+        self._out_of_service = self._beneath() in _OUT_OF_SERVICE
+        if self._out_of_service:
+            self._end_waits()
+        self._departures += before[0] in SERVING and self._state[0] not in SERVING
         if before[0] is not self._state[0]:
             logger.info("%s: %s -> %s %s", self._me, before[0], *self._state)
             self._on_state(*self._state)
 
-
-def _put(event: asyncio.Event, holds: bool) -> None:
-    if holds:
-        event.set()
-    else:
-        event.clear()
+    def _end_waits(self) -> None:
+        ended = [scope for scope in self._waits if not scope.expired()]
+        self._waits.difference_update(ended)
+        for scope in ended:
+            scope.reschedule(asyncio.get_running_loop().time())

@@ -92,7 +92,10 @@ class Core:
         condition = MemberCondition(me, news, on_state)
         heard = Heard.nothing(limits.window_records)
         members = RingMembers(me, identity.ring_order)
-        schedule, notes = Schedule(me, Progress(), 0, _batch_limits(limits)), Notes()
+        schedule, notes = (
+            Schedule(me, Progress(), 0, _batch_limits(limits), heard.elsewhere),
+            Notes(),
+        )
         own_log = OwnLog(log, identity, timeouts, condition, heard.claims, schedule)
 
         def progress() -> Progress:
@@ -132,7 +135,7 @@ class Core:
             own_log=own_log,
             schedule=schedule,
             notes=notes,
-            outcomes=Outcomes(limits.window_records),
+            outcomes=Outcomes(limits.window_records, unix_ms),
             troubles=Troubles(timeouts.stuck_after_attempts),
             watermarks=Watermarks(schedule, news),
             store=Committer(commit),

@@ -7,13 +7,15 @@ gets the outcome of the first attempt.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from haproc.engine.interface import Applied
 from haproc.failure import ErrorClass
+from haproc.replicate.queue.facts import Facts
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation
 
@@ -50,6 +52,10 @@ class Outcome:
     assumed: bool = False
 
 
+RESULTS_BYTES_MAX: Final = 16 << 20
+"""Of results and messages of all outcomes together; of the oldest beyond that it is remembered how
+they ended. Chosen: 256 bytes for each request of the window."""
+_NO_ROOM: Final = "what it said is not remembered any more"
 DONE_BEFORE = Outcome(Status.APPLIED, assumed=True)
 """An operation that an earlier incarnation dealt with."""
 EXPIRED = Outcome(Status.EXPIRED, assumed=True)
@@ -71,11 +77,14 @@ class Known:
     """An operation that this HAProc has read from the log."""
 
     offset: int
-    operation: Operation
+    facts: Facts
     outcome: Outcome | None = None
-    resolved: asyncio.Event = field(default_factory=asyncio.Event)
     newest: int = 0
     """The offset of the newest copy."""
+    resolved_ms: int | None = None
+    """When that was known here, Unix time; None if an earlier process knew."""
+    awaited: asyncio.Event | None = None
+    """Made by who waits for the outcome first; most operations' nobody waits for."""
 
 
 class Outcomes:
@@ -84,31 +93,32 @@ class Outcomes:
     A request is known by its user and its id (`Operation.key`).
     """
 
-    def __init__(self, window_records: int) -> None:
+    def __init__(self, window_records: int, unix_ms: Callable[[], int] = lambda: 0) -> None:
+        self._unix_ms = unix_ms
         self._window_records = window_records
         self._by_key: dict[tuple[str, str], Known] = {}
         self._by_offset: dict[int, Known] = {}
         self._order: deque[tuple[int, Known]] = deque()
         self._arrivals: dict[tuple[str, str] | int, asyncio.Event] = {}
+        self._weights: OrderedDict[int, int] = OrderedDict()
+        self._bytes = 0
 
     def admit(self, offset: int, operation: Operation) -> Known:
         """Note an operation when it is first read."""
-        known = Known(offset, operation, newest=offset)
+        known = Known(offset, Facts.of(operation), newest=offset)
         self._by_key[operation.key] = known
         self._note(known)
         return known
 
     def pass_over(self, offset: int, operation: Operation, outcome: Outcome) -> None:
         """Note a record that is no attempt of its request: only its place is remembered."""
-        known = Known(offset, operation, outcome, newest=offset)
-        known.resolved.set()
-        self._note(known)
+        self._note(Known(offset, Facts.of(operation), outcome, newest=offset))
 
     def _note(self, known: Known) -> None:
         self._by_offset[known.offset] = known
         self._order.append((known.offset, known))
         self._forget(known.offset - self._window_records)
-        for waited_for in (known.operation.key, known.offset):
+        for waited_for in (known.facts.key, known.offset):
             if arrival := self._arrivals.pop(waited_for, None):
                 arrival.set()
 
@@ -129,16 +139,46 @@ class Outcomes:
                 if old.outcome is None:
                     break
                 del self._by_offset[old.offset]
-                if self._by_key.get(old.operation.key) is old:
-                    del self._by_key[old.operation.key]
+                self._bytes -= self._weights.pop(old.offset, 0)
+                if self._by_key.get(old.facts.key) is old:
+                    del self._by_key[old.facts.key]
             self._order.popleft()
 
     def resolve(self, offset: int, outcome: Outcome) -> None:
         """Note what became of an operation; a later call corrects an earlier one."""
         known = self._by_offset.get(offset)
-        if known is not None:
-            known.outcome = outcome
-            known.resolved.set()
+        if known is None:
+            return
+        if known.outcome is None and not outcome.assumed:
+            known.resolved_ms = self._unix_ms()
+        known.outcome = outcome
+        self._weigh(offset, outcome)
+        if known.awaited is not None:
+            known.awaited.set()
+
+    def _weigh(self, offset: int, outcome: Outcome) -> None:
+        self._bytes -= self._weights.pop(offset, 0)
+        if weight := _weight(outcome):
+            self._weights[offset] = weight
+            self._bytes += weight
+        while self._bytes > RESULTS_BYTES_MAX and len(self._weights) > 1:
+            oldest, weight = self._weights.popitem(last=False)
+            self._bytes -= weight
+            known = self._by_offset[oldest]
+            assert known.outcome is not None
+            known.outcome = _in_short(known.outcome)
+
+    def latencies(self, start: int, end: int) -> dict[int, int]:
+        """Return how long after it was made each operation of a range was done here, in ms.
+
+        Of those that this process ran, and remembers.
+        """
+        found = {}
+        for offset in range(start, end):
+            known = self._by_offset.get(offset)
+            if known is not None and known.resolved_ms is not None and known.facts.created_ms:
+                found[offset] = max(0, known.resolved_ms - known.facts.created_ms)
+        return found
 
     def find(self, key: tuple[str, str]) -> Known | None:
         """Return the operation of this user and id, if it is in the window."""
@@ -168,6 +208,23 @@ class Outcomes:
 
     async def outcome(self, known: Known) -> Outcome:
         """Wait until it is known what became of the operation."""
-        await known.resolved.wait()
-        assert known.outcome is not None
+        while known.outcome is None:
+            known.awaited = known.awaited or asyncio.Event()
+            await known.awaited.wait()
         return known.outcome
+
+
+def _weight(outcome: Outcome) -> int:
+    """Return the bytes of an outcome that grow with what its statement says or gives."""
+    message = outcome.failure.message if outcome.failure is not None else ""
+    return sum(map(len, outcome.applied.chunks)) + len(message)
+
+
+def _in_short(outcome: Outcome) -> Outcome:
+    """Return as much of an outcome as counts: its kind and how many rows it was."""
+    failure = outcome.failure
+    return replace(
+        outcome,
+        applied=Applied(affected_rows=outcome.applied.affected_rows),
+        failure=failure and Failure(failure.error_class, failure.sqlstate, _NO_ROOM),
+    )

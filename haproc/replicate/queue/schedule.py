@@ -17,12 +17,16 @@ stored, or the first operation alone. Delta's marks make the two one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import takewhile
+from itertools import islice, takewhile
 
+from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.queue.coalesce import BatchKey, BatchLimits, batch_key, row_count
+from haproc.replicate.queue.composing import Composing, changes_keys
+from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import MARKER, Intent, Unfinished, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import SPAN_MAX, Progress
@@ -43,41 +47,34 @@ class _Task:
     key: BatchKey | None
     state: _State = _State.WAITING
     single: bool = False
-    unit: Unit | None = None
-
-
-@dataclass(slots=True)
-class _Busy:
-    """Tables that unfinished operations read and write."""
-
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-
-    def conflicts(self, op: Operation) -> bool:
-        return not (
-            op.writes.isdisjoint(self.writes)
-            and op.writes.isdisjoint(self.reads)
-            and op.reads.isdisjoint(self.writes)
-        )
-
-    def add(self, op: Operation) -> None:
-        self.reads |= op.reads
-        self.writes |= op.writes
+    unlike: bool = False
+    """What stands before it on its table is no INSERT that it may be combined with as it is."""
 
 
 class Schedule:
-    """See the module. ``me`` is the cluster's name; ``doubtful_below`` the log's end at start."""
+    """See the module. ``me`` is the cluster's name; ``doubtful_below`` the log's end at start.
+
+    ``elsewhere``: what is known to have succeeded.
+    """
 
     def __init__(
-        self, me: str, progress: Progress, doubtful_below: int, limits: BatchLimits
+        self,
+        me: str,
+        progress: Progress,
+        doubtful_below: int,
+        limits: BatchLimits,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._me = me
         self._limits = limits
+        self.composing = Composing(elsewhere or Elsewhere(), limits)
         self.resume(progress, doubtful_below)
 
     def resume(self, progress: Progress, doubtful_below: int) -> None:
         """Begin anew, from a stored progress."""
-        self._tasks: dict[int, _Task] = {}  # in log order
+        self._tasks: OrderedDict[int, _Task] = OrderedDict()  # in log order
+        self._turns = Turns()
+        self._running: dict[int, Unit] = {}
         self._read_to = progress.low
         self._done = set(progress.done)
         self._restored = frozenset(progress.done)
@@ -85,18 +82,19 @@ class Schedule:
         self._old_alone = progress.alone
         self._stood = {} if progress.alone is None else {progress.alone: progress.before}
         self._doubtful_below = doubtful_below
+        self._asked_below = 0
         self._settled: set[str] = set()
         self._permitted: set[int] = set()
         self._verdicts: dict[int, Verdict] = {}
         self._provided: set[int] = set()
-        self._uncomputed = 0
+        self._uncomputed = self._unlike = 0
         self._singles: set[int] = set()
         self._bytes = 0
         known = [progress.low, *(offset + 1 for offset in progress.done)]
         known += [last + 1 for _, last in progress.batches]
         self._high = max(known) if progress.alone is None else max(*known, progress.alone + 1)
         self._finished = 0
-        self._held = False
+        self._holds = 0
 
     # -- what comes in ---------------------------------------------------------------------
 
@@ -109,9 +107,13 @@ class Schedule:
         if offset in self._done:
             self._finished += 1
             return False
-        self._tasks[offset] = _Task(offset, op, batch_key(op), single=offset in self._singles)
+        key = batch_key(op)
+        unlike = self.composing.unlike(op, key)
+        self._tasks[offset] = _Task(offset, op, key, single=offset in self._singles, unlike=unlike)
+        self._turns.add(offset, op)
         self._bytes += op.size_bytes
         self._uncomputed += op.computed
+        self._unlike += unlike
         return True
 
     def passed(self, offset: int) -> None:
@@ -146,6 +148,13 @@ class Schedule:
         if task := self._tasks.get(offset):
             task.single = True
 
+    def asked(self, below: int) -> None:
+        """Note that the tables of all operations below were asked what was applied already.
+
+        The first one of each table that is not below is looked for when its turn comes.
+        """
+        self._asked_below = below
+
     def restore(self, offsets_applied: Mapping[str, int]) -> list[int]:
         """Mark as done what the tables themselves say was applied; return those offsets.
 
@@ -164,12 +173,17 @@ class Schedule:
         return found
 
     def _drop(self, task: _Task) -> None:
-        del self._tasks[task.offset]
-        self._bytes -= task.op.size_bytes
-        self._uncomputed -= task.op.computed
+        self._leave(task)
         self._done.add(task.offset)
         self._finished += 1
         self._forget_intent(task.offset)
+
+    def _leave(self, task: _Task) -> None:
+        del self._tasks[task.offset]
+        self._turns.leave(task.offset, task.op)
+        self._bytes -= task.op.size_bytes
+        self._uncomputed -= task.op.computed
+        self._unlike -= task.unlike
 
     def _forget_intent(self, first: int) -> None:
         self._stood.pop(first, None)
@@ -178,25 +192,24 @@ class Schedule:
             self._old_alone = None
 
     def hold(self, *, held: bool) -> None:
-        """Let nothing exclusive start while held: what tables there are must stay as it is."""
-        self._held = held
+        """Let nothing exclusive start, which changes what tables there are, until all let go."""
+        self._holds += 1 if held else -1
 
     # -- what is to be done ----------------------------------------------------------------
 
     def take(self, lanes_free: int) -> list[Unit]:
         """Return units to start now, at most ``lanes_free``; they count as running from here."""
         units: list[Unit] = []
-        tasks = list(self._tasks.values())
-        for position, task in self._in_turn(tasks):
+        for task in self._in_turn():
             if len(units) == lanes_free:
                 break
             if not self._may_run(task):
                 continue
             if task.op.exclusive:
                 intent = Intent.NONE if task.op is MARKER else Intent.ALONE
-                units += [] if self._held else [self._start([task], intent)]
+                units += [] if self._holds else [self._start([task], intent)]
                 continue
-            unit = self._begin(task, tasks[position:], self._farthest(tasks))
+            unit = self._begin(task)
             if unit is not None:
                 units.append(unit)
         return units
@@ -208,26 +221,19 @@ class Schedule:
         """
         if not self._uncomputed:
             return []
-        tasks = list(self._tasks.values())
-        return [(t.offset, t.op) for _, t in self._in_turn(tasks) if self._lacks_rows(t)]
+        return [(t.offset, t.op) for t in self._in_turn() if self._lacks_rows(t)]
 
-    def _in_turn(self, tasks: Sequence[_Task]) -> Iterator[tuple[int, _Task]]:
-        """Yield what waits and conflicts with nothing unfinished before it, and its position."""
-        busy, farthest = _Busy(), self._farthest(tasks)
-        for position, task in enumerate(tasks):
-            if task.offset >= farthest:
-                return
-            if task.op.exclusive:
-                if position == 0 and task.state is _State.WAITING:
-                    yield position, task
-                return
-            if task.state is _State.WAITING and not busy.conflicts(task.op):
-                yield position, task
-            busy.add(task.op)
+    def _in_turn(self) -> Iterator[_Task]:
+        """Yield what waits and conflicts with nothing unfinished before it."""
+        first = next(iter(self._tasks), None)
+        if first is not None:
+            tasks = map(self._tasks.__getitem__, self._turns.in_turn(first, self._farthest))
+            yield from (task for task in tasks if task.state is _State.WAITING)
 
-    def _farthest(self, tasks: Sequence[_Task]) -> int:
+    @property
+    def _farthest(self) -> int:
         # From the first that is not released: the stored progress may not say more than that.
-        return (tasks[0].offset if tasks else self._read_to) + SPAN_MAX
+        return next(iter(self._tasks), self._read_to) + SPAN_MAX
 
     def _may_run(self, task: _Task) -> bool:
         return not self._lacks_rows(task) and not self._lacks_decision(task)
@@ -236,29 +242,70 @@ class Schedule:
         return task.op.computed and task.offset not in self._provided
 
     def _lacks_decision(self, task: _Task) -> bool:
-        return not (
-            not task.op.synchronous
-            or task.op.origin == self._me
-            or task.offset in self._permitted
-            or task.offset in self._verdicts
-        )
+        known = task.offset in self._permitted or task.offset in self._verdicts
+        return task.op.synchronous and task.op.origin != self._me and not known
 
-    def _begin(self, head: _Task, rest: Sequence[_Task], farthest: int) -> Unit | None:
+    def _begin(self, head: _Task) -> Unit | None:
         if head.offset in self._old_batches:
             last = self._old_batches[head.offset]
             if self._read_to <= last:
                 return None  # its end has not been read yet
-            members = [
-                t for t in rest if t.offset <= last and not t.op.writes.isdisjoint(head.op.writes)
-            ]
-            return self._start(members, Intent.BATCH)
-        doubtful = head.offset < self._doubtful_below and not (head.op.writes <= self._settled)
-        if head.key is None or head.single or doubtful:
+            return self._again(list(self._on_table(head, last + 1)))
+        if head.single or self._doubtful(head):
             return self._start([head], Intent.NONE)
-        members = list(self._joined(head, takewhile(lambda t: t.offset < farthest, rest)))
+        members = list(self._joined(head))
+        count, text = self._composed(head)
+        if count > len(members):
+            members = list(islice(self._on_table(head), count))
+            return self._start(members, Intent.BATCH, text)
         return self._start(members, Intent.BATCH if len(members) > 1 else Intent.NONE)
 
-    def _joined(self, head: _Task, rest: Iterable[_Task]) -> Iterable[_Task]:
+    def _doubtful(self, task: _Task) -> bool:
+        """Whether an earlier incarnation may have run what is the first on its tables here."""
+        begun = task.offset < self._doubtful_below and not task.op.exclusive
+        return begun and not task.op.writes <= self._settled
+
+    def _again(self, members: Sequence[_Task]) -> Unit | None:
+        """Return the batch that an earlier incarnation may have run, once it is known again."""
+        key = members[0].key
+        for task in members[1:]:
+            key = None if key is None else key.joined(task.key)
+        if key is not None:
+            return self._start(members, Intent.BATCH)
+        (table,) = members[0].op.writes
+        if not self.composing.looked_for(table):
+            return None
+        count, text = self.composing.composed(table, [task.op for task in members])
+        whole = count == len(members)
+        return self._start(members, Intent.BATCH, text if whole else "", apart=not whole)
+
+    def _composed(self, head: _Task) -> tuple[int, str]:
+        """Return how many operations run as one statement though they are not alike, and that."""
+        if len(head.op.writes) != 1:
+            return 0, ""
+        (table,) = head.op.writes
+        known = takewhile(self._may_compose, self._on_table(head))
+        return self.composing.composed(table, (task.op for task in known))
+
+    def _may_compose(self, task: _Task) -> bool:
+        # Who waits here for an answer is told how many rows it was.
+        asked = task.op.origin == self._me and task.offset >= self._doubtful_below
+        counts = asked and changes_keys(task.op)
+        return not (task.single or counts) and self.composing.may_compose(task.offset, task.op)
+
+    def _on_table(self, head: _Task, below: int | None = None) -> Iterator[_Task]:
+        """Yield all that touch the table of a head whose turn it is, from the head on.
+
+        Nothing before it does. What writes several tables, or none, stands for itself.
+        """
+        if len(head.op.writes) != 1:
+            yield head
+            return
+        (table,) = head.op.writes
+        offsets = self._turns.behind(table, head.offset, below or self._farthest)
+        yield from map(self._tasks.__getitem__, offsets)
+
+    def _joined(self, head: _Task) -> Iterator[_Task]:
         """Yield the head and what may run with it in one statement.
 
         It takes every operation on the table between its first and its last, so that the two
@@ -266,11 +313,7 @@ class Schedule:
         """
         rows = size = count = 0
         key = head.key
-        for task in rest:
-            if task.op.exclusive:
-                return
-            if head.op.writes.isdisjoint(task.op.writes | task.op.reads):
-                continue
+        for task in self._on_table(head):
             rows, size, count = rows + row_count(task.op), size + task.op.size_bytes, count + 1
             over = (
                 rows > self._limits.rows_max
@@ -283,13 +326,19 @@ class Schedule:
                     return
             yield task
 
-    def _start(self, tasks: Sequence[_Task], intent: Intent) -> Unit:
+    def _start(
+        self, tasks: Sequence[_Task], intent: Intent, composed: str = "", *, apart: bool = False
+    ) -> Unit:
         offsets = tuple(task.offset for task in tasks)
-        in_doubt = offsets[0] == self._old_alone or offsets[0] in self._old_batches
-        unit = Unit(offsets, tuple(task.op for task in tasks), intent, in_doubt)
+        in_doubt = offsets[0] in (self._old_alone, *self._old_batches) or (
+            offsets[0] >= self._asked_below and self._doubtful(tasks[0])
+        )
+        operations = tuple(task.op for task in tasks)
+        unit = Unit(offsets, operations, intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
         for task in tasks:
-            task.state, task.unit = _State.RUNNING, unit
+            task.state = _State.RUNNING
+        self._running[offsets[0]] = unit
         return unit
 
     # -- what was done ---------------------------------------------------------------------
@@ -299,24 +348,26 @@ class Schedule:
         for offset in unit.offsets:
             self._tasks[offset].state = _State.COMPLETE
             self._done.add(offset)
+        self._running.pop(unit.offsets[0], None)
         self._finished += 1
         self._forget_intent(unit.offsets[0])
+        self.composing.applied(unit.operations)
 
     def release(self, unit: Unit) -> None:
         """Let what conflicts with the unit start: progress that holds it is durable."""
-        for offset, op in zip(unit.offsets, unit.operations, strict=True):
-            task = self._tasks.pop(offset)
+        for offset in unit.offsets:
+            task = self._tasks[offset]
             assert task.state is _State.COMPLETE
-            self._bytes -= op.size_bytes
-            self._uncomputed -= op.computed
-            self._settled |= op.writes
+            self._leave(task)
+            self._settled |= task.op.writes
             self._permitted.discard(offset)
 
     def split(self, unit: Unit) -> None:
         """Take a combined unit back: `progress` does not name it any more."""
         for offset in unit.offsets:
             task = self._tasks[offset]
-            task.state, task.unit, task.single = _State.SPLIT, None, True
+            task.state, task.single = _State.SPLIT, True
+        self._running.pop(unit.offsets[0], None)
         self._old_batches.pop(unit.offsets[0], None)
 
     def split_stored(self, unit: Unit) -> None:
@@ -337,8 +388,12 @@ class Schedule:
     @property
     def low(self) -> int:
         """The offset below which everything is done."""
+        return self.done_below(lambda op: True)
+
+    def done_below(self, concerned: Callable[[Operation], bool]) -> int:
+        """Return the offset below which every operation is done that is ``concerned``."""
         for offset, task in self._tasks.items():
-            if task.state is not _State.COMPLETE:
+            if task.state is not _State.COMPLETE and concerned(task.op):
                 return offset
         return self._read_to
 
@@ -393,11 +448,7 @@ class Schedule:
         self._verdicts = {o: verdict for o, verdict in self._verdicts.items() if o >= low}
         self._singles = {offset for offset in self._singles if offset >= low}
         self._provided = {offset for offset in self._provided if offset >= low}
-        units = {
-            id(task.unit): task.unit
-            for task in self._tasks.values()
-            if task.unit is not None and task.state is _State.RUNNING
-        }.values()
+        units = self._running.values()
         batches = {u.offsets[0]: u.offsets[-1] for u in units if u.intent is Intent.BATCH}
         batches |= self._old_batches
         running = [u.offsets[0] for u in units if u.intent is Intent.ALONE]
@@ -421,6 +472,19 @@ class Schedule:
             waits = task.state is _State.WAITING and not self._lacks_rows(task)
             return (offset, task.op) if waits and self._lacks_decision(task) else None
         return None
+
+    @property
+    def composable(self) -> bool:
+        """Whether it is worth to find out what `tables_to_describe` and others have passed."""
+        return self._unlike > 0 or bool(self._old_batches)
+
+    def tables_to_describe(self) -> list[str]:
+        """Return the tables whose columns are worth knowing for what waits."""
+        found: set[str] = set()
+        for offset, task in self._tasks.items():
+            if task.state is _State.WAITING and (task.unlike or offset in self._old_batches):
+                found |= task.op.writes
+        return sorted(found)
 
     def doubtful_tables(self) -> frozenset[str]:
         """Return the tables whose last applied offset is worth reading back after a restart."""

@@ -28,16 +28,20 @@ class Intent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One statement for the cluster: one operation, or several INSERTs combined.
+    """One statement for the cluster: one operation, or several combined.
 
     ``version`` is the mark's version: the last operation's offset. ``in_doubt`` says that an
-    earlier incarnation may have run it.
+    earlier incarnation may have run it. ``composed``: the statement that does what unlike ones do
+    one after another. ``apart``: an earlier incarnation ran them as one statement, for which this
+    one finds no text.
     """
 
     offsets: tuple[int, ...]
     operations: tuple[Operation, ...]
     intent: Intent
     in_doubt: bool = False
+    composed: str = ""
+    apart: bool = False
 
     @property
     def version(self) -> int:
@@ -45,7 +49,7 @@ class Unit:
 
     def write(self) -> Write:
         """Return the statement to run; what stands for a computed one is in the log."""
-        return combine(self.operations)
+        return SqlText(self.composed) if self.composed else combine(self.operations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dmq import Json
+
+MESSAGE_CHARACTERS_MAX: Final = 2048
+"""As much as Spark puts into a status; what quotes a statement may be as long as that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An application error: the deterministic outcome of an operation on a cluster."""
+    """An application error: the deterministic outcome of an operation on a cluster.
+
+    Its message is cut to what is worth to be remembered.
+    """
 
     error_class: str
     sqlstate: str
     message: str
+
+    def __post_init__(self) -> None:
+        if len(self.message) > MESSAGE_CHARACTERS_MAX:
+            short = f"{self.message[: MESSAGE_CHARACTERS_MAX - 1]}…"
+            object.__setattr__(self, "message", short)
 
     def same_as(self, other: Failure) -> bool:
         """Whether two clusters met the same error (messages may name files or hosts)."""

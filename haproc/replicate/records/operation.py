@@ -10,8 +10,9 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
 - ``unable``, ``able``, ``abandon``: see `replicate.heard.words`.
 - ``skip``, ``verify``, ``checksums``: see `replicate.records.contents`.
-- ``rows``, ``passed``: see `replicate.records.rows`.
+- ``rows``, ``part``, ``passed``: see `replicate.records.rows`.
 - ``join``, ``leave``, ``members``: see `replicate.records.members`.
+- ``fence``: see `replicate.records.fence`.
 
 **Versions.** A reader passes over headers that it does not know: so a new header is for what may
 be ignored. What changes how a record must be treated is a new version of its kind, ``kind.2``:
@@ -23,21 +24,27 @@ versions ever written are read; the bytes of each are kept in tests/golden.
 - ``operation.3``: its id is its user's own, see `replicate.heard.window`; it says what it rests on
   and what it defines anew, see `replicate.heard.definitions`; and where its query begins if its
   rows are yet to be computed, see `replicate.records.rows`.
+- ``operation.4``: a version 3 whose payload has another ``form`` than text or rows: ``plan``, a
+  serialized ``spark.connect.Plan``; ``computed``, a relation and the plan with a hole
+  for its rows; ``spooled``, the columns of rows that its origin is yet to put into the log. A form
+  that is not known is refused like a version.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, TypeAlias, assert_never
 
 from dmq import FILLER, Json, LogCorruptError, Record
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
+from haproc.replicate.records import fence, rows, words
 from haproc.replicate.records import members as roster
-from haproc.replicate.records import rows, words
 from haproc.replicate.records.contents import (
     KINDS,
     Check,
@@ -48,13 +55,18 @@ from haproc.replicate.records.contents import (
     check_record,
 )
 from haproc.replicate.records.failures import Failure, failure_json, failure_of
-from haproc.replicate.records.fields import names, number
+from haproc.replicate.records.fence import Fence, fence_message, fence_record
+from haproc.replicate.records.fields import names, number, text
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.rows import (
     Computed,
+    ComputedPlan,
+    Part,
     Passed,
     QueryWrite,
     Rows,
+    SessionRef,
+    SpooledRows,
     Write,
     computed_message,
     computed_record,
@@ -66,6 +78,13 @@ SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCH
 OPERATION_1: Final = "operation"
 OPERATION_2: Final = "operation.2"
 OPERATION_3: Final = "operation.3"
+OPERATION_4: Final = "operation.4"
+OPERATIONS: Final = frozenset({OPERATION_1, OPERATION_2, OPERATION_3, OPERATION_4})
+"""The kinds of records that hold one."""
+
+_PLAN: Final = "plan"
+_COMPUTED: Final = "computed"
+_SPOOLED: Final = "spooled"
 
 _SIDE_BY_SIDE: Final = frozenset(
     {
@@ -82,6 +101,8 @@ _SIDE_BY_SIDE: Final = frozenset(
     }
 )
 """Kinds that touch nothing but the tables they name."""
+_ALIKE_MAX: Final = 4096
+"""Settings, sets of tables and shapes kept to be used again. Chosen: a MiB or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +120,9 @@ class Operation:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     tables_known: bool = True
+    writes_known: bool = False
+    """``writes`` is all that it writes, though more may be read than is known. Only where it is
+    made: its record says what it redefines."""
     insert: InsertShape | None = None
     created_ms: int = 0
     since: int | None = None
@@ -133,7 +157,7 @@ class Operation:
     @property
     def computed(self) -> bool:
         """Whether it waits for its rows, which another record has."""
-        return isinstance(self.write, QueryWrite)
+        return isinstance(self.write, QueryWrite | ComputedPlan | SpooledRows)
 
     @property
     def size_bytes(self) -> int:
@@ -143,6 +167,12 @@ class Operation:
                 return len(sql)
             case ArrowRows(_, rows):
                 return len(rows)
+            case SparkPlan(plan):
+                return len(plan)
+            case ComputedPlan(query, template):
+                return len(query) + len(template)
+            case SpooledRows(_, schema):
+                return len(schema)
             case _:
                 assert_never(self.write)
 
@@ -195,7 +225,9 @@ class Filler:
     """A place in the log that means nothing, such as a part of a large record; never written."""
 
 
-Message: TypeAlias = Operation | Decision | FailureReport | Claim | Check | Roster | Computed | Word
+Message: TypeAlias = (
+    Operation | Decision | FailureReport | Claim | Check | Roster | Computed | Word | Fence
+)
 
 
 def _operation_record(op: Operation) -> Record:
@@ -223,7 +255,7 @@ def _operation_record(op: Operation) -> Record:
     if op.since is not None:
         kind = OPERATION_2
         headers["since"] = [op.since, op.window]
-    if op.own_id or op.computed:
+    if op.own_id or op.computed or isinstance(op.write, SparkPlan):
         kind = OPERATION_3
         headers["rests_on"] = None
         if op.analyzed_to is not None:
@@ -237,9 +269,28 @@ def _operation_record(op: Operation) -> Record:
             payload = sql.encode()
         case ArrowRows(table, payload):
             headers["rows_table"] = table
+        case SparkPlan(payload):
+            kind = OPERATION_4
+            headers["form"] = _PLAN
+        case ComputedPlan(query, template, of):
+            kind = OPERATION_4
+            headers["form"] = _COMPUTED
+            headers["query_bytes"] = len(query)
+            headers["session"] = None if of is None else [of.user, of.session_id, of.entries]
+            payload = query + template
+        case SpooledRows(table, payload):
+            kind = OPERATION_4
+            headers["form"] = _SPOOLED
+            headers["rows_table"] = table
         case _:
             assert_never(op.write)
     return Record(kind, op.id, headers, payload)
+
+
+# Operations stay in memory by the tens of thousands, and much of them is alike.
+_settings = lru_cache(_ALIKE_MAX, typed=True)(Settings)
+_shape = lru_cache(_ALIKE_MAX, typed=True)(InsertShape)
+_tables = lru_cache(_ALIKE_MAX, typed=True)(frozenset[str])
 
 
 def _rests_on(value: Any) -> tuple[int | None, frozenset[str]]:
@@ -254,22 +305,22 @@ def _operation(record: Record) -> Operation:
     catalog, schema, time_zone, ansi, confs = h["settings"]
     insert = h.get("insert")
     since, window = h["since"] if record.kind != OPERATION_1 else (None, 0)
-    own_id = record.kind == OPERATION_3
+    own_id = record.kind in (OPERATION_3, OPERATION_4)
     analyzed_to, rests_on = _rests_on(h["rests_on"] if own_id else None)
     redefines = h["redefines"] if own_id else []
     return Operation(
         id=record.key,
         operation_class=OperationClass(h["class"]),
         kind=Kind(h["kind"]),
-        origin=h["origin"],
+        origin=sys.intern(h["origin"]),
         fingerprint=h["fingerprint"],
         write=_write(record),
-        settings=Settings(catalog, schema, time_zone, ansi, tuple((k, v) for k, v in confs)),
-        user=h["user"],
-        reads=frozenset(h["reads"]),
-        writes=frozenset(h["writes"]),
+        settings=_settings(catalog, schema, time_zone, ansi, tuple((k, v) for k, v in confs)),
+        user=sys.intern(h["user"]),
+        reads=_tables(tuple(h["reads"])),
+        writes=_tables(tuple(h["writes"])),
         tables_known=h["tables_known"],
-        insert=None if insert is None else InsertShape(*insert),
+        insert=None if insert is None else _shape(*insert),
         created_ms=h["created_ms"],
         since=since,
         window=window,
@@ -282,6 +333,8 @@ def _operation(record: Record) -> Operation:
 
 def _write(record: Record) -> Write:
     h: Mapping[str, Any] = record.headers
+    if record.kind == OPERATION_4:
+        return _formed(h["form"], record)
     if (table := h.get("rows_table")) is not None:
         return ArrowRows(table, record.payload)
     sql = record.payload.decode()
@@ -289,6 +342,26 @@ def _write(record: Record) -> Write:
         query_at, of_session = query
         return QueryWrite(sql, query_at, of_session)
     return SqlText(sql)
+
+
+def _formed(form: str, record: Record) -> Write:
+    if form == _PLAN:
+        return SparkPlan(record.payload)
+    if form == _COMPUTED:
+        at, of = number(record.headers["query_bytes"], "size"), record.headers["session"]
+        return ComputedPlan(record.payload[:at], record.payload[at:], _session_ref(of))
+    if form == _SPOOLED:
+        return SpooledRows(text(record.headers["rows_table"]), record.payload)
+    raise LogCorruptError(
+        f"an operation of form {form!r} is not known to this version of HAProc: upgrade it"
+    )
+
+
+def _session_ref(value: Any) -> SessionRef | None:
+    if value is None:
+        return None
+    user, session_id, entries = value
+    return SessionRef(text(user), text(session_id), number(entries, "count"))
 
 
 def to_record(message: Message) -> Record:
@@ -327,10 +400,12 @@ def to_record(message: Message) -> Record:
             return check_record(message)
         case Roster():
             return roster.roster_record(message)
-        case Rows() | Passed():
+        case Rows() | Part() | Passed():
             return computed_record(message)
         case Unable() | Able() | Abandon():
             return words.word_record(message)
+        case Fence():
+            return fence_record(message)
 
 
 def from_record(record: Record) -> Message | Filler:
@@ -340,7 +415,7 @@ def from_record(record: Record) -> Message | Filler:
     h: Mapping[str, Any] = record.headers
     try:
         match record.kind:
-            case "operation" | "operation.2" | "operation.3":
+            case kind if kind in OPERATIONS:
                 return _operation(record)
             case "decision":
                 failure = failure_of(h["failure"])
@@ -358,6 +433,8 @@ def from_record(record: Record) -> Message | Filler:
                 return computed_message(record)
             case kind if kind in words.KINDS:
                 return words.word_message(record)
+            case fence.KIND:
+                return fence_message(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LogCorruptError(f"a {record.kind} record cannot be read: {error!r}") from error
     raise LogCorruptError(

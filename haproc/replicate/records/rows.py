@@ -4,9 +4,14 @@ A write that feeds a query's rows into a table, and would not feed the same ones
 the log as it stands. Its rows come when its turn has come: one cluster runs the query, everything
 before it applied and nothing after it, and puts what it gave into the log:
 
-- ``rows``: the statement with its rows in place of the query, or the error that it came to. The
-  first one in the log counts for all, for the cluster that computed it, too.
+- ``rows``: what is to be run everywhere, or the error that the query came to. The first one in the
+  log counts for all, for the cluster that computed it, too. Version 1 is the statement's text with
+  the rows in it; ``rows.2`` is a plan with a hole (`haproc.engine.holes`) and the rows for it.
+- ``part``: rows for which one record has no room. Parts stand before the ``rows.2`` that names
+  them; what none names, or not the first one, means nothing.
 - ``passed``: a cluster could not run the query, for reasons of its own: another one is to.
+
+All of them stand behind their operation, so as long as that is needed, they are.
 
 ``epoch`` is the offset of the writer's claim, see `haproc.replicate.heard.claims`. What a replaced
 process says is void.
@@ -19,10 +24,14 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from dmq import Json, Record
+from haproc.engine.holes import with_rows
 from haproc.engine.statement import Statement
 from haproc.replicate.records.failures import Failure, failure_json, failure_of
+from haproc.replicate.records.fields import number
 
-KINDS: Final = frozenset({"rows", "passed"})
+ROWS_2: Final = "rows.2"
+PART: Final = "part"
+KINDS: Final = frozenset({"rows", ROWS_2, "passed", PART})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +57,67 @@ class QueryWrite:
         return self.sql[self.query_at :]
 
 
-Write: TypeAlias = Statement | QueryWrite
+@dataclass(frozen=True, slots=True)
+class SessionRef:
+    """A client's session as it was: with the entries of its journal whose ordinals are lower."""
+
+    user: str
+    session_id: str
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedPlan:
+    """A plan that writes, whose rows are yet to be computed.
+
+    ``query``: a serialized ``spark.connect.Relation``, which is run once, in the session if there
+    is one. ``template``: a serialized ``spark.connect.Plan`` with a hole (`haproc.engine.holes`).
+    """
+
+    query: bytes
+    template: bytes
+    session: SessionRef | None = None
+
+    @property
+    def plan(self) -> bytes:
+        """What it does with its rows: the plan as it would be without any."""
+        return with_rows(self.template, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledRows:
+    """Rows to append to a table by column name, which only the operation's origin has so far.
+
+    ``schema``: an Arrow IPC stream without rows, of the columns that the rows have.
+    """
+
+    table: str
+    schema: bytes
+
+
+Write: TypeAlias = Statement | QueryWrite | ComputedPlan | SpooledRows
 """What an operation does: a statement, or one whose rows another record has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A plan with a hole, and the rows for it: one Arrow IPC stream, or the offsets of its parts.
+
+    ``size_bytes``: what the rows take, in parts or not.
+    """
+
+    plan: bytes
+    rows: bytes = b""
+    parts: tuple[int, ...] = ()
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """What the query of the operation at ``offset`` came to, on the cluster ``by``.
 
-    ``sql`` is the statement to run everywhere, which adds ``count`` rows; with a ``failure`` the
-    operation is rejected.
+    ``sql`` (version 1) or ``filling`` is what to run everywhere, which adds ``count`` rows; with a
+    ``failure`` the operation is rejected.
     """
 
     offset: int
@@ -67,6 +127,24 @@ class Rows:
     sql: str = ""
     count: int = 0
     failure: Failure | None = None
+    filling: Filling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of the operation at ``offset``, an Arrow IPC stream; the ``number``-th of ``by``'s.
+
+    ``created_ms`` is Unix time by its writer's clock: how old a stretch of the log is where it
+    holds nothing but parts.
+    """
+
+    offset: int
+    operation_id: str
+    by: str
+    epoch: int
+    number: int
+    created_ms: int
+    rows: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +158,7 @@ class Passed:
     failure: Failure
 
 
-Computed: TypeAlias = Rows | Passed
+Computed: TypeAlias = Rows | Part | Passed
 
 
 def computed_record(message: Computed) -> Record:
@@ -89,18 +167,47 @@ def computed_record(message: Computed) -> Record:
         "offset": message.offset,
         "by": message.by,
         "epoch": message.epoch,
-        "failure": failure_json(message.failure),
     }
-    if isinstance(message, Passed):
-        return Record("passed", message.operation_id, headers)
-    headers["count"] = message.count
-    return Record("rows", message.operation_id, headers, message.sql.encode())
+    match message:
+        case Part():
+            headers |= {"number": message.number, "created_ms": message.created_ms}
+            return Record(PART, message.operation_id, headers, message.rows)
+        case Passed():
+            headers["failure"] = failure_json(message.failure)
+            return Record("passed", message.operation_id, headers)
+        case Rows(filling=None):
+            headers |= {"failure": failure_json(message.failure), "count": message.count}
+            return Record("rows", message.operation_id, headers, message.sql.encode())
+        case Rows(filling=filling):
+            assert filling is not None
+            headers |= {
+                "count": message.count,
+                "plan_bytes": len(filling.plan),
+                "parts": [*filling.parts],
+                "size_bytes": filling.size_bytes,
+            }
+            return Record(ROWS_2, message.operation_id, headers, filling.plan + filling.rows)
 
 
 def computed_message(record: Record) -> Computed:
     """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
     h: Mapping[str, Any] = record.headers
-    if record.kind == "passed":
-        return Passed(h["offset"], record.key, h["by"], h["epoch"], Failure(*h["failure"]))
-    sql, failure = record.payload.decode(), failure_of(h["failure"])
-    return Rows(h["offset"], record.key, h["by"], h["epoch"], sql, h["count"], failure)
+    of = (h["offset"], record.key, h["by"], h["epoch"])
+    match record.kind:
+        case "passed":
+            return Passed(*of, Failure(*h["failure"]))
+        case "part":
+            number_, created_ms = number(h["number"], "number"), number(h["created_ms"], "time")
+            return Part(*of, number_, created_ms, record.payload)
+        case "rows.2":
+            at = number(h["plan_bytes"], "size")
+            filling = Filling(
+                record.payload[:at],
+                record.payload[at:],
+                tuple(number(offset) for offset in h["parts"]),
+                number(h["size_bytes"], "size"),
+            )
+            return Rows(*of, count=number(h["count"], "count"), filling=filling)
+        case _:
+            sql, failure = record.payload.decode(), failure_of(h["failure"])
+            return Rows(*of, sql, h["count"], failure)

@@ -6,6 +6,8 @@ at this moment, to know the request ids of the window, and which of its records 
 (`haproc.replicate.heard.definitions`). Beneath that it never reads again: what its
 cursor's note remembers (intents, outcomes to be compared, claims) lies above the cursor or within
 the window. A member that never stored a cursor needs everything.
+An archive that is waited for needs as much below its position: it
+reads on from there in the same way.
 
 Stored cursors never go back, so a plan stays right for ever: carried out late, by a process that
 slept, or by two at once, it deletes nothing that anybody needs. Only a member that is new, or back,
@@ -16,6 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+ARCHIVE: Final = "(archive)"
+"""Who holds trimming back where it is no cluster; none may have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,15 @@ def needs(
     """Return what each cluster still needs, the lowest first."""
     found = (Need(name, max(0, cursors.get(name, 0) - records_needed)) for name in names)
     return tuple(sorted(found, key=lambda need: (need.offset, need.name)))
+
+
+def with_archive(needed: tuple[Need, ...], position: int, records_needed: int) -> tuple[Need, ...]:
+    """Return these needs and the archive's, which reads the log as a cluster does.
+
+    ``position``: all below it is archived.
+    """
+    archive = Need(ARCHIVE, max(0, position - records_needed))
+    return tuple(sorted((*needed, archive), key=lambda need: (need.offset, need.name)))
 
 
 def plan(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from dmq import Json, LogError, LogUnavailableError
@@ -26,7 +26,8 @@ from haproc.replicate.heard.members import names_needed
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import Operation, from_record, to_record
-from haproc.replicate.trim.plan import Plan, needs, plan, trims
+from haproc.replicate.records.rows import Part
+from haproc.replicate.trim.plan import Plan, needs, plan, trims, with_archive
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,10 @@ _PAGE_RECORDS: Final = 64
 
 
 class Trimmer:
-    """See the module. ``ready_peers``: which of the other HAProcs are alive and READY."""
+    """See the module. ``ready_peers``: which of the other HAProcs are alive and READY.
+
+    ``archived``: below which offset all is archived, where that is waited for; raises LogError.
+    """
 
     def __init__(
         self,
@@ -45,11 +49,13 @@ class Trimmer:
         admission: Admission,
         rules: Trim,
         ready_peers: Callable[[], Collection[str]],
+        archived: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._core = core
         self._admission = admission
         self._rules = rules
         self._ready_peers = ready_peers
+        self._archived = archived
         self._old_below = 0
         self._told = ""
         self.plan: Plan | None = None
@@ -78,6 +84,8 @@ class Trimmer:
         named = names_needed(enrolled.names, configured, cursors.keys(), core.heard.claims.clusters)
         below = records_needed(core.limits.window_records)
         needed = needs(named, cursors, below)
+        if self._archived is not None:
+            needed = with_archive(needed, await self._archived(), below)
         keep_from = await self._keep_from(start, end)
         self.plan = plan(start, end, needed, below, keep_from)
         self._tell(self.plan)
@@ -130,7 +138,7 @@ class Trimmer:
     async def _old_up_to(self, start: int, limit: int) -> int:
         """Return an offset below which, and below the limit, all records are old enough to go.
 
-        By the times in operations; what stands among records that have none counts as young.
+        By the times in operations and parts; what stands among records without counts as young.
         """
         old_ms = self._core.unix_ms() - 1000 * self._rules.keep_s
         low, high = max(start, min(self._old_below, limit)), limit
@@ -145,13 +153,14 @@ class Trimmer:
         return low
 
     async def _made(self, offset: int, end: int) -> tuple[int, int] | None:
-        """Return offset and time of the first operation at or after an offset; None if none is."""
+        """Return offset and time of the first record with a time from there on; None if none is."""
         for _ in range(_PAGES_MAX):
             entries = await self._core.log.read(offset, records_max=_PAGE_RECORDS)
             for entry in entries:
                 message = from_record(entry.record)
-                if entry.offset < end and isinstance(message, Operation) and message.created_ms:
-                    return entry.offset, message.created_ms
+                created_ms = message.created_ms if isinstance(message, Operation | Part) else 0
+                if entry.offset < end and created_ms:
+                    return entry.offset, created_ms
             if not entries or entries[-1].offset + 1 >= end:
                 return None
             offset = entries[-1].offset + 1

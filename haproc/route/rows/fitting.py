@@ -1,6 +1,6 @@
-"""Whether an Arrow stream's rows fit a table without loss, and the rows in Spark's plain form.
+"""Whether Arrow rows fit a table without loss, and the rows in Spark's plain form.
 
-`fitted` does both: `fits` looks at the types alone, `plain` rewrites what Spark's Arrow reader does
+`fits` looks at the types alone, `plain` rewrites what Spark's Arrow reader does
 not take (dictionaries, compressed or large buffers, other time units, unsigned numbers) and looks
 at the values: a null where none may be, a nanosecond that would be cut off.
 """
@@ -11,24 +11,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from haproc.engine.interface import Column
-from haproc.failure import ErrorClass, refused
 from haproc.pin.sqltypes import DAY_TIME_UNITS, SqlType, TypeTextError, parse_type
+from haproc.route.rows.forms import RowsError
 
 _INTEGER_BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _FLOAT_BITS: Final = {"FLOAT": 24, "DOUBLE": 53}
 """Whole numbers of so many bits are exact in a float of this name."""
 _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
-
-
-class RowsError(ValueError):
-    """The bytes are no rows that could be appended; ``problems`` says why."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
 
 
 def fits(schema: pa.Schema, columns: Sequence[Column]) -> list[str]:
@@ -64,7 +55,8 @@ def _column_problems(field: pa.Field, column: Column) -> Iterator[str]:
         yield f"column {column.name} must not be null"
     elif not _fits(field.type, wanted):
         hint = _hint(field.type, wanted)
-        yield f"column {column.name} is {column.type_text}: {field.type} does not fit{hint}"
+        given = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        yield f"column {column.name} is {column.type_text}: {given} does not fit{hint}"
 
 
 def _hint(kind: pa.DataType, wanted: SqlType) -> str:
@@ -155,80 +147,28 @@ def _nested_fits(kind: pa.DataType, wanted: SqlType) -> bool:
     return False
 
 
-def read(stream: bytes, bytes_max: int) -> pa.Table:
-    """Return the rows of an Arrow IPC stream; raises RowsError."""
-    batches: list[pa.RecordBatch] = []
-    size = 0
-    try:
-        source = pa.BufferReader(stream)
-        with pa.ipc.open_stream(source) as reader:
-            schema = reader.schema
-            for batch in reader:
-                batch.validate(full=True)
-                size += sum(map(_unpacked_bytes, batch.columns))
-                if size > bytes_max:
-                    raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
-                batches.append(batch)
-            behind = len(stream) - source.tell()
-    except (pa.ArrowException, OSError) as error:
-        raise RowsError([f"not an Arrow IPC stream: {str(error)[:200]}"]) from error
-    if behind:
-        raise RowsError([f"{behind} bytes stand behind the end of the stream: send one stream"])
-    return pa.Table.from_batches(batches, schema)
+def untyped(schema: pa.Schema) -> Iterator[str]:
+    """Tell which columns have no type: a staging table does not take them."""
+    for field in schema:
+        if _has_null(field.type):
+            yield f"column {field.name} has no type (null), which many rows must have"
 
 
-def _unpacked_bytes(values: pa.Array) -> int:
-    """Return how many bytes the values take where each stands for itself.
-
-    In a dictionary or a view one long text may stand for many values at next to no cost.
-    """
-    types, kind, count = pa.types, values.type, len(values)
-    if types.is_dictionary(kind):
-        return _bytes_of_indices(values)
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        # A view is four numbers, the first one its length; where there is no value, it is any.
-        begin, buffer = 4 * values.offset, values.buffers()[1] if count else b""
-        lengths = memoryview(buffer).cast("B").cast("i")[begin::4][:count]
-        return sum(length for length in lengths if length > 0)
-    if types.is_struct(kind):
-        return sum(map(_unpacked_bytes, values.flatten())) + count // 8
-    if types.is_map(kind):
-        return _unpacked_bytes(values.keys) + _unpacked_bytes(values.items) + 4 * count
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _unpacked_bytes(values.flatten()) + 4 * count
-    return int(values.nbytes)
-
-
-def _bytes_of_indices(values: pa.DictionaryArray) -> int:
-    known = values.dictionary
-    try:
-        return len(values) * int(known.type.bit_width) // 8
-    except ValueError:  # the values differ in length
-        pass
-    try:
-        lengths = pc.take(pc.binary_length(known), values.indices)
-    except pa.ArrowNotImplementedError:  # neither texts nor bytes
-        return len(values) * _unpacked_bytes(known)
-    return 4 * len(values) + (pc.sum(lengths).as_py() or 0)
-
-
-def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int) -> bytes:
-    """Return a client's rows as Spark takes them; RequestError if they don't fit the columns."""
-    try:
-        table = read(stream, bytes_max)
-        if problems := fits(table.schema, columns):
-            raise RowsError(problems)
-        return plain(table, columns)
-    except RowsError as error:
-        raise refused(
-            ErrorClass.ROWS_MISFIT,
-            str(error),
-            "send the table's columns by name, of types that fit",
-        ) from error
+def _has_null(kind: pa.DataType) -> bool:
+    if pa.types.is_null(kind):
+        return True
+    if pa.types.is_dictionary(kind):
+        return _has_null(kind.value_type)
+    return any(_has_null(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def plain(table: pa.Table, columns: Sequence[Column]) -> bytes:
     """Return rows that `fits` accepted as a stream that Spark reads; raises RowsError."""
+    return encoded(converted(table, columns))
+
+
+def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    """Return rows that `fits` accepted in types that Spark reads; raises RowsError."""
     nullable = {column.name.lower(): column.nullable for column in columns}
     problems = [
         f"column {name} must not be null"
@@ -242,9 +182,14 @@ def plain(table: pa.Table, columns: Sequence[Column]) -> bytes:
         converted = table.cast(schema)
     except pa.ArrowException as error:
         raise RowsError([f"a value would lose something: {str(error)[:200]}"]) from error
+    return converted
+
+
+def encoded(table: pa.Table) -> bytes:
+    """Return rows as one Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(converted)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
 
 

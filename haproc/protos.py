@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 _PARENTS = ("pyspark", "pyspark.sql", "pyspark.sql.connect", "pyspark.sql.connect.proto")
-_MODULES = ("base_pb2", "commands_pb2", "relations_pb2", "types_pb2")
+_MODULES = (
+    "base_pb2",
+    "catalog_pb2",
+    "commands_pb2",
+    "common_pb2",
+    "expressions_pb2",
+    "relations_pb2",
+    "types_pb2",
+)
 
 
 def _load() -> dict[str, Any]:
@@ -38,6 +46,9 @@ def _load() -> dict[str, Any]:
 
 _loaded = _load()
 base: Any = _loaded["base_pb2"]
+catalog: Any = _loaded["catalog_pb2"]
 commands: Any = _loaded["commands_pb2"]
+common: Any = _loaded["common_pb2"]
+expressions: Any = _loaded["expressions_pb2"]
 relations: Any = _loaded["relations_pb2"]
 data_types: Any = _loaded["types_pb2"]

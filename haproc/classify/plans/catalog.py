@@ -1,0 +1,135 @@
+"""Calls of ``spark.catalog``: a plan's relation each, whatever they do.
+
+Those that only look may stand anywhere. Any other one is run by Spark as soon as it meets it, below
+other relations and where a plan is only to be explained, too: it has to be a plan's root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from haproc.classify.model import Kind
+from haproc.classify.names import FILE_SOURCES, refuse_global
+from haproc.classify.options import check_property
+from haproc.classify.paths import locates
+from haproc.classify.plans import refusals
+from haproc.classify.plans.members import members
+from haproc.classify.plans.names import name_in
+from haproc.classify.plans.reading import Does, Found, PlanReading
+
+READING: Final = members(
+    """
+    current_database list_databases list_tables list_functions list_columns get_database
+    get_table get_function database_exists table_exists function_exists is_cached
+    current_catalog list_catalogs list_partitions list_views get_table_properties
+    get_create_table_string
+    """
+)
+
+
+def read_nested(message: Any, found: Found) -> None:
+    """Take a call that stands inside another plan; RefusedError unless it only looks."""
+    kind = message.WhichOneof("cat_type")
+    if kind not in READING:
+        raise refusals.nested(f"spark.catalog's {kind}")
+    found.names_known = False
+
+
+def read_root(message: Any) -> PlanReading:
+    """Return what a call does that is all of a plan."""
+    kind = message.WhichOneof("cat_type")
+    if kind in READING:
+        return Found(names_known=False).reading(Does.QUERIES, Kind.SHOW)
+    if kind not in TOLD:
+        raise refusals.unknown(f"the call {kind} of spark.catalog")
+    return TOLD[kind](getattr(message, kind))
+
+
+def _written(kind: Kind, name: str, found: Found | None = None) -> PlanReading:
+    target = name_in(name, "is written")
+    return (found or Found()).reading(Does.WRITES, kind, target=target)
+
+
+def _create_table(message: Any) -> PlanReading:
+    if message.source and message.source.lower() not in FILE_SOURCES:
+        raise refusals.source(message.source, "a table of")
+    found = Found()
+    if message.path:
+        found.paths.add(message.path)
+    _take_properties(message.options, found)
+    return _written(Kind.CREATE_TABLE, message.table_name, found)
+
+
+def _create_database(message: Any) -> PlanReading:
+    found = Found()
+    _take_properties(message.properties, found)
+    return _written(Kind.CREATE_NAMESPACE, message.db_name, found)
+
+
+def _take_properties(properties: Mapping[str, str], found: Found) -> None:
+    for key, value in properties.items():
+        check_property(key.lower())
+        if locates(key):
+            found.paths.add(value)
+
+
+def _table(kind: Kind) -> Callable[[Any], PlanReading]:
+    return lambda message: _written(kind, message.table_name)
+
+
+def _view(message: Any) -> PlanReading:
+    return _written(Kind.DROP_VIEW, message.view_name)
+
+
+def _drop_database(message: Any) -> PlanReading:
+    return _written(Kind.DROP_NAMESPACE, message.db_name)
+
+
+def _use(message: Any) -> PlanReading:
+    name = getattr(message, "db_name", "") or getattr(message, "catalog_name", "")
+    target = name_in(name, "is to be used")
+    return Found().reading(Does.CHANGES_SESSION, Kind.USE, target=target)
+
+
+def _drop_temporary(message: Any) -> PlanReading:
+    name = (message.view_name,)
+    return Found().reading(Does.CHANGES_SESSION, Kind.TEMPORARY_VIEW, target=name)
+
+
+def _drop_global(message: Any) -> PlanReading:
+    refuse_global(("global_temp", message.view_name))
+    raise AssertionError("a global temporary view was not refused")
+
+
+def _cache(message: Any) -> PlanReading:
+    """Of this server alone; after a failover it is simply cold, or fresh."""
+    found, fields = Found(), message.DESCRIPTOR.fields_by_name
+    if "path" in fields:
+        found.paths.add(message.path)
+    elif "table_name" in fields:
+        name = name_in(message.table_name, "is cached")
+        refuse_global(name)
+        found.names.add(name)
+    return found.reading(Does.HOLDS, Kind.CACHE)
+
+
+TOLD: Final[dict[str, Callable[[Any], PlanReading]]] = {
+    "set_current_database": _use,
+    "set_current_catalog": _use,
+    "drop_temp_view": _drop_temporary,
+    "drop_global_temp_view": _drop_global,
+    **dict.fromkeys(
+        ("cache_table", "uncache_table", "clear_cache", "refresh_table", "refresh_by_path"), _cache
+    ),
+    "create_table": _create_table,
+    "create_external_table": _create_table,
+    "recover_partitions": _table(Kind.OTHER_DDL),
+    "drop_table": _table(Kind.DROP_TABLE),
+    "truncate_table": _table(Kind.TRUNCATE),
+    "analyze_table": _table(Kind.ANALYZE),
+    "drop_view": _view,
+    "create_database": _create_database,
+    "drop_database": _drop_database,
+}
+"""These do more than look."""

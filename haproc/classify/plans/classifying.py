@@ -1,0 +1,151 @@
+"""From a plan's reading to its class: names completed, its SQL texts classified, rules asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from haproc.classify.bounds import Bounds
+from haproc.classify.classifier import classify, decided
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.names import (
+    Context,
+    may_be_temporary,
+    path_of,
+    plain,
+    qualified,
+    refuse_own,
+    refuse_own_schema,
+    target,
+)
+from haproc.classify.plans import refusals
+from haproc.classify.plans.reading import Does, PlanReading, SqlPart
+from haproc.classify.reader import Recognised
+from haproc.classify.rules import Rules
+from haproc.classify.tokens import TokenKind, tokenize
+from haproc.failure import ErrorClass
+
+_BOUNDS = Bounds()
+_NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
+_NAMESPACES = frozenset({Kind.CREATE_NAMESPACE, Kind.DROP_NAMESPACE})
+_NOT_WRITING = frozenset({OperationClass.QUERY, OperationClass.SESSION})
+_CLASSES = {
+    Does.QUERIES: frozenset({OperationClass.QUERY}),
+    Does.CHANGES_SESSION: frozenset({OperationClass.SESSION}),
+    Does.HOLDS: frozenset({OperationClass.SESSION}),
+    Does.WRITES: frozenset(OperationClass) - _NOT_WRITING,
+}
+
+
+def classify_plan(
+    reading: PlanReading,
+    context: Context,
+    rules: Rules,
+    bounds: Bounds = _BOUNDS,
+    override: OperationClass | None = None,
+    *,
+    there: bool = False,
+) -> Classified:
+    """Return a plan's kind, tables and class; raises RefusedError.
+
+    ``there``: the table that it writes exists already, which makes some saves plain INSERTs. Where
+    the plan is a SQL text (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
+    """
+    expressions = (SqlPart(f"SELECT {each}") for each in reading.expressions)
+    parts = (*reading.sqls, *expressions)
+    read = _read(reading, [_query(part, context, rules, bounds) for part in parts], context)
+    text = "\n".join(part.text for part in parts)
+    if reading.sql is None:
+        return _decided(reading, read, text, context, rules, override, there)
+    decided(read, text, context, rules)
+    stated = _without_references(
+        classify(reading.sql.text, context, rules, override, bounds), reading.sql, context
+    )
+    return replace(
+        stated,
+        reads=stated.reads | read.reads,
+        bare=stated.bare | read.bare,
+        tables_known=stated.tables_known and read.tables_known,
+        confirm=stated.confirm or read.confirm,
+    )
+
+
+def _read(reading: PlanReading, queries: list[Classified], context: Context) -> Recognised:
+    """Return what all relations and texts of a plan read, as one query."""
+    for name in reading.names:
+        refuse_own(name, context)
+    names = {name: qualified(name, context) for name in reading.names}
+    found = {path_of(name) for name in reading.names} - {""}
+    return Recognised(
+        Kind.SELECT,
+        reads=frozenset(names.values()).union(*(each.reads for each in queries)),
+        bare=frozenset(full for name, full in names.items() if may_be_temporary(name)).union(
+            *(each.bare for each in queries)
+        ),
+        paths=reading.paths | found,
+        tables_known=reading.names_known
+        and not found
+        and all(each.tables_known for each in queries),
+        confirm=any(each.confirm for each in queries),
+    )
+
+
+def _decided(
+    reading: PlanReading,
+    read: Recognised,
+    text: str,
+    context: Context,
+    rules: Rules,
+    override: OperationClass | None,
+    there: bool,
+) -> Classified:
+    kind = reading.kind_if_there if there and reading.kind_if_there else reading.kind
+    recognised = replace(read, kind=kind)
+    if reading.does is Does.WRITES:
+        recognised = _writing(recognised, reading, context)
+    classified = decided(recognised, text, context, rules, override, sql="")
+    if classified.operation_class not in _CLASSES[reading.does]:
+        raise RefusedError(
+            ErrorClass.REFUSED_BY_RULE,
+            f"{classified.rule} makes the plan {classified.operation_class.value}, which a plan "
+            f"that {reading.does.value.replace('_', ' ')} can't be",
+            "write it as SQL, or have the rule changed",
+        )
+    return classified
+
+
+def _writing(recognised: Recognised, reading: PlanReading, context: Context) -> Recognised:
+    """Return a write with its target; a namespace's tables are not told."""
+    if recognised.kind in _NAMESPACES:
+        refuse_own_schema(reading.target[-1:])
+        return replace(recognised, tables_known=False)
+    table = target(reading.target, context)
+    bare = recognised.bare
+    if may_be_temporary(reading.target) and recognised.kind is not Kind.CREATE_TABLE:
+        bare |= {table}
+    return replace(recognised, writes=frozenset({table}), bare=bare)
+
+
+def _query(part: SqlPart, context: Context, rules: Rules, bounds: Bounds) -> Classified:
+    """Return what a text inside a plan is; RefusedError if it is no query."""
+    found = classify(part.text, context, rules, bounds=bounds)
+    if found.operation_class is not OperationClass.QUERY:
+        raise refusals.nested(f"the statement {part.text[:60]!r}")
+    return _without_references(found, part, context)
+
+
+def _without_references(found: Classified, part: SqlPart, context: Context) -> Classified:
+    """Leave out the names by which a text calls DataFrames that came with it.
+
+    One that stands behind a dot, too, may also be a table's.
+    """
+    if not part.references:
+        return found
+    tokens = list(tokenize(part.text))
+    dotted = {
+        plain(token).lower()
+        for before, token in pairwise(tokens)
+        if token.kind in _NAMES and before.is_symbol(".")
+    }
+    gone = {qualified((name,), context) for name in part.references - dotted}
+    return replace(found, reads=found.reads - gone, bare=found.bare - gone)

@@ -1,0 +1,228 @@
+"""The expressions of a plan: gone into only where something in them could matter.
+
+They are most of a plan, and for a query it mostly doesn't matter what they compute. So for a query
+one look at its bytes tells whether anything stands in it that could mean more (`_suspicious`); only
+then its expressions are gone through. For a write they always are, since what decides whether
+clusters compute the same stands there: names of functions, SQL texts, code of the user's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from typing import Any, Final
+
+from haproc import protos
+from haproc.classify.model import RefusedError
+from haproc.classify.moments import is_moment
+from haproc.classify.names import parts_of
+from haproc.classify.paths import locates
+from haproc.classify.plans import refusals
+from haproc.classify.plans.members import members
+from haproc.classify.plans.reading import Found
+from haproc.failure import ErrorClass
+
+_EXPRESSION = protos.expressions.Expression.DESCRIPTOR.full_name
+_LITERAL = protos.expressions.Expression.Literal.DESCRIPTOR.full_name
+_ROWS = protos.expressions.Expression.Window.WindowFrame.FRAME_TYPE_ROW
+FRAME_OF_ROWS: Final = "window of rows"
+"""Named among a plan's relations where a window counts rows."""
+HIDING: Final = frozenset({"java_method", "reflect", "try_reflect"})
+"""Functions that run any code by its name."""
+NAMING: Final = frozenset(
+    {"from_xml", "schema_of_xml", "from_avro", "to_avro", "schema_of_avro"}
+    | {"from_protobuf", "to_protobuf"}
+)
+"""Functions whose arguments may name files."""
+_EXTENSION: Final = bytes((0xBA, 0x3E))
+"""How a field of number 999 that holds a message begins: an extension."""
+_JVM_OBJECT: Final = bytes((0xAC, 0xED, 0x00, 0x05))
+"""How an object of the JVM begins when it is serialized: a function in Scala."""
+_SUSPECT: Final = (
+    *(b"reflect", b"java_method", b"_xml", b"avro", b"protobuf", b"identifier"),
+    *(_EXTENSION, _JVM_OBJECT),
+)
+"""What stands in the bytes of every plan that calls any of these, or holds such."""
+_SUBQUERY: Final = re.compile(rb"\([^\w(]*+(?:select|with|from|table|values|map|reduce)\b")
+"""A query in parentheses, whatever stands between: spaces, comments."""
+_LETTERS: Final = (("ſ".encode(), b"s"), ("ı".encode(), b"i"))
+"""All that are no letters of ASCII, and become some in upper case."""
+COMPUTING: Final = members(
+    """
+    literal unresolved_attribute unresolved_star alias cast unresolved_regex sort_order
+    lambda_function window unresolved_extract_value update_fields
+    unresolved_named_lambda_variable named_argument_expression merge_action
+    subquery_expression direct_shuffle_partition_id
+    """
+)
+"""Expressions that only compute, from what stands in them."""
+NUMBERS: Final = members(
+    """
+    boolean byte short integer long float double decimal binary date time timestamp timestamp_ntz
+    calendar_interval year_month_interval day_time_interval
+    """
+)
+"""Literals of which all is known by their kind."""
+
+
+def check(message: Any, found: Found, data: bytes | None = None) -> None:
+    """Go through the expressions of a query if any could do more than compute.
+
+    ``data``: the bytes that it was parsed from, or any that hold those, if they are at hand.
+    """
+    if _suspicious(message.SerializeToString() if data is None else data):
+        take(message, found)
+
+
+def _suspicious(data: bytes) -> bool:
+    lowered = data.lower()
+    # Bytes that are no letters of ASCII stay as they are, but for those that Spark's lexer takes
+    # for such letters.
+    for written, letter in _LETTERS:
+        lowered = lowered.replace(written, letter)
+    return any(each in lowered for each in _SUSPECT) or _SUBQUERY.search(lowered) is not None
+
+
+def take(message: Any, found: Found) -> None:
+    """Collect functions, SQL texts and code from all expressions of a message."""
+    for each in _below(message):
+        kind = each.DESCRIPTOR
+        if kind.full_name == _EXPRESSION:
+            _entered(each, found)
+        elif kind.full_name == _LITERAL and is_moment(each.string):
+            found.moments.add(each.string)
+
+
+def check_count(message: Any, most: int) -> None:
+    """Refuse a plan of more expressions than Spark surely reads, as a text of more words."""
+    count = sum(1 for _ in islice(_below(message, numbers=True), most + 1))
+    if count > most:
+        raise RefusedError(
+            ErrorClass.STATEMENT_TOO_COMPLEX,
+            f"the plan has more than {most} steps and expressions (limits.statement_tokens_max)",
+            "join with a DataFrame of the values in place of isin(), or do it in several steps",
+        )
+
+
+def _below(message: Any, *, numbers: bool = False) -> Iterator[Any]:
+    """Yield the message and all in it that may hold expressions or literals, in their order.
+
+    Numbers and their like are passed over, unless they are asked for: there may be hundreds of
+    thousands in a plan.
+    """
+    stack = [message]
+    while stack:
+        each = stack.pop()
+        kind: Any = type(each)
+        places = _holding(kind)
+        if isinstance(places, str):
+            name = each.WhichOneof(places)
+            inner: Any = None if name is None else getattr(each, name)
+            if name == "literal" and inner.WhichOneof("literal_type") in NUMBERS:
+                if numbers:
+                    yield each
+                continue
+            yield each
+            if inner is not None:
+                stack.append(inner)
+            continue
+        yield each
+        inside: list[Any] = []
+        for name, is_map, repeated in places:
+            if is_map:
+                inside.extend(getattr(each, name).values())
+            elif repeated:
+                inside.extend(getattr(each, name))
+            elif each.HasField(name):
+                inside.append(getattr(each, name))
+        stack.extend(reversed(inside))
+
+
+@cache
+def _holding(kind: Any) -> tuple[tuple[str, bool, bool], ...] | str:
+    """Return the fields in which such may stand; whether each is a map, or repeats.
+
+    Of an expression, which is one of many: the name of that choice.
+    """
+    if kind.DESCRIPTOR.full_name == _EXPRESSION:
+        return "expr_type"
+    return tuple(
+        (each.name, each.message_type.GetOptions().map_entry, each.is_repeated)
+        for each in kind.DESCRIPTOR.fields
+        if each.message_type is not None and _holds(each.message_type)
+    )
+
+
+@cache
+def _holds(descriptor: Any) -> bool:
+    seen, stack = set(), [descriptor]
+    while stack:
+        kind = stack.pop()
+        if kind.full_name in (_EXPRESSION, _LITERAL):
+            return True
+        if kind.full_name not in seen:
+            seen.add(kind.full_name)
+            stack += [each.message_type for each in kind.fields if each.message_type]
+    return False
+
+
+def _entered(expression: Any, found: Found) -> None:
+    kind = expression.WhichOneof("expr_type")
+    if kind == "window" and expression.window.frame_spec.frame_type == _ROWS:
+        found.relations.add(FRAME_OF_ROWS)
+    if kind in COMPUTING:
+        return
+    if kind == "unresolved_function":
+        called(expression.unresolved_function, found)
+    elif kind == "call_function":
+        called(expression.call_function, found)
+    elif kind == "expression_string":
+        found.expressions.append(expression.expression_string.expression)
+    elif kind == "common_inline_user_defined_function":
+        check_code(expression.common_inline_user_defined_function)
+        found.user_code = True
+    elif kind == "typed_aggregate_expression":
+        raise refusals.jvm_code("an aggregate function")
+    else:
+        raise refusals.unknown(f"the expression {kind}")
+
+
+def called(message: Any, found: Found) -> None:
+    """Take the call of a function by its name."""
+    parts = parts_of(message.function_name) or (message.function_name,)
+    name = parts[-1].lower()
+    if name in HIDING:
+        raise refusals.hiding(name)
+    if name in NAMING:
+        found.paths.update(_named_files(message))
+    found.functions.add(name if len(parts) == 1 else ".".join(parts).lower())
+
+
+def check_code(function: Any) -> None:
+    """Refuse a function of the user's that is not in Python."""
+    if function.WhichOneof("function") not in ("python_udf", "python_udtf"):
+        raise refusals.jvm_code(f"the function {function.function_name[:100]}")
+
+
+def _named_files(call: Any) -> Iterator[str]:
+    """Yield what the options of a call say of files; a name that is put together may be any."""
+    for argument in call.arguments[1:]:
+        texts, told = [], True
+        for each in _below(argument):
+            if each.DESCRIPTOR.full_name != _EXPRESSION:
+                continue
+            kind = each.WhichOneof("expr_type")
+            if kind == "literal":
+                texts.append(each.literal.string)
+                told = told and not each.literal.HasField("map")
+            elif kind == "unresolved_function":
+                told = told and each.unresolved_function.function_name.lower() == "map"
+            else:
+                told = told and kind == "alias"
+        for text, behind in zip(texts, [*texts[1:], ""], strict=True):
+            if locates(text):
+                yield behind or text
+        if not told:
+            yield f"{call.function_name}(…), whose options are put together"

@@ -1,0 +1,249 @@
+"""The relations of a plan: each one that there is, and what it reads.
+
+Every relation that Spark Connect knows stands in one of the tables below; what stands in none is
+refused. Relations are gone through with a stack of our own, however deep they nest. Nothing goes
+into expressions here: no relation can stand in one (a test holds the messages to that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Final
+
+from haproc import protos
+from haproc.classify.model import RefusedError
+from haproc.classify.names import PATH_FORMATS
+from haproc.classify.paths import locates
+from haproc.classify.plans import catalog, delta, expressions, models, refusals
+from haproc.classify.plans.members import members
+from haproc.classify.plans.names import name_in
+from haproc.classify.plans.reading import Found, SqlPart
+from haproc.classify.relations import READING_FUNCTIONS
+from haproc.failure import ErrorClass
+
+_RELATION = protos.relations.Relation.DESCRIPTOR.full_name
+
+READING: Final = members(
+    """
+    project filter join set_op sort limit aggregate local_relation sample offset range
+    subquery_alias repartition to_df with_columns_renamed show_string drop tail with_columns
+    hint unpivot to_schema repartition_by_expression collect_metrics parse with_watermark
+    html_string as_of_join transpose lateral_join nearest_by_join with_relations fill_na
+    drop_na replace summary crosstab describe cov corr approx_quantile freq_items sample_by
+    """
+)
+"""These only compute, from what stands below them."""
+COLUMNS: Final = {
+    "project": "expressions",
+    "with_columns": "aliases",
+    "aggregate": "aggregate_expressions",
+}
+"""These compute columns, listed so."""
+COLUMNS_MAX: Final = 10_000
+"""Columns that one plan computes. A Spark with 1 GiB of heap took 5,000 in one select, and spent
+itself on 50,000: it collected garbage and did nothing else any more."""
+USER_CODE: Final = members(
+    """
+    map_partitions group_map co_group_map apply_in_pandas_with_state
+    common_inline_user_defined_table_function
+    """
+)
+"""These run Python functions of the user's on their rows."""
+_TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"})
+DROPS_SOME: Final = "dropDuplicates by some columns"
+FILES: Final = "files"
+"""Named among a plan's relations, beside those of the protocol, for what those don't tell."""
+REFUSED: Final = {
+    "common_inline_user_defined_data_source": lambda: refusals.source(
+        "of your own", "a data source"
+    ),
+    "unknown": lambda: refusals.unknown("a relation called unknown"),
+}
+
+
+def walk(root: Any, found: Found) -> None:
+    """Collect what a relation and all below it read; raises RefusedError if any may do more."""
+    stack = [root]
+    while stack:
+        message = stack.pop()
+        if message.DESCRIPTOR.full_name != _RELATION:
+            stack.extend(_inside(message))
+        elif has_sql(message):
+            found.sqls.append(sql_of(message))
+            stack.extend(message.with_relations.references)
+        else:
+            stack.extend(_inside(_entered(message, found)))
+
+
+def _entered(relation: Any, found: Found) -> Any:
+    """Take what this relation says of itself, and return the message that says it."""
+    kind = relation.WhichOneof("rel_type")
+    if kind is None:
+        raise refusals.unknown("a relation that is empty, or of a kind that is new")
+    message = getattr(relation, kind)
+    found.relations.add(kind)
+    if kind in COLUMNS:
+        _count_columns(len(getattr(message, COLUMNS[kind])), found)
+    if kind in READING:
+        return message
+    if kind in USER_CODE:
+        expressions.check_code(message if kind in _TABLE_FUNCTIONS else message.func)
+        found.user_code = True
+        return message
+    if kind in REFUSED:
+        raise REFUSED[kind]()
+    if kind not in TOLD:
+        raise refusals.unknown(f"the relation {kind}")
+    TOLD[kind](message, found)
+    return message
+
+
+def _count_columns(count: int, found: Found) -> None:
+    found.columns += count
+    if found.columns > COLUMNS_MAX:
+        raise RefusedError(
+            ErrorClass.STATEMENT_TOO_COMPLEX,
+            f"the plan computes more than {COLUMNS_MAX} columns",
+            "keep them in an array, a map or in rows, or write them in several steps",
+        )
+
+
+def _inside(message: Any) -> Iterator[Any]:
+    """Yield the messages in this one that are relations or may hold any."""
+    for name, repeated in bearing(message.DESCRIPTOR):
+        if repeated:
+            yield from getattr(message, name)
+        elif message.HasField(name):
+            yield getattr(message, name)
+
+
+def has_sql(relation: Any) -> bool:
+    """Whether the relation is a SQL text, by itself or with the DataFrames that it reads."""
+    kind = relation.WhichOneof("rel_type")
+    if kind == "with_relations":
+        kind = relation.with_relations.root.WhichOneof("rel_type")
+    return bool(kind == "sql")
+
+
+def sql_of(relation: Any) -> SqlPart:
+    """Return the text that such a relation is; its references are to be read by themselves."""
+    references = relation.with_relations.references
+    inner = relation.with_relations.root if relation.HasField("with_relations") else relation
+    names = [each.subquery_alias.alias.lower() for each in references]
+    return _sql_part(inner.sql, frozenset(filter(None, names)))
+
+
+@cache
+def bearing(descriptor: Any) -> tuple[tuple[str, bool], ...]:
+    """Return the fields that may hold relations, at whatever depth, and whether they repeat."""
+    return tuple(
+        (each.name, each.is_repeated)
+        for each in descriptor.fields
+        if each.message_type is not None and _bears(each.message_type)
+    )
+
+
+@cache
+def _bears(descriptor: Any) -> bool:
+    """Whether a relation may stand in a message of this kind."""
+    seen, stack = set(), [descriptor]
+    while stack:
+        kind = stack.pop()
+        if kind.full_name == _RELATION:
+            return True
+        if kind.full_name not in seen:
+            seen.add(kind.full_name)
+            stack += [each.message_type for each in kind.fields if each.message_type]
+    return False
+
+
+def _deduplicate(message: Any, found: Found) -> None:
+    if not message.all_columns_as_keys:
+        found.relations.add(DROPS_SOME)
+
+
+def _read(message: Any, found: Found) -> None:
+    if message.is_streaming:
+        raise refusals.streaming("readStream reads a stream")
+    kind = message.WhichOneof("read_type")
+    if kind == "named_table":
+        _named(message.named_table, found)
+    elif kind == "data_source":
+        _data_source(message.data_source, found)
+    else:
+        raise refusals.unknown("a read of no kind that there is")
+
+
+def _named(message: Any, found: Found) -> None:
+    found.names.add(name_in(message.unparsed_identifier, "is read"))
+    _take_options(message.options, found)
+
+
+def _data_source(message: Any, found: Found) -> None:
+    if message.format and message.format.lower() not in PATH_FORMATS:
+        raise refusals.source(message.format, "the data source")
+    found.names_known = False
+    found.relations.add(FILES)
+    found.paths.update(message.paths)
+    _take_options(message.options, found)
+
+
+def _take_options(options: Any, found: Found) -> None:
+    """Take the names of options, and the values of those that say where something lies."""
+    found.options.update(map(str.lower, options))
+    found.paths.update(value for key, value in options.items() if locates(key))
+
+
+def _changes(message: Any, found: Found) -> None:
+    if message.is_streaming:
+        raise refusals.streaming("a stream of changes")
+    _named(message, found)
+
+
+def _sql_part(message: Any, references: frozenset[str]) -> SqlPart:
+    return SqlPart(
+        message.query,
+        (*message.pos_args, *message.pos_arguments),
+        (*message.args.items(), *message.named_arguments.items()),
+        references,
+    )
+
+
+def _table_function(message: Any, found: Found) -> None:
+    expressions.called(message, found)
+    name = message.function_name.lower()
+    if name.rpartition(".")[2].strip("`") not in READING_FUNCTIONS:
+        return
+    first = message.arguments[0].literal.string if message.arguments else ""
+    if name == "table_changes" and first:
+        found.names.add(name_in(first, "is read"))
+    else:
+        found.paths.add(first or f"{name}(…)")
+
+
+def _remote(message: Any, found: Found) -> None:
+    found.handles.add(message.relation_id)
+
+
+def _cached(message: Any, found: Found) -> None:
+    found.blobs.add(message.hash)
+
+
+def _chunked(message: Any, found: Found) -> None:
+    found.blobs.update(filter(None, (*message.dataHashes, message.schemaHash)))
+
+
+TOLD: Final[dict[str, Callable[[Any, Found], None]]] = {
+    "read": _read,
+    "deduplicate": _deduplicate,
+    "relation_changes": _changes,
+    "unresolved_table_valued_function": _table_function,
+    "catalog": catalog.read_nested,
+    "ml_relation": models.read_relation,
+    "cached_remote_relation": _remote,
+    "cached_local_relation": _cached,
+    "chunked_cached_local_relation": _chunked,
+    "extension": delta.read_nested,
+}
+"""These say what they read."""

@@ -1,0 +1,29 @@
+"""What a HAProc does with memory that it needs no more: it gives it back at once.
+
+Parts and results pass through in blocks of megabytes, each copied a few times on several threads.
+An allocator that keeps such blocks for the next ones keeps those of each thread, and what lies
+between them: more than all that is in use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import pyarrow as pa
+
+BLOCK_BYTES: Final = 1 << 20
+"""Blocks from this size on come from the system one by one, and go back when they are freed."""
+_M_MMAP_THRESHOLD: Final = -3
+
+
+def give_back_blocks() -> None:
+    """Have large blocks given back at once, those of Arrow, too.
+
+    The C library does so by default only until it has seen such a block freed once. Where it is
+    another one than GNU's, it is left as it is.
+    """
+    pa.set_memory_pool(pa.system_memory_pool())
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, BLOCK_BYTES)

@@ -1,0 +1,155 @@
+"""The jobs door: Livy's batches, for a user's own jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import BadHttpMessage
+
+from haproc.config.model import Config
+from haproc.doors.http import fields
+from haproc.doors.http.access import USER
+from haproc.doors.http.bodies import (
+    HELD,
+    check_json,
+    check_plain,
+    in_time,
+    json_response,
+    read_body,
+)
+from haproc.failure import ErrorClass, refused
+from haproc.jobs.folders import too_large
+from haproc.jobs.model import Role
+from haproc.jobs.request import FIELDS, Upload
+from haproc.jobs.service import PAGE_DEFAULT, PAGE_MAX, JobService
+
+BODY_BYTES_MAX: Final = 4 << 20
+"""A request without its files; code that is sent inline is part of it."""
+PARTS_MAX: Final = 1000
+_ROLES: Final = {"file": Role.PROGRAM, "pyFiles": Role.MODULE, "files": Role.DATA}
+REQUEST_PART: Final = "request"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+
+
+class JobDoor:
+    """The handlers."""
+
+    def __init__(self, config: Config, service: JobService | None) -> None:
+        self._files_bytes_max = config.jobs.files_bytes_max
+        self._service = service
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/batches", self.submit),
+            web.get("/batches", self.listed, allow_head=False),
+            web.get("/batches/{batch_id}", self.shown, allow_head=False),
+            web.get("/batches/{batch_id}/state", self.state, allow_head=False),
+            web.get("/batches/{batch_id}/log", self.log, allow_head=False),
+            web.delete("/batches/{batch_id}", self.kill),
+        ]
+
+    @property
+    def _jobs(self) -> JobService:
+        if self._service is None:
+            raise refused(
+                ErrorClass.JOBS_OFF, "this ring takes no jobs", "set jobs.enabled at each HAProc"
+            )
+        return self._service
+
+    async def submit(self, request: web.Request) -> web.Response:
+        """Take a job."""
+        jobs = self._jobs
+        uploads: list[Upload] = []
+        if request.content_type == "multipart/form-data":
+            check_plain(request)
+            async with in_time():
+                body, uploads = await self._parts(request)
+        else:
+            check_json(request)
+            body = fields.parse_object(await read_body(request, BODY_BYTES_MAX))
+        fields.no_unknown(body, FIELDS)
+        key = request.headers.get(IDEMPOTENCY_KEY)
+        if key is not None:
+            fields.check_identifier(key, IDEMPOTENCY_KEY)
+        made = await jobs.submit(request[USER], body, uploads, key)
+        location = {"Location": f"/batches/{made['id']}"}
+        response = json_response(dict(made), 201)
+        response.headers.update(location)
+        return response
+
+    async def _parts(self, request: web.Request) -> tuple[Mapping[str, Any], list[Upload]]:
+        """Read a form: the part ``request`` as JSON, and files."""
+        body: Mapping[str, Any] = {}
+        uploads: list[Upload] = []
+        left = self._files_bytes_max
+        try:
+            async for part in await request.multipart():
+                if not isinstance(part, BodyPartReader) or len(uploads) >= PARTS_MAX:
+                    raise refused(
+                        ErrorClass.BAD_REQUEST, "the form has parts of parts, or too many"
+                    )
+                most = BODY_BYTES_MAX if part.name == REQUEST_PART else left
+                data = bytearray()
+                while piece := await part.read_chunk():
+                    request[HELD].add(len(piece))
+                    data += piece
+                    if len(data) > most:
+                        raise too_large()
+                if part.name == REQUEST_PART:
+                    body = fields.parse_object(bytes(data))
+                    continue
+                role = _ROLES.get(part.name or "")
+                if role is None:
+                    known = f"{REQUEST_PART}, {', '.join(_ROLES)}"
+                    raise refused(
+                        ErrorClass.BAD_REQUEST,
+                        f"unknown part {(part.name or '')[:80]!r}",
+                        f"known parts: {known}",
+                    )
+                left -= len(data)
+                uploads.append(Upload(role, part.filename or "", bytes(data)))
+        except (ValueError, RuntimeError, BadHttpMessage) as error:  # as aiohttp reads forms
+            why = f"the form cannot be read: {str(error)[:200]}"
+            raise refused(ErrorClass.BAD_REQUEST, why) from None
+        return body, uploads
+
+    async def listed(self, request: web.Request) -> web.Response:
+        """Show the user's jobs."""
+        start, size = page_of(request)
+        return json_response(dict(await self._jobs.listed(request[USER], start or 0, size)))
+
+    async def shown(self, request: web.Request) -> web.Response:
+        """Show one job."""
+        return json_response(dict(await self._jobs.shown(request[USER], batch_id(request))))
+
+    async def state(self, request: web.Request) -> web.Response:
+        """Tell one job's state."""
+        return json_response(dict(await self._jobs.state(request[USER], batch_id(request))))
+
+    async def log(self, request: web.Request) -> web.Response:
+        """Show lines of its log."""
+        start, size = page_of(request)
+        found = await self._jobs.log(request[USER], batch_id(request), start, size)
+        return json_response(dict(found))
+
+    async def kill(self, request: web.Request) -> web.Response:
+        """End it."""
+        await self._jobs.kill(request[USER], batch_id(request))
+        return json_response({"msg": "deleted"})
+
+
+def batch_id(request: web.Request) -> int:
+    """Return the id in a request's path."""
+    return fields.whole_number(request.match_info["batch_id"], "the batch's id", 16)
+
+
+def page_of(request: web.Request) -> tuple[int | None, int]:
+    """Return where a page begins, if that is said, and how long it may be."""
+    fields.no_unknown(request.query, ("from", "size"))
+    start = request.query.get("from")
+    size = fields.whole_number(request.query.get("size", str(PAGE_DEFAULT)), "size")
+    first = None if start is None or start == "-1" else fields.whole_number(start, "from")
+    return first, min(size, PAGE_MAX)

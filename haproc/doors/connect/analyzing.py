@@ -1,0 +1,29 @@
+"""AnalyzePlan: what it would have Spark analyse, as plans that are found fit to run first.
+
+Analysing a plan runs what writes by a relation, so none may (`read_analysis`); and its tables have
+to be as fresh as if it were run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haproc import protos
+from haproc.classify.plans.analysis import EXPLAINED, read_analysis
+from haproc.classify.plans.parsing import parse
+
+_Plan = protos.base.Plan
+
+
+def plans_of(request: bytes) -> list[bytes]:
+    """Return the plans in an AnalyzePlanRequest; RefusedError if any does more than read."""
+    asked = parse(protos.base.AnalyzePlanRequest, request)
+    read_analysis(asked)
+    kind = asked.WhichOneof("analyze")
+    places = EXPLAINED.get(kind, ())
+    return [_plan(getattr(getattr(asked, kind), each)) for each in places]
+
+
+def _plan(explained: Any) -> bytes:
+    plan = explained if isinstance(explained, _Plan) else _Plan(root=explained)
+    return bytes(plan.SerializeToString())

@@ -1,0 +1,76 @@
+"""What Spark answers a statement with, made for those that did not run in the client's session.
+
+A command's result is rows that the client is handed as a relation of their own; they are part of
+the answer, so showing them runs nothing again. Values in, serialized ExecutePlanResponses out.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from haproc import protos, wire
+from haproc.engine.interface import Chunk
+
+_base = protos.base
+
+
+def sql_result(chunks: Sequence[bytes], plan_id: int | None) -> bytes:
+    """Return the answer to a SQL command whose result are these Arrow streams."""
+    response = _base.ExecutePlanResponse()
+    relation = response.sql_command_result.relation
+    if plan_id is not None:
+        relation.common.plan_id = plan_id
+    relation.local_relation.data = one_stream(chunks)
+    return bytes(response.SerializeToString())
+
+
+def settings_result(rows: Sequence[tuple[str, str]], plan_id: int | None) -> bytes:
+    """Return the answer to a SET or RESET that has these rows of a key and its value."""
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(("key", "value"))}
+    schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in columns])
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(pa.table(columns, schema=schema))
+    return sql_result([sink.getvalue()], plan_id)
+
+
+def rows(chunk: Chunk) -> bytes:
+    """Return the answer that brings rows."""
+    response = _base.ExecutePlanResponse()
+    response.arrow_batch.data = chunk.data
+    response.arrow_batch.row_count = chunk.rows
+    return bytes(response.SerializeToString())
+
+
+def only_removes(plan: bytes) -> bool:
+    """Tell whether a plan does nothing but drop what only its server's session holds."""
+    command = wire.parsed(_base.Plan, plan).command
+    return bool(command.WhichOneof("command_type") == "remove_cached_remote_relation")
+
+
+def handles_in(responses: Sequence[bytes]) -> set[str]:
+    """Return what a command made that only its server's session has: checkpoints, models."""
+    found: set[str] = set()
+    for response in map(_base.ExecutePlanResponse.FromString, responses):
+        found.add(response.checkpoint_command_result.relation.relation_id)
+        found.add(response.ml_command_result.operator_info.obj_ref.id)
+    return found - {""}
+
+
+def one_stream(chunks: Sequence[bytes]) -> bytes:
+    """Return several Arrow streams of one schema as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    sink = io.BytesIO()
+    writer: Any = None
+    for chunk in chunks:
+        with pa.ipc.open_stream(chunk) as reader:
+            writer = writer or pa.ipc.new_stream(sink, reader.schema)
+            for batch in reader:
+                writer.write_batch(batch)
+    (writer or pa.ipc.new_stream(sink, pa.schema([]))).close()
+    return sink.getvalue()

@@ -1,0 +1,211 @@
+"""One call at this door: whose it is, for which session, and how it is answered.
+
+Handlers raise RequestError, or a RelayedError with Spark's own words; what the client is told of
+either is decided here, for all calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from haproc.doors.connect.errors import DETAILS, Told, as_given, invalid_handle, told
+from haproc.doors.http.access import Admission, Admitted
+from haproc.engine.errors import EngineError, RelayedError
+from haproc.engine.rewriting import RPCS, Names, fields_of
+from haproc.failure import ErrorClass, RequestError, refused
+from haproc.route.model import Standing
+from haproc.sessions.chain import Key
+from haproc.statements.gate import Gate, Held
+from haproc.statements.unforeseen import as_told
+
+_SESSION = 1
+CONTROL_BYTES_MAX: Final = 1 << 20
+"""Of a call that brings no plan and no file: what it names is looked at in the event loop, some
+microseconds each. Chosen: 25,000 operations' ids."""
+_WITH_PLANS: Final = frozenset({"AnalyzePlan"})
+_ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+"""As clients write a UUID; Python takes one with any number of dashes for one, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that was let in.
+
+    ``names`` are what its client knows its session by: the same at every HAProc of the ring.
+    ``metadata`` are the texts that came beside the request, by name; ``held`` counts what of it is
+    in memory; ``standing`` is by what it was let in, if that may end.
+    """
+
+    rpc: str
+    user: str
+    names: Names
+    metadata: Mapping[str, str]
+    held: Held
+    standing: Standing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What a call shows of itself; ``observed`` is the server's id as its client knows it."""
+
+    rpc: str
+    by: Admitted
+    metadata: Mapping[str, str]
+    session_id: str
+    observed: str
+    size: int
+
+
+Unary = Callable[[Call, bytes], Awaitable[bytes]]
+Streaming = Callable[[Call, bytes], AsyncGenerator[bytes, None]]
+Uploading = Callable[[Call, bytes, AsyncIterator[bytes]], Awaitable[bytes]]
+
+
+class Boundary:
+    """Lets calls in, and no exception out.
+
+    ``server_id`` gives the server's own id of a user's session; ``explained`` says what a client is
+    told of its own call's failure in the session behind it.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        gate: Gate,
+        server_id: Callable[[Key], str],
+        explained: Callable[[EngineError], RequestError],
+    ) -> None:
+        self._admission = admission
+        self._gate = gate
+        self._server_id = server_id
+        self._explained = explained
+
+    def unary(self, rpc: str, handle: Unary) -> grpc.RpcMethodHandler:
+        """Return the handler of a call with one request and one answer."""
+
+        async def answer(request: bytes, context: Any) -> bytes:
+            try:
+                with self._let_in(await self._shown(rpc, request, context)) as call:
+                    if rpc not in _WITH_PLANS and len(request) > CONTROL_BYTES_MAX:
+                        raise refused(
+                            ErrorClass.TOO_LARGE,
+                            f"a call {rpc} may have {CONTROL_BYTES_MAX} bytes",
+                            "say it in several calls",
+                        )
+                    return await handle(call, request)
+            except Exception as error:
+                return await self._fail(rpc, error, context)
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+    def streaming(self, rpc: str, handle: Streaming) -> grpc.RpcMethodHandler:
+        """Return the handler of a call with one request and several answers."""
+
+        async def answer(request: bytes, context: Any) -> None:
+            try:
+                with self._let_in(await self._shown(rpc, request, context)) as call:
+                    async with aclosing(handle(call, request)) as responses:
+                        async for response in responses:
+                            await context.write(response)
+            except Exception as error:
+                await self._fail(rpc, error, context)
+
+        return grpc.unary_stream_rpc_method_handler(answer)
+
+    def uploading(self, rpc: str, handle: Uploading) -> grpc.RpcMethodHandler:
+        """Return the handler of a call with several requests and one answer."""
+
+        async def answer(requests: AsyncIterator[bytes], context: Any) -> bytes:
+            try:
+                following = aiter(requests)
+                first = await anext(following, b"")
+                with self._let_in(await self._shown(rpc, first, context)) as call:
+                    return await handle(call, first, following)
+            except Exception as error:
+                return await self._fail(rpc, error, context)
+
+        return grpc.stream_unary_rpc_method_handler(answer)
+
+    async def _shown(self, rpc: str, request: bytes, context: Any) -> _Shown:
+        """Find out whose a call is, and for which session."""
+        metadata = _metadata(context)
+        try:
+            session_id, observed = _named(rpc, request)
+        except RequestError:
+            await self._admission.admit(metadata)  # strangers learn nothing else
+            raise
+        by = await self._admission.admit(metadata, session_id)
+        return _Shown(rpc, by, metadata, session_id, observed, len(request))
+
+    @contextmanager
+    def _let_in(self, shown: _Shown) -> Iterator[Call]:
+        user, session_id = shown.by.user, shown.session_id
+        with self._gate.answering(user) as held:
+            held.add(shown.size)
+            names = Names(session_id, self._server_id(Key(user, session_id)))
+            if shown.observed not in ("", names.server_id):
+                raise invalid_handle(
+                    "SESSION_CHANGED", "the session that the client has seen is another server's"
+                )
+            yield Call(shown.rpc, user, names, shown.metadata, held, shown.by.standing)
+
+    async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:
+        """End the call; raises what gRPC ends it by."""
+        if isinstance(error, grpc.aio.AbortError):
+            raise error
+        ending = as_given(error) if isinstance(error, RelayedError) else None
+        if ending is None:
+            if isinstance(error, EngineError):
+                error = self._explained(error)
+            ending = told(as_told(error, rpc))
+        await abort(context, ending)
+        raise AssertionError("abort raises")
+
+
+async def abort(context: Any, ending: Told) -> None:
+    """End a call so; raises what gRPC ends it by."""
+    code = grpc.StatusCode[ending.code]
+    await context.abort(code, ending.message, ((DETAILS, ending.packed),))
+
+
+def _metadata(context: Any) -> dict[str, str]:
+    """Return what came beside the request; of a name that came twice the first one counts."""
+    found: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            found.setdefault("Authorization" if key == "authorization" else key, value)
+    return found
+
+
+def _named(rpc: str, request: bytes) -> tuple[str, str]:
+    """Return the session's id, and the server's own as the client has learned it."""
+    observed = RPCS[rpc].observed
+    try:
+        session_id = text_of(request, _SESSION)
+        seen = text_of(request, observed) if observed is not None else ""
+    except ValueError as error:
+        raise refused(ErrorClass.BAD_REQUEST, f"the request cannot be read: {error}") from None
+    check_id(session_id, "the session's")
+    return session_id, seen
+
+
+def check_id(given: str, whose: str) -> str:
+    """Return the id of a session or an operation; raise RequestError for what is none.
+
+    Such ids are kept, and stand in the log, so nothing longer may be one.
+    """
+    if not _ID.fullmatch(given):
+        raise invalid_handle("FORMAT", f"{whose} id {given[:100]!r} must be a UUID")
+    return given
+
+
+def text_of(request: bytes, number: int) -> str:
+    """Return the text in this field, empty if there is none; raises ValueError for no message."""
+    return b"".join(fields_of(request, number)[-1:]).decode("utf-8", "replace")

@@ -1,0 +1,139 @@
+"""Config: settings of the session that Spark has, and those that are ours.
+
+What is set counts for the session's writes on every cluster, so a session may set only what SET
+may. Settings below ``haproc.`` never reach Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from haproc import protos
+from haproc.classify.allowed_settings import allowed, instead
+from haproc.doors.connect import options
+from haproc.failure import ErrorClass, RequestError, refused
+from haproc.sessions.journal import ConfEntry
+
+_base = protos.base
+_COMPRESSION: Final = "spark.connect.session.planCompression.threshold"
+"""Asked for by clients that compress large plans: ours are not to, since they are read here."""
+_NEVER: Final = "-1"
+
+
+def checked(operation: Any) -> Any:
+    """Return the operation with no more than a session may do; raises RequestError.
+
+    What is to be set silently (the settings of a builder) is passed over, like what Spark itself
+    does not let be set.
+    """
+    kind = operation.WhichOneof("op_type")
+    if kind is None:
+        raise refused(ErrorClass.BAD_REQUEST, "a Config request says nothing to do")
+    if kind == "unset":
+        for key in operation.unset.keys:
+            _check(key)
+    if kind != "set":
+        return operation
+    changed = _base.ConfigRequest.Operation()
+    changed.CopyFrom(operation)
+    del changed.set.pairs[:]
+    for pair in operation.set.pairs:
+        if options.is_option(pair.key):
+            options.check(pair.key, pair.value)
+        elif not (operation.set.silent and not allowed(pair.key)):
+            _check(pair.key)
+        else:
+            continue
+        changed.set.pairs.append(pair)
+    return changed
+
+
+def _check(key: str) -> None:
+    if not (options.is_option(key) or allowed(key)):
+        raise refused(
+            ErrorClass.RESERVED_SETTING,
+            f"a session may not change {key[:100]}: it is not among the settings that are known "
+            "to leave what is replicated alone",
+            instead(key),
+        )
+
+
+def for_spark(operation: Any) -> Any | None:
+    """Return what is left for Spark of a checked operation; None: nothing."""
+    kind = operation.WhichOneof("op_type")
+    inner = getattr(operation, kind)
+    if kind == "get_all":
+        return operation
+    left = _base.ConfigRequest.Operation()
+    left.CopyFrom(operation)
+    named = "pairs" if kind in ("set", "get_with_default") else "keys"
+    kept = [each for each in getattr(inner, named) if not options.is_option(_key(each))]
+    del getattr(getattr(left, kind), named)[:]
+    getattr(getattr(left, kind), named).extend(kept)
+    return left if kept else None
+
+
+def _key(item: Any) -> str:
+    return str(getattr(item, "key", item))
+
+
+def entry(operation: Any) -> ConfEntry | None:
+    """Return what a checked operation changes, for the session's journal; None: nothing."""
+    match operation.WhichOneof("op_type"):
+        case "set" if operation.set.pairs:
+            return ConfEntry(sets=tuple((each.key, each.value) for each in operation.set.pairs))
+        case "unset" if operation.unset.keys:
+            return ConfEntry(unsets=tuple(operation.unset.keys))
+        case _:
+            return None
+
+
+def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
+    """Return Spark's answer with ours in it; ``found`` are the options in force.
+
+    Raises RequestError for an option that has no value where one is asked for.
+    """
+    kind = operation.WhichOneof("op_type")
+    told = _base.ConfigResponse.FromString(response)
+    if kind == "get_all":
+        _tell_all(operation.get_all, told, found)
+    elif kind in ("get", "get_option", "get_with_default", "is_modifiable"):
+        inner = getattr(operation, kind)
+        asked = inner.pairs if kind == "get_with_default" else inner.keys
+        theirs = iter(list(told.pairs))
+        pairs = [_pair(kind, each, found) or next(theirs) for each in asked]
+        del told.pairs[:]
+        told.pairs.extend(pairs)
+    for pair in told.pairs:
+        if pair.key == _COMPRESSION:
+            pair.value = _NEVER
+    return bytes(told.SerializeToString())
+
+
+def _tell_all(asked: Any, told: Any, found: Mapping[str, str]) -> None:
+    prefix = asked.prefix if asked.HasField("prefix") else ""
+    for key, value in found.items():
+        if key.startswith(prefix):
+            told.pairs.add(key=key.removeprefix(prefix), value=value)
+
+
+def _pair(kind: str, asked: Any, found: Mapping[str, str]) -> Any | None:
+    key = _key(asked)
+    if not options.is_option(key):
+        return None
+    pair = _base.KeyValue(key=key)
+    if kind == "is_modifiable":
+        pair.value = "true"
+    elif key in found:
+        pair.value = found[key]
+    elif kind == "get_with_default":
+        if asked.HasField("value"):
+            pair.value = asked.value
+    elif kind == "get":
+        raise _not_set(key)
+    return pair
+
+
+def _not_set(key: str) -> RequestError:
+    return refused(ErrorClass.BAD_REQUEST, f"the option {key[:100]} is not set", "set it first")

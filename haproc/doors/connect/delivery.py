@@ -1,0 +1,470 @@
+"""What clients of the Spark Connect door get of their operations, however often they come for it.
+
+An operation is what ExecutePlan began: a query that is relayed, or a write whose answer is awaited.
+It runs in a task of its own (`operation.py`), and its client reads it from any connection, until it
+releases it, or has not come for a time. Ended ones are remembered as Spark remembers them, and what
+is said of an operation is what Spark says (`handles.py`).
+
+A client may come with a response that another HAProc gave it, or this one before its Spark died.
+What the response's id says (`responses.py`) is enough to go on: the request runs again in the
+client's session, and what the client has is passed over (`resuming.py`). A request that does not
+fit into ids is put into the keyed store before the first response leaves, unless the result is
+small: `running/USER/SESSION/OPERATION`, deleted at the operation's end by who put it there last.
+
+A run that fails because its cluster is not there is forgotten at once, and its stream ends with
+that error: so the client comes again, here or at the next HAProc, and is welcome with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from dmq.errors import LogError
+from dmq.keyed import KeyedStore
+from haproc.config.shares import Shares
+from haproc.doors.connect.handles import (
+    Key,
+    OperationState,
+    abandoned,
+    already_exists,
+    lost,
+    not_found,
+    not_reattachable,
+    position_not_found,
+)
+from haproc.doors.connect.operation import Asked, DeliveryLimits, Operation
+from haproc.doors.connect.responses import (
+    REQUEST_BYTES_MAX,
+    START,
+    Position,
+    RequestRead,
+    ResponseId,
+    Way,
+    packed,
+    read_id,
+    read_request,
+    responses_of,
+)
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.failure import FailureKind, RequestError, busy
+
+_LOG = logging.getLogger(__name__)
+
+Source = Callable[[bytes], AsyncGenerator[bytes, None]]
+"""Runs a serialized ExecutePlanRequest and yields serialized ExecutePlanResponses, as Spark gave
+them: the door's ordinary way of a request, with all that it checks. The user and session are those
+of the key, whatever the request says. Closing it early stops the statement on Spark."""
+
+RUNNING: Final = "running/"
+_STORED: Final = struct.Struct("<BQ8s")
+"""Version, time in seconds, and the run that put it there; the request follows."""
+_STORED_S_MAX: Final = 86_400.0
+"""What is older was left behind by a HAProc that died, for a client that never came again."""
+_STORE_LOOK_INTERVAL_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An operation that was released, or given up."""
+
+    state: OperationState
+    abandoned: bool
+    run: bytes
+    at: float
+
+
+class Deliveries:
+    """The operations of one HAProc. Used from one event loop."""
+
+    def __init__(
+        self,
+        store: KeyedStore,
+        limits: DeliveryLimits,
+        *,
+        memory: Shares,
+        operations: Shares,
+        goes_on: Callable[[Key], bool],
+    ) -> None:
+        """``memory`` bounds bytes of responses, ``operations`` those not released yet.
+
+        ``goes_on``: whether what an operation does cannot be stopped any more, such as a write that
+        may be in the log.
+        """
+        self._store = store
+        self._limits = limits
+        self._memory = memory
+        self._shares = operations
+        self._goes_on = goes_on
+        self._operations: dict[Key, Operation] = {}
+        self._ended: OrderedDict[Key, _Ended] = OrderedDict()
+        self._sought: OrderedDict[Key, None] = OrderedDict()
+        self._background: set[asyncio.Task[None]] = set()
+        self._looks: asyncio.Task[None] | None = None
+        self._clock = time.monotonic
+        self.resumed = 0
+        """Results that were gone on with after another run of them broke off."""
+
+    @property
+    def kept(self) -> int:
+        """How many operations run, or were not released by their clients yet."""
+        return len(self._operations)
+
+    async def run(
+        self, key: Key, request: bytes, source: Source, *, names: bytes = b""
+    ) -> AsyncGenerator[bytes, None]:
+        """Run an ExecutePlanRequest; yield its responses, each with an id.
+
+        ``names``: serialized fields of ExecutePlanResponse that each response gets. One that runs
+        already, under the same id with the same plan, is attached to, as Spark does. Raises what
+        the source does, RequestError, and ValueError for what is no request.
+        """
+        read = read_request(request)
+        known = self._operations.get(key)
+        if known is not None:
+            if not (read.reattachable and known.asked.read.plan_hash == read.plan_hash):
+                raise already_exists(key.operation_id)
+            operation = known
+        elif self._remembered(key) is not None:
+            raise abandoned(key.operation_id)
+        else:
+            operation = self._begin(Asked(key, request, read, names), source(request))
+        async with contextlib.aclosing(operation.attach()) as responses:
+            try:
+                async for response in responses:
+                    yield response
+            finally:
+                if not read.reattachable:
+                    self._remove(operation)
+
+    async def reattach(
+        self, key: Key, last_response_id: str | None, source: Source, *, names: bytes = b""
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the responses behind that one, or all. ``source`` runs the request if need be.
+
+        Raises what the source does, and RequestError: as Spark where it knows such a case,
+        RESULT_LOST and RESULT_CHANGED where a result of another HAProc cannot be gone on with.
+        """
+        operation, after = self._place(key, last_response_id)
+        if operation is None:
+            assert last_response_id is not None
+            operation = await self._resume(key, last_response_id, source, names)
+        async with contextlib.aclosing(operation.attach(after)) as responses:
+            async for response in responses:
+                yield response
+
+    def was_sought(self, key: Key) -> bool:
+        """Whether a client looked here for an operation that was not here.
+
+        Whoever begins one of these now has sent it before, perhaps to another HAProc.
+        """
+        return key in self._sought
+
+    def release(self, key: Key, until: str | None = None) -> bool:
+        """Forget the responses up to this id, or the operation. Returns whether it was here.
+
+        Raises RequestError for an operation that cannot be reattached, or an id of none of it.
+        """
+        operation = self._operations.get(key)
+        if operation is None:
+            return False
+        if not operation.asked.read.reattachable:
+            raise not_reattachable()
+        if until is None:
+            self._remove(operation)
+            return True
+        read = read_id(until)
+        if read is None:
+            raise position_not_found(until)
+        if read.run == operation.run:
+            operation.release(read.index)
+        return True
+
+    def status(
+        self, user: str, session_id: str, operation_ids: Sequence[str] = ()
+    ) -> dict[str, OperationState]:
+        """Return the states of these operations, or of all that are known of the session."""
+        wanted = operation_ids or [
+            key.operation_id
+            for key in (*self._operations, *self._ended)
+            if (key.user, key.session_id) == (user, session_id)
+        ]
+        return {each: self._state(Key(user, session_id, each)) for each in wanted}
+
+    def interrupt(
+        self, user: str, session_id: str, *, operation_id: str | None = None, tag: str | None = None
+    ) -> list[str]:
+        """Stop this operation, those with this tag, or all of the session; return those stopped.
+
+        What goes on whatever is asked is none of them: its client is told what came of it.
+        """
+        return [
+            key.operation_id
+            for key, operation in list(self._operations.items())
+            if (key.user, key.session_id) == (user, session_id)
+            and operation_id in (None, key.operation_id)
+            and (tag is None or tag in operation.asked.read.tags)
+            and not self._goes_on(key)
+            and operation.cancel()
+        ]
+
+    def close_session(self, user: str, session_id: str) -> None:
+        """Give up all operations of a session that was released."""
+        for key, operation in list(self._operations.items()):
+            if (key.user, key.session_id) == (user, session_id):
+                self._remove(operation, was_abandoned=True)
+
+    async def aclose(self) -> None:
+        """Stop everything; what was stored for others to go on with stays."""
+        operations = list(self._operations.values())
+        self._operations.clear()
+        if self._looks is not None:
+            self._looks.cancel()
+        for operation in operations:
+            operation.close()
+        await asyncio.gather(*(each.closed() for each in operations), *self._background)
+
+    def _begin(
+        self,
+        asked: Asked,
+        responses: AsyncGenerator[bytes, None],
+        start: Position = START,
+        resumed_from: str = "",
+    ) -> Operation:
+        if self._shares.take(asked.key.user) is not None:
+            raise busy("too many operations are under way, or were not released by their clients")
+        if self._looks is None:
+            self._looks = asyncio.create_task(self._look_after())
+        operation = Operation(
+            asked,
+            start=start,
+            resumed_from=resumed_from,
+            limits=self._limits,
+            memory=self._memory,
+            keep=self._keep,
+            ended=self._when_ended,
+        )
+        self._operations[asked.key] = operation
+        operation.start(responses)
+        return operation
+
+    def _when_ended(self, operation: Operation) -> None:
+        """Forget a run whose cluster went away: its client is to come again, here or elsewhere."""
+        if operation.error is not None and _goes_elsewhere(operation.error):
+            self._forget(operation)
+            operation.close_unread()
+
+    def _remove(self, operation: Operation, *, was_abandoned: bool = False) -> None:
+        """End an operation for good."""
+        if not self._forget(operation):
+            return
+        key = operation.asked.key
+        untold = operation.state is OperationState.RUNNING and self._goes_on(key)
+        state = OperationState.UNKNOWN if untold else operation.outcome
+        self._ended[key] = _Ended(state, was_abandoned, operation.run, self._clock())
+        while len(self._ended) > self._limits.ended_max:
+            self._ended.popitem(last=False)
+        operation.close()
+        if operation.stored is not None:
+            self._in_background(self._delete(key, operation.stored))
+
+    def _forget(self, operation: Operation) -> bool:
+        key = operation.asked.key
+        if self._operations.get(key) is not operation:
+            return False
+        del self._operations[key]
+        self._shares.give_back(key.user)
+        return True
+
+    def _place(self, key: Key, last: str | None) -> tuple[Operation | None, int]:
+        """Return where to go on: in an operation that is here, or else in a new run (None)."""
+        read = read_id(last) if last is not None else None
+        operation = self._operations.get(key)
+        if operation is None:
+            ended = self._remembered(key)
+            if read is None or (ended is not None and ended.run == read.run):
+                self._note_sought(key)
+                gone = abandoned if ended is not None and ended.abandoned else not_found
+                raise gone(key.operation_id)
+            return None, -1
+        if not operation.asked.read.reattachable:
+            raise not_reattachable()
+        if last is None or last == operation.resumed_from:
+            return operation, -1
+        if read is None:
+            raise position_not_found(last)
+        if read.run != operation.run or operation.dropped(read.index):
+            return None, -1
+        if not operation.has(read.index):
+            raise position_not_found(last)
+        return operation, read.index
+
+    def _note_sought(self, key: Key) -> None:
+        self._sought[key] = None
+        while len(self._sought) > self._limits.ended_max:
+            self._sought.popitem(last=False)
+
+    async def _resume(self, key: Key, last: str, source: Source, names: bytes) -> Operation:
+        """Begin a run that goes on behind this response."""
+        read = read_id(last)
+        assert read is not None
+        if read.way is Way.TAIL:
+            responses = _each(_tail(last, read))
+            asked = Asked(key, b"", RequestRead(reattachable=True), names)
+            operation = self._replacing(asked, responses, START, last)
+            self._in_background(self._delete(key))  # nobody will need it
+        else:
+            request = await self._request(key, read)
+            found = self._operations.get(key)
+            if found is not None and found.resumed_from == last:
+                return found  # the client came twice meanwhile
+            asked = Asked(key, request, _own(key, request), names)
+            operation = self._replacing(asked, source(request), read.position, last)
+            if read.way is Way.STORED:
+                await self._put(operation)
+        self.resumed += 1
+        _LOG.info("operation %s goes on behind row %d", key.operation_id, read.position.rows)
+        return operation
+
+    def _replacing(
+        self, asked: Asked, responses: AsyncGenerator[bytes, None], start: Position, last: str
+    ) -> Operation:
+        older = self._operations.get(asked.key)
+        if older is not None:
+            self._forget(older)
+            older.close()
+        return self._begin(asked, responses, start, last)
+
+    async def _request(self, key: Key, read: ResponseId) -> bytes:
+        """Return the request that an id leads to; RESULT_LOST if it leads to none."""
+        if read.way is Way.REQUEST:
+            return read.rest
+        if read.way is Way.NOTHING:
+            raise lost("its request was too large to be kept, or its rows cannot be compared")
+        kept = await self._store.get(_stored_key(key))
+        if kept is None:
+            raise lost("its request is not kept any more")
+        return bytes(kept.value[_STORED.size :])
+
+    async def _keep(self, operation: Operation) -> tuple[Way, str]:
+        """See to it that somebody else can go on with this run; return how."""
+        request = operation.asked.request
+        if not (operation.asked.read.reattachable and request):
+            return Way.NOTHING, ""
+        if len(request) <= 16 * REQUEST_BYTES_MAX:
+            text = packed(request)
+            if len(text) <= REQUEST_BYTES_MAX:
+                return Way.REQUEST, text
+        if operation.stored is not None or await self._put(operation):
+            return Way.STORED, ""
+        return Way.NOTHING, ""
+
+    async def _put(self, operation: Operation) -> bool:
+        request = operation.asked.request
+        if len(request) > self._limits.stored_request_bytes_max:
+            return False
+        try:
+            value = _STORED.pack(1, int(time.time()), operation.run) + request
+            await self._store.put(_stored_key(operation.asked.key), value)
+        except (LogError, ValueError) as error:
+            _LOG.warning("a query is not kept for others to go on with: %s", error)
+            return False
+        operation.stored = operation.run
+        return True
+
+    async def _delete(self, key: Key, put_by: bytes | None = None) -> None:
+        """Delete what is stored; only if that run put it there: others may have gone on since."""
+        name = _stored_key(key)
+        with contextlib.suppress(LogError, ValueError):
+            kept = await self._store.get(name)
+            if kept is not None and put_by in (None, _put_by(kept.value)):
+                await self._store.delete(name)
+
+    def _state(self, key: Key) -> OperationState:
+        if (operation := self._operations.get(key)) is not None:
+            return operation.state
+        ended = self._remembered(key)
+        return ended.state if ended is not None else OperationState.UNKNOWN
+
+    def _remembered(self, key: Key) -> _Ended | None:
+        ended = self._ended.get(key)
+        if ended is None or self._clock() - ended.at > self._limits.ended_s:
+            return None
+        return ended
+
+    async def _look_after(self) -> None:
+        """Give up what nobody reads, and delete what dead HAProcs left in the store."""
+        store_at = self._clock() + _STORE_LOOK_INTERVAL_S
+        while True:
+            await asyncio.sleep(self._limits.look_interval_s)
+            now = asyncio.get_running_loop().time()
+            for operation in list(self._operations.values()):
+                since = operation.detached_at
+                if since is not None and now - since > self._limits.abandoned_after_s:
+                    self._remove(operation, was_abandoned=True)
+            if self._clock() >= store_at:
+                store_at = self._clock() + _STORE_LOOK_INTERVAL_S
+                await self._clear_store()
+
+    async def _clear_store(self) -> None:
+        with contextlib.suppress(LogError):
+            for name in await self._store.keys(RUNNING):
+                kept = await self._store.get(name)
+                if kept is not None and time.time() - _put_at(kept.value) > _STORED_S_MAX:
+                    await self._store.delete(name)
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _goes_elsewhere(error: Exception) -> bool:
+    """Whether a client that hears this error comes again, here or at the next HAProc."""
+    if isinstance(error, RequestError):
+        return error.kind is FailureKind.AVAILABILITY
+    return not isinstance(error, EngineError) or error.kind is not ErrorKind.APPLICATION
+
+
+def _own(key: Key, request: bytes) -> RequestRead:
+    """Read a request that came back with an id: it must be one of this very operation."""
+    try:
+        read = read_request(request)
+    except ValueError as error:
+        raise lost("its id holds no request") from error
+    if (read.session_id, read.operation_id) != (key.session_id, key.operation_id):
+        raise lost("its id holds the request of another operation")
+    return read
+
+
+def _tail(last: str, read: ResponseId) -> list[bytes]:
+    try:
+        return responses_of(read.rest)
+    except ValueError as error:
+        raise position_not_found(last) from error
+
+
+async def _each(responses: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+    for response in responses:
+        yield response
+
+
+def _put_at(value: bytes) -> float:
+    return float(_STORED.unpack_from(value)[1])
+
+
+def _put_by(value: bytes) -> bytes:
+    return bytes(_STORED.unpack_from(value)[2])
+
+
+def _stored_key(key: Key) -> str:
+    parts = (key.user, key.session_id, key.operation_id)
+    return RUNNING + "/".join(quote(part, safe="") for part in parts)

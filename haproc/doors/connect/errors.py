@@ -1,0 +1,192 @@
+"""Failures as Spark Connect's clients see them: a gRPC code and a google.rpc.Status.
+
+Unmodified clients repeat UNAVAILABLE and whatever carries a RetryInfo, for ten minutes or more, and
+with the same operation id: so that is what an availability error gets that another try may mend,
+and nothing else. Exceptions are chosen by the Java classes in an ErrorInfo; what Spark raised has
+its own there, for all else they are those that Spark would have used.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from haproc.engine.errors import RelayedError
+from haproc.engine.status import session_lost
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+
+DETAILS: Final = "grpc-status-details-bin"
+_MESSAGE_BYTES_MAX: Final = 2048
+"""As Spark cuts them: clients take 8 KiB of metadata, in which a message comes twice."""
+_CODE_NUMBER: Final = {
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ABORTED": 10,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "UNAUTHENTICATED": 16,
+}
+_CODE_OF_CLASS: Final[Mapping[str, str]] = {
+    ErrorClass.UNAUTHENTICATED: "UNAUTHENTICATED",
+    ErrorClass.TIMEOUT: "DEADLINE_EXCEEDED",
+    ErrorClass.INTERNAL: "INTERNAL",
+    ErrorClass.UNKNOWN_ERROR: "INTERNAL",
+    ErrorClass.RETRY_TOO_LATE: "ABORTED",
+    ErrorClass.RESULT_CHANGED: "ABORTED",
+    ErrorClass.RESULT_LOST: "ABORTED",
+}
+"""Those that the same try would not mend."""
+_CODE_OF_KIND: Final = {
+    FailureKind.REFUSED: "INVALID_ARGUMENT",
+    FailureKind.APPLICATION: "INTERNAL",
+    FailureKind.AVAILABILITY: "UNAVAILABLE",
+}
+_SPARK_CLASS: Final[Mapping[str, str]] = {
+    ErrorClass.SESSION_CLOSED: "INVALID_HANDLE.SESSION_CLOSED",
+}
+"""What Spark has a name for, which its clients know."""
+DRAINING_RETRY_S: Final = 0.7
+_RETRY_AFTER_S: Final[Mapping[str, float]] = {
+    ErrorClass.BUSY: 1.0,
+    ErrorClass.DRAINING: DRAINING_RETRY_S,
+}
+_JAVA: Final = "java.lang.Object", "java.lang.Throwable", "java.lang.Exception"
+_ANALYSIS: Final = ("org.apache.spark.sql.AnalysisException",)
+_PARSE: Final = ("org.apache.spark.sql.catalyst.parser.ParseException", *_ANALYSIS)
+_UNSUPPORTED: Final = (
+    "org.apache.spark.SparkUnsupportedOperationException",
+    "java.lang.UnsupportedOperationException",
+)
+_CLASSES_OF_SQLSTATE: Final = (
+    ("42601", _PARSE),
+    ("42", _ANALYSIS),
+    ("0A", _UNSUPPORTED),
+    ("22012", ("org.apache.spark.SparkArithmeticException", "java.lang.ArithmeticException")),
+    ("22003", ("org.apache.spark.SparkArithmeticException", "java.lang.ArithmeticException")),
+    ("22018", ("org.apache.spark.SparkNumberFormatException", "java.lang.NumberFormatException")),
+    ("22007", ("org.apache.spark.SparkDateTimeException", "java.time.DateTimeException")),
+    ("22", ("org.apache.spark.SparkRuntimeException", "java.lang.RuntimeException")),
+    ("HY", ("org.apache.spark.SparkSQLException", "java.sql.SQLException")),
+    ("23", ("org.apache.spark.SparkRuntimeException", "java.lang.RuntimeException")),
+)
+_SPARK: Final = ("org.apache.spark.SparkException",)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a call ends; ``packed`` is a serialized google.rpc.Status, sent as `DETAILS`."""
+
+    code: str
+    message: str
+    packed: bytes
+
+
+def as_given(error: RelayedError) -> Told | None:
+    """Return Spark's own words on a statement; None where they are not for the client.
+
+    These are about a session that the client does not know, or there are none.
+    """
+    if not error.packed or session_lost(error.error_class):
+        return None
+    return Told(error.code, error.details, error.packed)
+
+
+def told(error: RequestError, *, own_id: bool = True) -> Told:
+    """Return how a call ends that failed so; without an id of the client's it is not repeated."""
+    error = _as_spark_names(error)
+    code = _CODE_OF_CLASS.get(error.error_class, _CODE_OF_KIND[error.kind])
+    if code == "INVALID_ARGUMENT" and not _is_ours(error):
+        code = "INTERNAL"
+    if code == "UNAVAILABLE" and error.outcome is WriteOutcome.UNKNOWN and not own_id:
+        code = "ABORTED"
+    message = _message(error)
+    status = status_pb2.Status(code=_CODE_NUMBER[code], message=message)
+    classes = (*_classes(error), *reversed(_JAVA))
+    parameters = {"hint": error.hint, "outcome": error.outcome.value} if error.hint else {}
+    info = error_details_pb2.ErrorInfo(
+        reason=classes[0],
+        domain="org.apache.spark" if classes[0].startswith("org.apache.spark") else "haproc",
+        metadata={
+            "classes": json.dumps(classes),
+            "errorClass": error.error_class,
+            "sqlState": error.sqlstate,
+            "messageParameters": json.dumps(parameters),
+        },
+    )
+    _add(status, info)
+    if code == "UNAVAILABLE" and (after_s := _RETRY_AFTER_S.get(error.error_class)):
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(round(1000 * after_s))
+        _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
+    return Told(code, message, status.SerializeToString())
+
+
+def invalid_handle(condition: str, text: str) -> RequestError:
+    """Return an error of class INVALID_HANDLE as Spark makes it; clients look for its name."""
+    return RequestError(
+        FailureKind.REFUSED, text, error_class=f"INVALID_HANDLE.{condition}", sqlstate="HY000"
+    )
+
+
+def _as_spark_names(error: RequestError) -> RequestError:
+    name = _SPARK_CLASS.get(error.error_class)
+    if name is None:
+        return error
+    named = copy.copy(error)
+    named.error_class, named.sqlstate = name, "HY000"
+    return named
+
+
+def _is_ours(error: RequestError) -> bool:
+    """Whether the error's class is none of Spark's."""
+    return error.error_class.startswith("HAPROC_")
+
+
+def _add(status: status_pb2.Status, detail: error_details_pb2.ErrorInfo) -> None:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    status.details.append(packed)
+
+
+def _message(error: RequestError) -> str:
+    prefix = f"[{error.error_class}] "
+    text = error.message if error.message.startswith(prefix) else prefix + error.message
+    if error.hint:
+        text += f"; {error.hint}"
+    if error.sqlstate and "SQLSTATE" not in text:
+        text += f" SQLSTATE: {error.sqlstate}"
+    return text if _size(text) <= _MESSAGE_BYTES_MAX else f"{_cut(text)}..."
+
+
+def _cut(text: str) -> str:
+    size = 0
+    for at, character in enumerate(text):
+        size += _size(character)
+        if size > _MESSAGE_BYTES_MAX:
+            return text[:at]
+    return text
+
+
+def _size(text: str) -> int:
+    """Return how long a status message is as gRPC sends it: percent-encoded."""
+    data = text.encode("utf-8", "replace")
+    plain = sum(1 for byte in data if 0x20 <= byte < 0x7F)
+    return 3 * len(data) - 2 * plain
+
+
+def _classes(error: RequestError) -> tuple[str, ...]:
+    if error.error_class == ErrorClass.SYNTAX:
+        return _PARSE
+    if error.kind is FailureKind.REFUSED and _is_ours(error):
+        return _UNSUPPORTED
+    for prefix, classes in _CLASSES_OF_SQLSTATE:
+        if error.sqlstate.startswith(prefix):
+            return classes
+    return _SPARK

@@ -1,0 +1,345 @@
+"""ExecutePlan: which way a plan goes, and how it is answered.
+
+Every plan goes through the registry as a statement of any other door does, under the client's
+operation id, which is the request's id. What only reads, or changes the session alone by a plan, is
+merely found fit to run there, and then relayed into the client's own Spark session; all else is
+answered with what the ring made of it.
+
+A plan that changes the session is answered once that is durable in the session's journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from haproc import protos
+from haproc.classify.model import Kind, OperationClass
+from haproc.classify.plans import expressions
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.parsing import OPENED_BYTES_MAX, opened, parse
+from haproc.classify.plans.reading import Does, PlanReading
+from haproc.config.model import Config
+from haproc.doors.connect import answers, options, sql
+from haproc.doors.connect.calls import Call
+from haproc.doors.connect.handles import OperationState
+from haproc.engine.rewriting import fields_of, replaced_plan
+from haproc.failure import ErrorClass, refused
+from haproc.pin.parameters import bound
+from haproc.replicate.queue.outcomes import Known, Status
+from haproc.route.model import Answer, Request, Sent, SentPlan, SentSql
+from haproc.route.offload import LARGE_PLAN, Texts, plan_work
+from haproc.sessions.client import ClientSession
+from haproc.sessions.journal import ConfEntry, Entry, PlanEntry, SettingsEntry
+from haproc.sessions.sessions import Sessions
+from haproc.statements.registry import Registry
+from haproc.statements.request import fingerprint_of
+
+_PLAN: Final = 3
+"""In an ExecutePlanRequest."""
+_COMPRESSED: Final = 3
+"""In a plan."""
+
+_STATE_OF: Final = {
+    Status.APPLIED: OperationState.SUCCEEDED,
+    Status.FAILED: OperationState.FAILED,
+    Status.REJECTED: OperationState.FAILED,
+    Status.EXPIRED: OperationState.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one ExecutePlan asks for.
+
+    ``request`` is as it may be relayed, ``plan`` the one in it. ``handles`` are those of the
+    session's checkpoints and models that it uses; ``plan_id`` is the number of a SQL command.
+    """
+
+    request: bytes
+    plan: bytes
+    statement: Sent
+    does: Does
+    kind: Kind
+    handles: frozenset[str] = frozenset()
+    is_root: bool = False
+    """Whether it is a relation, whose rows the client wants to have."""
+    plan_id: int | None = None
+
+
+class Behind(Protocol):
+    """What this door needs of the HAProc behind it. Methods raise RequestError."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """The ring's sessions."""
+        ...
+
+    async def enter_session(self, session_id: str, user: str) -> ClientSession:
+        """Return the client's session, made if there is none, if this HAProc serves."""
+        ...
+
+    def known_write(self, request_id: str, user: str) -> Known | None:
+        """Return this user's write, as far as this HAProc has read of it in the log."""
+        ...
+
+
+class Executing:
+    """See the module. Methods raise RequestError, or RelayedError with Spark's own words."""
+
+    def __init__(self, config: Config, behind: Behind, registry: Registry, texts: Texts) -> None:
+        self._behind = behind
+        self._sessions = behind.sessions
+        self._registry = registry
+        self._texts = texts
+        self._most = config.limits.statement_tokens_max
+        self._defaults = options.defaults(config.reads, config.connect.statement_s)
+        self.running: Counter[Does] = Counter()
+        """Statements that run at the moment."""
+
+    def options_of(self, session: ClientSession, metadata: Mapping[str, str]) -> dict[str, str]:
+        """Return the options in force, by name."""
+        return options.in_force(dict(session.options), metadata, self._defaults)
+
+    async def run(
+        self, call: Call, operation_id: str, request: bytes, age_s: float = 0.0
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the responses to an ExecutePlanRequest as they are made.
+
+        ``age_s``: how long ago it may have been sent for the first time; 0: now.
+        """
+        session = await self._behind.enter_session(call.names.session_id, call.user)
+        asked = await self._read(call, request)
+        if asked.does is Does.HOLDS and answers.only_removes(asked.plan):
+            if asked.handles - session.handles:
+                return  # it is gone already, with the Spark session that had it
+        else:
+            session.check_handles(asked.handles)
+        if (said := _said(asked.statement)) is not None:
+            rows = await self._change_options(call, session, said)
+            if said.key:
+                yield answers.settings_result(rows, asked.plan_id)
+                return
+        wanted = self._request(call, session, operation_id, asked.statement, age_s)
+        with self._counted(asked.does):
+            async with self._registry.stream(wanted) as (execution, answer):
+                execution.leaves_nothing = asked.does is Does.HOLDS
+                async with aclosing(self._responses(session, asked, wanted, answer)) as responses:
+                    async for response in responses:
+                        yield response
+
+    async def _change_options(
+        self, call: Call, session: ClientSession, said: options.Said
+    ) -> list[tuple[str, str]]:
+        """Do what a SET or RESET of our options says; return its rows."""
+        if said.value is None and not said.resets:
+            value = self.options_of(session, call.metadata).get(said.key, "<undefined>")
+            return [(said.key, value)]
+        rows: list[tuple[str, str]] = []
+        if said.value is not None:
+            options.check(said.key, said.value)
+            entry = ConfEntry(sets=((said.key, said.value),))
+            rows = list(entry.sets)
+        else:
+            entry = ConfEntry(unsets=(said.key,) if said.key else tuple(dict(session.options)))
+            if not entry.unsets:
+                return rows
+        async with self._sessions.changing(session):
+            await self._sessions.record(session, entry)
+        return rows
+
+    @contextmanager
+    def _counted(self, does: Does) -> Iterator[None]:
+        self.running[does] += 1
+        try:
+            yield
+        finally:
+            self.running[does] -= 1
+
+    def state_of_write(self, user: str, operation_id: str) -> OperationState:
+        """Return what the log says of a write, whoever brought it there."""
+        if self._registry.goes_on((user, operation_id)):
+            return OperationState.RUNNING
+        known = self._behind.known_write(operation_id, user)
+        if known is None:
+            return OperationState.UNKNOWN
+        if known.outcome is None:
+            return OperationState.RUNNING
+        return _STATE_OF.get(known.outcome.status, OperationState.UNKNOWN)
+
+    async def check(self, call: Call, plan: bytes) -> None:
+        """Return once a plan that only reads may be analysed in the session."""
+        session = await self._behind.enter_session(call.names.session_id, call.user)
+        _, _, reading = await self._opened(plan, len(plan))
+        session.check_handles(reading.handles)
+        wanted = self._request(call, session, str(uuid.uuid4()), SentPlan(plan))
+        async with self._registry.stream(wanted) as (_, answer):
+            if answer.report.operation_class is not OperationClass.QUERY:
+                raise refused(ErrorClass.NESTED_WRITE, "only queries can be analysed")
+
+    def _responses(
+        self, session: ClientSession, asked: Asked, request: Request, answer: Answer
+    ) -> AsyncGenerator[bytes, None]:
+        if answer.report.operation_class is OperationClass.QUERY:
+            return self._relayed(session, asked, request)
+        if answer.report.operation_class is not OperationClass.SESSION:
+            return _answered(asked, answer)
+        if asked.does is Does.HOLDS:
+            return self._held(session, asked, request)
+        if isinstance(asked.statement, SentPlan):
+            return self._changed(session, asked, request)
+        return _answered(asked, answer)
+
+    def _relayed(
+        self, session: ClientSession, asked: Asked, request: Request, *, changes: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        return session.spark.relay.execute(
+            asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=changes
+        )
+
+    async def _changed(
+        self, session: ClientSession, asked: Asked, request: Request
+    ) -> AsyncGenerator[bytes, None]:
+        async with self._sessions.changing(session):
+            if session.has_recorded(request.id):
+                return  # sent again, perhaps to another HAProc: only the answer was missing
+            async with aclosing(self._relayed(session, asked, request, changes=True)) as responses:
+                told = [response async for response in responses]
+            entry = await _entry(session, asked)
+            await self._sessions.record(session, entry, request.id)
+        for response in told:
+            yield response
+
+    async def _held(
+        self, session: ClientSession, asked: Asked, request: Request
+    ) -> AsyncGenerator[bytes, None]:
+        """What only this Spark session has leaves no entry; broken off, it leaves nothing."""
+        async with aclosing(self._relayed(session, asked, request)) as responses:
+            told = [response async for response in responses]
+        session.handles |= answers.handles_in(told)
+        for response in told:
+            yield response
+
+    def _request(
+        self,
+        call: Call,
+        session: ClientSession,
+        operation_id: str,
+        statement: Sent,
+        age_s: float = 0.0,
+    ) -> Request:
+        found = options.read(self.options_of(session, call.metadata))
+        return Request(
+            id=operation_id,
+            statement=statement,
+            fingerprint=fingerprint_of(call.user, _parts(session.id, statement)),
+            user=call.user,
+            session_id=session.id,
+            freshness=found.freshness,
+            write_concern=found.write_concern,
+            fanout=found.fanout,
+            timeout_s=found.timeout_s,
+            relayed=True,
+            age_s=age_s,
+            arrived_s=asyncio.get_running_loop().time(),
+            standing=call.standing,
+        )
+
+    async def _opened(self, packed: bytes, size: int) -> tuple[bytes, Any, PlanReading]:
+        return await plan_work(self._texts, size, _opened, packed, self._most)
+
+    async def _read(self, call: Call, request: bytes) -> Asked:
+        """Return what a request asks for; what may be relayed of it is the plan that was read."""
+        packed = b"".join(fields_of(request, _PLAN))
+        packed, plan, reading = await plan_work(
+            self._texts, _size(packed), _opened, packed, self._most
+        )
+        request = replaced_plan(request, packed)
+        if reading.sql is None:
+            is_root = plan.WhichOneof("op_type") == "root"
+            return Asked(
+                request,
+                packed,
+                SentPlan(packed),
+                reading.does,
+                reading.kind,
+                reading.handles,
+                is_root,
+            )
+        text, given = reading.sql.text, sql.given(reading.sql)
+        if given is not None:
+            size = len(text) + len(given.json)
+            text = await self._texts.run(call.user, size, bound, text, given)
+            packed = sql.with_text(plan, text).SerializeToString(deterministic=True)
+            request = replaced_plan(request, packed)
+        statement = SentPlan(packed) if sql.has_relations(plan) else SentSql(text)
+        return Asked(
+            request,
+            packed,
+            statement,
+            reading.does,
+            reading.kind,
+            reading.handles,
+            plan_id=sql.plan_id(plan),
+        )
+
+
+def _size(packed: bytes) -> int:
+    """Return how large a plan is at most; of a compressed one that is not known before."""
+    try:
+        return OPENED_BYTES_MAX if fields_of(packed, _COMPRESSED) else len(packed)
+    except ValueError:
+        return len(packed)  # who reads it says what is wrong
+
+
+def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
+    """Return a plan as it may be sent on, its messages, and what it is.
+
+    Refuse one of more than so many expressions.
+    """
+    sent = parse(protos.base.Plan, packed)
+    plan = opened(sent)
+    if plan is not sent:
+        packed = plan.SerializeToString(deterministic=True)
+    if len(packed) > LARGE_PLAN:
+        expressions.check_count(plan, most)
+    return packed, plan, read_plan(plan)
+
+
+async def _entry(session: ClientSession, asked: Asked) -> Entry:
+    """Return what a plan that has changed the session leaves in its journal."""
+    if asked.kind is not Kind.USE:
+        return PlanEntry(asked.plan)
+    found = await session.spark.settings()
+    return SettingsEntry(replace(session.settings, catalog=found.catalog, schema=found.schema))
+
+
+def _said(statement: Sent) -> options.Said | None:
+    return options.said_in(statement.text) if isinstance(statement, SentSql) else None
+
+
+async def _answered(asked: Asked, answer: Answer) -> AsyncGenerator[bytes, None]:
+    """Yield the responses to what the ring did: of a SQL command a relation of its result."""
+    chunks = [chunk async for chunk in answer.result]
+    if asked.does is Does.RUNS_SQL:
+        yield answers.sql_result([chunk.data for chunk in chunks], asked.plan_id)
+    elif asked.is_root:
+        for chunk in chunks:
+            yield answers.rows(chunk)
+
+
+def _parts(session_id: str, statement: Sent) -> dict[str, Any]:
+    match statement:
+        case SentSql(text):
+            said = text.encode("utf-8", "surrogatepass")
+        case SentPlan(plan):
+            said = plan
+        case _:
+            raise AssertionError("rows do not come here")
+    return {"session_id": session_id, "plan": hashlib.sha256(said).hexdigest()}

@@ -1,0 +1,248 @@
+"""Where a client stands in a result, and how anybody may go on from there.
+
+A client that lost its connection names the last response that it got by the id that we gave it
+(`ReattachExecute`), perhaps to another HAProc, and sends no plan with it. So the id itself says how
+many rows it has and what they amount to (`digests.py`), and how the rest is come by:
+
+- ``TAIL``: the rest is short, and stands in the id. Nothing needs to be run again: so it is with
+  whatever a write answers, and with small results.
+- ``REQUEST``: the request is short, and stands in the id. It is run again, and so many rows of it
+  are passed over.
+- ``STORED``: likewise, with the request from the keyed store.
+- ``NOTHING``: no way leads on from there.
+
+Ids come back from clients, who could make up others. They need no signature: what an id says is
+only ever done for its sender, in the sender's own session, and a request in it goes the way of any
+request that the sender could as well have made. But they are input: bounded, and read with care.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Final
+
+from haproc.doors.connect.digests import DIGEST_BYTES
+from haproc.engine.rewriting import top_level, varint
+
+ID_CHARS_MAX: Final = 16 << 10
+"""A longer id is none of ours; the longest of ours have about half of that."""
+TAIL_BYTES_MAX: Final = 4 << 10
+"""A rest of this size stands in the id. Chosen: `select 1` has one of a kilobyte."""
+REQUEST_BYTES_MAX: Final = 2 << 10
+"""A request of this size, compressed, stands in the id. Chosen: most queries' are below 1 kB."""
+_REST_BYTES_MAX: Final = 64 << 10
+"""What a rest may come to once it is decompressed."""
+_HEAD = struct.Struct(f"<BB8sIQI{DIGEST_BYTES}s")
+_VERSION: Final = 1
+
+# Numbers of fields in ExecutePlanResponse.
+_ARROW_BATCH: Final = 2
+_RESULT_COMPLETE: Final = 14
+_PROGRESS: Final = 18
+COMPLETE: Final = bytes((_RESULT_COMPLETE << 3 | 2, 0))
+"""A response that says that the result is complete; Spark gives it to who can reattach only."""
+_BESIDE: Final = frozenset({1, 4, 6, 7, 12, 13, 15})
+"""Ids, metrics, observed metrics and the schema: what may stand beside anything else."""
+# In its ArrowBatch.
+_DATA: Final = 2
+_CHUNK: Final = 4
+_CHUNKS: Final = 5
+# In ExecutePlanRequest; an option's field 1 is ReattachOptions, whose field 1 says yes or no.
+_SESSION: Final = 1
+_PLAN: Final = 3
+_OPTION: Final = 5
+_OPERATION: Final = 6
+_TAG: Final = 7
+
+
+class Kind(Enum):
+    """What a response brings."""
+
+    ROWS = "rows"
+    PROGRESS = "progress"
+    COMPLETE = "complete"
+    OTHER = "other"
+    """The schema, metrics, a command's result: the same ones in the same order in every run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is looked at of a response. ``data``: an Arrow stream, or one of its chunks."""
+
+    kind: Kind
+    data: memoryview | None = None
+    last_chunk: bool = True
+    beside: bool = False
+    """Whether it has nothing that may not stand beside what another response has."""
+
+
+class Way(IntEnum):
+    """How the rest of a result is come by."""
+
+    NOTHING = 0
+    TAIL = 1
+    REQUEST = 2
+    STORED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a client has: ``rows``, their digest, and ``others`` beside rows and progress."""
+
+    rows: int = 0
+    others: int = 0
+    digest: bytes = bytes(DIGEST_BYTES)
+
+
+START: Final = Position()
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseId:
+    """A response's id, read. ``run`` tells one run of an operation from another.
+
+    ``index`` counts the responses of that run from 0; ``rest`` belongs to its ``way``.
+    """
+
+    run: bytes
+    index: int
+    position: Position
+    way: Way
+    rest: bytes = b""
+
+
+def packed(rest: bytes) -> str:
+    """Return a rest as it stands in ids; the same text for all ids that have it."""
+    writer = zlib.compressobj(1, wbits=12, memLevel=1)  # 13 µs; with the default memory 180
+    return _text(writer.compress(rest) + writer.flush())
+
+
+def id_text(run: bytes, index: int, position: Position, way: Way, rest: str = "") -> str:
+    """Return a response's id; ``rest`` as ``packed`` returned it."""
+    head = _HEAD.pack(_VERSION, way, run, index, position.rows, position.others, position.digest)
+    return f"{_text(head)}.{rest}"
+
+
+def read_id(text: str) -> ResponseId | None:
+    """Read an id that a client sent; None if it is none that was ever given."""
+    if len(text) > ID_CHARS_MAX:
+        return None
+    head_text, _, rest_text = text.partition(".")
+    try:
+        version, way, run, index, rows, others, digest = _HEAD.unpack(_bytes(head_text))
+        rest = _decompressed(_bytes(rest_text)) if rest_text else b""
+        if version != _VERSION:
+            return None
+        return ResponseId(run, index, Position(rows, others, digest), Way(way), rest)
+    except (ValueError, binascii.Error, struct.error, zlib.error):
+        return None
+
+
+def tail_of(responses: Sequence[bytes]) -> bytes:
+    """Return responses as one rest."""
+    return b"".join(struct.pack("<I", len(each)) + each for each in responses)
+
+
+def responses_of(tail: bytes) -> list[bytes]:
+    """Return the responses of a rest; ValueError if it is none, or holds what is no response."""
+    responses, at = [], 0
+    while at < len(tail):
+        if at + 4 > len(tail):
+            raise ValueError("a rest ends in the middle")
+        (size,) = struct.unpack_from("<I", tail, at)
+        at += 4
+        if at + size > len(tail):
+            raise ValueError("a rest ends in the middle")
+        responses.append(tail[at : at + size])
+        seen(responses[-1])
+        at += size
+    return responses
+
+
+def seen(response: bytes) -> Seen:
+    """Look at a serialized ExecutePlanResponse; ValueError if it is none.
+
+    Nothing of it is copied, and no message is built: a schema may nest deeper than protobuf reads.
+    """
+    kind = Kind.OTHER
+    data: memoryview | None = None
+    last_chunk = beside = True
+    for number, value in fields(memoryview(response)):
+        beside = beside and number in _BESIDE
+        if number == _ARROW_BATCH and isinstance(value, memoryview):
+            kind = Kind.ROWS
+            batch = dict(fields(value))
+            found = batch.get(_DATA, memoryview(b""))
+            data = found if isinstance(found, memoryview) else None
+            chunk, chunks = batch.get(_CHUNK, 0), batch.get(_CHUNKS, 0)
+            if isinstance(chunk, int) and isinstance(chunks, int):
+                last_chunk = chunk + 1 >= chunks
+        elif number == _PROGRESS:
+            kind = Kind.PROGRESS
+        elif number == _RESULT_COMPLETE:
+            kind = Kind.COMPLETE
+    return Seen(kind, data, last_chunk, beside)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRead:
+    """What is looked at of a serialized ExecutePlanRequest."""
+
+    session_id: str = ""
+    operation_id: str = ""
+    plan_hash: bytes = b""
+    reattachable: bool = False
+    tags: tuple[str, ...] = ()
+
+
+def read_request(request: bytes) -> RequestRead:
+    """Look at a serialized ExecutePlanRequest; ValueError if it is none."""
+    texts: dict[int, str] = {}
+    tags: list[str] = []
+    plan_hash, reattachable = b"", False
+    for number, value in fields(memoryview(request)):
+        if isinstance(value, int):
+            continue
+        if number in (_SESSION, _OPERATION):
+            texts[number] = str(value, "utf-8")
+        elif number == _TAG:
+            tags.append(str(value, "utf-8"))
+        elif number == _PLAN:
+            plan_hash = hashlib.sha256(value).digest()
+        elif number == _OPTION and isinstance(found := dict(fields(value)).get(1), memoryview):
+            reattachable = dict(fields(found)).get(1) == 1
+    session_id, operation_id = texts.get(_SESSION, ""), texts.get(_OPERATION, "")
+    return RequestRead(session_id, operation_id, plan_hash, reattachable, tuple(tags))
+
+
+def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield a message's fields: number, and the value of a varint or the bytes of anything else.
+
+    ValueError if it is no message.
+    """
+    for number, start, inner, end in top_level(message):
+        is_varint = message[start] & 7 == 0
+        yield number, varint(message, inner)[0] if is_varint else message[inner:end]
+
+
+def _text(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+
+
+def _decompressed(data: bytes) -> bytes:
+    reader = zlib.decompressobj()
+    rest = reader.decompress(data, _REST_BYTES_MAX)
+    if not reader.eof or reader.unused_data:
+        raise ValueError("a rest is longer than any of ours, or cut")
+    return rest

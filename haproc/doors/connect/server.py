@@ -1,0 +1,156 @@
+"""The door's listener: a gRPC server while it is open.
+
+A gRPC server that was stopped does not begin again, so each opening makes a new one. Closing tells
+clients on their connections to go elsewhere (GOAWAY) and refuses new ones, while calls under way
+come to their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from haproc.config.model import Address, Connect
+from haproc.doors.connect.figures import Figures
+from haproc.doors.connect.health import health_handler
+from haproc.doors.connect.leaving import Handlers
+
+MESSAGE_BYTES_MAX: Final = 128 << 20
+"""As Spark's own servers and clients have it."""
+
+
+class ConnectListener:
+    """One server's listener; closed until `open` is called."""
+
+    def __init__(
+        self,
+        handlers: grpc.GenericRpcHandler,
+        address: Address,
+        settings: Connect,
+        *,
+        shutdown_s: float = 30.0,
+        serves: Callable[[], bool],
+        figures: Callable[[], Figures],
+        end: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``serves`` is what a health check is told, ``figures`` what operators are.
+
+        ``end`` is awaited once the last server has ended.
+        """
+        self._health = health_handler(lambda: serves() and self.is_open)
+        self.figures = figures
+        self._end = end
+        self._handlers = handlers
+        self._settings = settings
+        self._shutdown_s = shutdown_s
+        self._server: tuple[Any, Handlers] | None = None
+        self._changing = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+        self.address = address
+        """As configured."""
+        self.port = address.port
+        """The port; where the configured one is 0, the one that was given when it opened."""
+
+    @property
+    def url(self) -> str:
+        """Where PySpark finds it."""
+        return f"sc://{self._host}:{self.port}"
+
+    @property
+    def _host(self) -> str:
+        return f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+
+    @property
+    def is_open(self) -> bool:
+        """Whether connections are accepted."""
+        return self._server is not None
+
+    async def open(self) -> None:
+        """Accept connections; OSError if that cannot be. Opening twice is harmless."""
+        async with self._changing:
+            if self._server is not None:
+                return
+            server = grpc.aio.server(options=_options(self._settings))
+            handlers = Handlers(self._handlers)
+            server.add_generic_rpc_handlers((handlers, self._health))
+            self.port = self._listen(server)
+            await server.start()
+            self._server = server, handlers
+
+    def _listen(self, server: Any) -> int:
+        where = f"{self._host}:{self.address.port}"
+        key, certificate = self._settings.ssl_key_file, self._settings.ssl_certificate_file
+        pair = None if key is None or certificate is None else _pair(key, certificate)
+        try:
+            if pair is None:
+                return int(server.add_insecure_port(where))
+            return int(server.add_secure_port(where, grpc.ssl_server_credentials([pair])))
+        except RuntimeError as error:  # it says nothing more
+            raise _why_not(self.address) from error
+
+    async def close(self) -> None:
+        """Refuse connections and new calls from now on; those under way come to their end."""
+        async with self._changing:
+            if self._server is None:
+                return
+            (server, handlers), self._server = self._server, None
+            await handlers.send_away()
+            task = asyncio.create_task(server.stop(self._shutdown_s))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            await asyncio.sleep(0)
+
+    async def aclose(self) -> None:
+        """Close for good; waits for calls under way for a while."""
+        await self.close()
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=self._shutdown_s)
+        await self._end()
+
+
+def _pair(key: Path, certificate: Path) -> tuple[bytes, bytes]:
+    """Return what is in the files; OSError if they are no certificate with its key."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        why = f"{certificate} and {key} are no certificate with its key: {error.reason or error}"
+        raise OSError(errno.EINVAL, why) from error
+    except OSError as error:
+        why = f"{certificate} or {key} cannot be read: {error.strerror}"
+        raise OSError(error.errno, why) from error
+    return key.read_bytes(), certificate.read_bytes()
+
+
+def _why_not(address: Address) -> OSError:
+    """Return why nobody can listen on an address."""
+    try:
+        family, _, _, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(where)
+    except OSError as error:
+        return error
+    return OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def _options(settings: Connect) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_concurrent_streams", settings.streams_max),
+        # PySpark's clients ping every minute, and more often is no harm.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]

@@ -1,0 +1,255 @@
+"""Every call of spark.connect.SparkConnectService, as bytes.
+
+What runs a plan goes the way of statements (`execute`) and is handed out as its client comes for it
+(`delivery`); what is asked about operations is answered here; all else is relayed into the Spark
+session behind the client's, and what it changes there is recorded in the session's journal.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+
+from haproc import protos
+from haproc.classify.plans.parsing import parse
+from haproc.config.model import Config
+from haproc.doors.connect import artifacts, configuring, options
+from haproc.doors.connect.analyzing import plans_of
+from haproc.doors.connect.calls import Boundary, Call, check_id, text_of
+from haproc.doors.connect.delivery import Deliveries, Source
+from haproc.doors.connect.execute import Behind, Executing
+from haproc.doors.connect.figures import Figures
+from haproc.doors.connect.handles import Key, OperationState
+from haproc.engine.rewriting import to_client, with_operation
+from haproc.failure import ErrorClass, refused
+from haproc.route.offload import Texts, plan_work
+from haproc.sessions.blobs import PIECE_BYTES_MAX
+from haproc.sessions.client import ClientSession
+from haproc.sessions.journal import ArtifactEntry, ConfEntry
+from haproc.statements.registry import Registry
+
+_base = protos.base
+SERVICE: Final = "spark.connect.SparkConnectService"
+CONTROL_S: Final = 60.0
+"""For calls that run no statement; a cold server took over 10 s for its first one."""
+RESENT_S: Final = 900.0
+"""How long ago a client may have sent what it sends again, which PySpark does not tell: it tries
+for ten minutes (15 times, a minute apart in the end), and attempts take time, too."""
+_EXECUTE_OPERATION, _REATTACH_OPERATION, _REATTACH_LAST = 6, 3, 5
+
+
+class ConnectService:
+    """The handlers; each raises RequestError, or RelayedError with Spark's own words."""
+
+    def __init__(
+        self,
+        config: Config,
+        behind: Behind,
+        registry: Registry,
+        texts: Texts,
+        deliveries: Deliveries,
+    ) -> None:
+        self._settings = config.connect
+        self._behind = behind
+        self._sessions = behind.sessions
+        self._texts = texts
+        self._executing = Executing(config, behind, registry, texts)
+        self.deliveries = deliveries
+
+    def handlers(self, boundary: Boundary) -> grpc.GenericRpcHandler:
+        """Return them for a server."""
+        unary: Mapping[str, Callable[[Call, bytes], Any]] = {
+            "AnalyzePlan": self.analyze,
+            "Config": self.config,
+            "ArtifactStatus": self.relayed,
+            "FetchErrorDetails": self.relayed,
+            "Interrupt": self.interrupt,
+            "GetStatus": self.status,
+            "ReleaseExecute": self.release_execute,
+            "ReleaseSession": self.release_session,
+            "CloneSession": self.clone_session,
+        }
+        made = {rpc: boundary.unary(rpc, handle) for rpc, handle in unary.items()}
+        made["ExecutePlan"] = boundary.streaming("ExecutePlan", self.execute)
+        made["ReattachExecute"] = boundary.streaming("ReattachExecute", self.reattach)
+        made["AddArtifacts"] = boundary.uploading("AddArtifacts", self.add_artifacts)
+        return grpc.method_handlers_generic_handler(SERVICE, made)
+
+    def figures(self) -> Figures:
+        """Return what operators are told."""
+        running = {does.value: count for does, count in self._executing.running.items()}
+        return Figures(running, self.deliveries.kept, self.deliveries.resumed)
+
+    # -- operations --------------------------------------------------------------------------
+
+    async def execute(self, call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
+        """Run a plan."""
+        operation_id = text_of(request, _EXECUTE_OPERATION)
+        if not operation_id:
+            operation_id = str(uuid.uuid4())
+            request = with_operation(request, operation_id)
+        key, names = _key(call, operation_id), to_client("ExecutePlan", call.names, operation_id)
+        source = self._source(call, operation_id, resent=self.deliveries.was_sought(key))
+        async with aclosing(self.deliveries.run(key, request, source, names=names)) as responses:
+            async for response in responses:
+                yield response
+
+    async def reattach(self, call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
+        """Go on with an operation's responses."""
+        operation_id = text_of(request, _REATTACH_OPERATION)
+        last = text_of(request, _REATTACH_LAST) or None
+        key, names = _key(call, operation_id), to_client("ExecutePlan", call.names, operation_id)
+        source = self._source(call, operation_id, resent=True)
+        async with aclosing(self.deliveries.reattach(key, last, source, names=names)) as responses:
+            async for response in responses:
+                yield response
+
+    def _source(self, call: Call, operation_id: str, *, resent: bool) -> Source:
+        age_s = max(options.age_s(call.metadata), RESENT_S if resent else 0.0)
+        return lambda request: self._executing.run(call, operation_id, request, age_s)
+
+    async def release_execute(self, call: Call, request: bytes) -> bytes:
+        """Forget what the client has read."""
+        asked = parse(_base.ReleaseExecuteRequest, request)
+        until = asked.release_until.response_id if asked.HasField("release_until") else None
+        self.deliveries.release(_key(call, asked.operation_id), until)
+        return _answer(call, _base.ReleaseExecuteResponse(operation_id=asked.operation_id))
+
+    async def interrupt(self, call: Call, request: bytes) -> bytes:
+        """Stop operations."""
+        asked = parse(_base.InterruptRequest, request)
+        kinds = _base.InterruptRequest.InterruptType
+        which: dict[str, str] = {}
+        if asked.interrupt_type == kinds.INTERRUPT_TYPE_TAG:
+            which["tag"] = asked.operation_tag
+        elif asked.interrupt_type == kinds.INTERRUPT_TYPE_OPERATION_ID:
+            which["operation_id"] = asked.operation_id
+        elif asked.interrupt_type != kinds.INTERRUPT_TYPE_ALL:
+            raise refused(ErrorClass.BAD_REQUEST, "this kind of interrupt is not known")
+        stopped = self.deliveries.interrupt(call.user, call.names.session_id, **which)
+        return _answer(call, _base.InterruptResponse(interrupted_ids=stopped))
+
+    async def status(self, call: Call, request: bytes) -> bytes:
+        """Tell what became of operations; of writes, whichever HAProc they came by."""
+        asked = parse(_base.GetStatusRequest, request)
+        response = _base.GetStatusResponse()
+        if asked.HasField("operation_status"):
+            wanted = list(asked.operation_status.operation_ids)
+            found = self.deliveries.status(call.user, call.names.session_id, wanted)
+            for operation_id, state in found.items():
+                if state is OperationState.UNKNOWN:
+                    state = self._executing.state_of_write(call.user, operation_id)
+                response.operation_statuses.add(operation_id=operation_id, state=state.value)
+        return _answer(call, response)
+
+    # -- the session -------------------------------------------------------------------------
+
+    async def _session(self, call: Call) -> ClientSession:
+        return await self._behind.enter_session(call.names.session_id, call.user)
+
+    async def analyze(self, call: Call, request: bytes) -> bytes:
+        """Analyse plans; doing so may run what stands in them."""
+        for plan in await plan_work(self._texts, len(request), plans_of, request):
+            await self._executing.check(call, plan)
+        return await self.relayed(call, request)
+
+    async def config(self, call: Call, request: bytes) -> bytes:
+        """Read or change settings."""
+        asked = parse(_base.ConfigRequest, request)
+        operation = configuring.checked(asked.operation)
+        session = await self._session(call)
+        left, entry = configuring.for_spark(operation), configuring.entry(operation)
+        if left is not None:
+            asked.operation.CopyFrom(left)
+        relayed = asked.SerializeToString() if left is not None else None
+        if entry is None:
+            response = await self._configured(session, relayed)
+        else:
+            response = await self._set(session, relayed, entry)
+        found = self._executing.options_of(session, call.metadata)
+        return configuring.answer(operation, response, found) + to_client("Config", call.names)
+
+    async def _set(self, session: ClientSession, relayed: bytes | None, entry: ConfEntry) -> bytes:
+        async with self._sessions.changing(session):
+            response = await self._configured(session, relayed, changes=True)
+            await self._sessions.record(session, entry)
+            if entry.unsets:  # what is unset is the ring's default now, and not Spark's own
+                await session.spark.configure(session.settings)
+        return response
+
+    async def _configured(
+        self, session: ClientSession, request: bytes | None, *, changes: bool = False
+    ) -> bytes:
+        if request is None:
+            return b""
+        relay = session.spark.relay
+        return await relay.unary("Config", request, timeout_s=CONTROL_S, changes=changes)
+
+    async def add_artifacts(
+        self, call: Call, first: bytes, following: AsyncIterator[bytes]
+    ) -> bytes:
+        """Add files to the session, here and in its journal."""
+        requests, size = [first], len(first)
+        async for request in following:
+            size += len(request)
+            if size > self._settings.artifacts_bytes_max:
+                raise refused(
+                    ErrorClass.TOO_LARGE,
+                    f"the files have more than {self._settings.artifacts_bytes_max} bytes",
+                    "add them in several calls, or raise connect.artifacts_bytes_max",
+                )
+            call.held.add(len(request))
+            requests.append(request)
+        files = artifacts.files_of(requests, allow_jars=self._settings.allow_jars)
+        session = await self._session(call)
+        async with self._sessions.changing(session):
+            response = await session.spark.relay.upload(
+                call.rpc, requests, timeout_s=CONTROL_S, changes=True
+            )
+            for each in artifacts.arrived(files, _base.AddArtifactsResponse.FromString(response)):
+                blobs = [
+                    await self._sessions.put_blob(session, piece)
+                    for piece in each.pieces(PIECE_BYTES_MAX)
+                ]
+                entry = ArtifactEntry(each.name, tuple(blobs), each.size)
+                await self._sessions.record(session, entry)
+        return response + to_client(call.rpc, call.names)
+
+    async def relayed(self, call: Call, request: bytes) -> bytes:
+        """Make a call in the session behind the client's."""
+        session = await self._session(call)
+        response = await session.spark.relay.unary(call.rpc, request, timeout_s=CONTROL_S)
+        return response + to_client(call.rpc, call.names)
+
+    async def release_session(self, call: Call, request: bytes) -> bytes:
+        """Close the session for good, or have it begin anew under its id."""
+        asked = parse(_base.ReleaseSessionRequest, request)
+        self.deliveries.close_session(call.user, call.names.session_id)
+        if asked.allow_reconnect:
+            await self._sessions.begin_afresh(call.user, call.names.session_id)
+        else:
+            await self._sessions.close(call.user, call.names.session_id)
+        return to_client(call.rpc, call.names)
+
+    async def clone_session(self, call: Call, request: bytes) -> bytes:
+        """Begin a session with what this one holds."""
+        asked = parse(_base.CloneSessionRequest, request)
+        new_id = asked.new_session_id or str(uuid.uuid4())
+        check_id(new_id, "the new session's")
+        copy = await self._sessions.clone(await self._session(call), new_id)
+        response = _base.CloneSessionResponse(
+            new_session_id=copy.id, new_server_side_session_id=copy.server_id
+        )
+        return _answer(call, response)
+
+
+def _key(call: Call, operation_id: str) -> Key:
+    return Key(call.user, call.names.session_id, check_id(operation_id, "the operation's"))
+
+
+def _answer(call: Call, response: Any) -> bytes:
+    return bytes(response.SerializeToString()) + to_client(call.rpc, call.names)

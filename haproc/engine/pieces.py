@@ -1,0 +1,262 @@
+"""Results that a driver bears, of queries that may give any amount of rows.
+
+Spark Connect puts a result together in the driver as fast as its tasks make it, however slowly it
+is read. So whoever has to read what may be large asks for no more than the driver has room for. A
+LIMIT bounds rows, not bytes; what may be long in a row is measured by the query itself:
+
+- `attempt`: the first rows of a query, with a mark where one is too wide, in place of its values.
+- `sizes`, `widths`, `pieces`, `rows_of`: a staging table that holds them all, piece by piece.
+
+Sizes are near what rows take as Arrow: exact for all but nested values, which are taken for their
+text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from haproc import protos, wire
+from haproc.engine.holes import column_names
+from haproc.engine.statement import SparkPlan, SqlText, Statement
+
+ANSWER_BYTES_MAX: Final = 64 << 20
+"""What a driver collects for HAProc at a time; it holds it two or three times. Chosen: a driver
+of 1 GiB bears that on several lanes."""
+ATTEMPT_ROWS_MAX: Final = 50_000
+"""Where rows differ in width; so one may take 1.3 kB. Chosen."""
+_FIXED: Final = {
+    **dict.fromkeys(("null", "boolean", "byte"), 1),
+    **dict.fromkeys(("short", "integer", "float", "date", "year_month_interval"), 4),
+    **dict.fromkeys(("decimal", "calendar_interval"), 16),
+}
+_FIXED_OTHERS: Final = 8
+_TEXTS: Final = frozenset({"string", "char", "var_char", "binary"})
+_NESTED: Final = frozenset({"array", "map", "struct", "variant"})
+_OF_TEXT: Final = 3
+"""A nested value takes so many times its text: `1, ` stands for eight bytes."""
+_UNSTAGED: Final = {
+    "calendar_interval": "calendar intervals (INTERVAL with months and days)",
+    "udt": "types of a program's own",
+    "unparsed": "types of a program's own",
+    "geometry": "geometries",
+    "geography": "geographies",
+}
+_Type = protos.data_types.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The first rows of a query: the last column says whether the row was too wide to be in it.
+
+    There are more of them than ``rows_max`` if and only if there are more rows.
+    """
+
+    plan: SparkPlan
+    rows_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a staging table, and what its rows take."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of a staging table: of whole files, perhaps none, or a stretch of one."""
+
+    files: tuple[str, ...]
+    begin: int = 0
+    end: int | None = None
+
+
+def attempt(query: Statement, schema: bytes, rows_max: int) -> Attempt:
+    """Return the query for the first rows, ``rows_max`` at most, as columns ``c1`` to ``cN``."""
+    widths = [_width(name, kind) for name, kind in _columns(schema)]
+    fixed = sum(width for width in widths if isinstance(width, int))
+    measured = [width for width in widths if isinstance(width, str)]
+    rows = min(rows_max, ATTEMPT_ROWS_MAX if measured else ANSWER_BYTES_MAX // max(1, fixed))
+    rows = max(1, min(rows, ANSWER_BYTES_MAX // (2 * max(1, fixed))))
+    room = ANSWER_BYTES_MAX // rows - fixed
+    fits = f"{_sum(measured)} <= {room}" if measured else "true"
+    plan = protos.base.Plan()
+    limit = plan.root.limit
+    limit.limit = rows + 1
+    project = limit.input.project
+    project.input.CopyFrom(carried(query, schema))
+    for name in column_names(len(widths)) if measured else ():
+        _add(project, f"CASE WHEN {fits} THEN {name} END AS {name}")
+    for name in () if measured else column_names(len(widths)):
+        _add(project, name)
+    _add(project, f"NOT ({fits}) AS wide")
+    return Attempt(SparkPlan(plan.SerializeToString()), rows)
+
+
+def count(schema: bytes) -> int:
+    """Return how many columns a serialized schema has."""
+    return len(_columns(schema))
+
+
+def carried(query: Statement, schema: bytes) -> Any:
+    """Return the relation of a query's rows as columns ``c1`` to ``cN``, of types to carry them in.
+
+    A table's fields must have names of their own, also in a struct, and no file knows collations;
+    `haproc.engine.holes.restored` gives the exact types back.
+    """
+    columns = _columns(schema)
+    relation = protos.relations.Relation()
+    to_df = relation.project.input.to_df
+    if isinstance(query, SqlText):
+        to_df.input.sql.query = query.sql
+    else:
+        assert isinstance(query, SparkPlan)
+        to_df.input.CopyFrom(wire.parsed(protos.base.Plan, query.plan).root)
+    for name, kind in columns:
+        to_df.column_names.append(name)
+        alias = relation.project.expressions.add().alias
+        alias.name.append(name)
+        alias.metadata = "{}"  # it is no table's column any more, with a default, say
+        value = alias.expr
+        if (plain := _plain(kind)) != kind:
+            value.cast.type.CopyFrom(plain)
+            value = value.cast.expr
+        value.unresolved_attribute.unparsed_identifier = name
+    return relation
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type that carries a type's values: fields called by number, texts just that."""
+    found = _Type()
+    found.CopyFrom(kind)
+    match kind.WhichOneof("kind"):
+        case "string" | "char" | "var_char":
+            found.string.Clear()
+            found.string.SetInParent()
+        case "array":
+            found.array.element_type.CopyFrom(_plain(kind.array.element_type))
+        case "map":
+            found.map.key_type.CopyFrom(_plain(kind.map.key_type))
+            found.map.value_type.CopyFrom(_plain(kind.map.value_type))
+        case "struct":
+            for number, field in enumerate(found.struct.fields):
+                field.name = f"f{number}"
+                field.ClearField("metadata")
+                field.data_type.CopyFrom(_plain(field.data_type))
+    return found
+
+
+def unstaged(schema: bytes) -> str:
+    """Return what a staging table cannot hold of a schema; empty if it can hold everything."""
+    for _, kind in _columns(schema):
+        for each in _within(kind):
+            if what := _UNSTAGED.get(each.WhichOneof("kind")):
+                return what
+            if each.HasField("struct") and not each.struct.fields:
+                return "structs without fields"
+    return ""
+
+
+def sizes(table: str, schema: bytes) -> SqlText:
+    """Return the query for a staging table's files, and what the rows of each take."""
+    return SqlText(
+        "SELECT _metadata.file_name AS name, "
+        f"sum({_row(schema)}) AS bytes FROM {table} GROUP BY _metadata.file_name ORDER BY name"
+    )
+
+
+def widths(table: str, schema: bytes, file: str) -> SqlText:
+    """Return the query for the bytes of a file's rows, in their order."""
+    return SqlText(
+        f"SELECT {_row(schema)} AS bytes FROM {table} WHERE _metadata.file_name = '{file}' "
+        "ORDER BY _metadata.row_index"
+    )
+
+
+def whole(files: Sequence[File]) -> Iterator[Piece | File]:
+    """Yield pieces of several files each, and the files that are too large for one."""
+    names: list[str] = []
+    taken = 0
+    for file in files:
+        if names and taken + file.size_bytes > ANSWER_BYTES_MAX:
+            yield Piece(tuple(names))
+            names, taken = [], 0
+        if file.size_bytes > ANSWER_BYTES_MAX:
+            yield file
+        else:
+            names.append(file.name)
+            taken += file.size_bytes
+    if names or not files:
+        yield Piece(tuple(names))
+
+
+def cut(file: str, widths: Sequence[int]) -> Iterator[Piece]:
+    """Yield the pieces of a file whose rows take so many bytes."""
+    begin = taken = 0
+    for at, width in enumerate(widths):
+        if at > begin and taken + width > ANSWER_BYTES_MAX:
+            yield Piece((file,), begin, at)
+            begin, taken = at, 0
+        taken += width
+    yield Piece((file,), begin, len(widths))
+
+
+def rows_of(table: str, columns: int, piece: Piece) -> SqlText:
+    """Return the query for a piece."""
+    names = ", ".join(f"'{name}'" for name in piece.files)
+    where = f"_metadata.file_name IN ({names})" if names else "false"
+    if piece.end is not None:
+        index = "_metadata.row_index"
+        where += f" AND {index} >= {piece.begin} AND {index} < {piece.end}"
+    return SqlText(f"SELECT {', '.join(column_names(columns))} FROM {table} WHERE {where}")
+
+
+def _columns(schema: bytes) -> list[tuple[str, Any]]:
+    fields = wire.parsed(_Type, schema).struct.fields
+    names = column_names(len(fields))
+    return [(name, field.data_type) for name, field in zip(names, fields, strict=True)]
+
+
+def _within(kind: Any) -> Iterator[Any]:
+    """Yield a type and all types in it."""
+    yield kind
+    match kind.WhichOneof("kind"):
+        case "array":
+            yield from _within(kind.array.element_type)
+        case "map":
+            yield from _within(kind.map.key_type)
+            yield from _within(kind.map.value_type)
+        case "struct":
+            for field in kind.struct.fields:
+                yield from _within(field.data_type)
+
+
+def _width(name: str, kind: Any) -> int | str:
+    """Return how many bytes a column's values take: a number, or the expression that tells."""
+    what = kind.WhichOneof("kind")
+    if what in _TEXTS:
+        return f"coalesce(octet_length({name}), 0)"
+    if what in _NESTED:
+        return f"coalesce({_OF_TEXT} * octet_length(CAST({name} AS STRING)), 0)"
+    return _FIXED.get(what, _FIXED_OTHERS)
+
+
+def _row(schema: bytes) -> str:
+    found = [_width(name, kind) for name, kind in _columns(schema)]
+    fixed = sum(width for width in found if isinstance(width, int))
+    return _sum([f"{fixed}L", *(width for width in found if isinstance(width, str))])
+
+
+def _sum(expressions: Sequence[str]) -> str:
+    """Return the sum as a bigint; halved again and again, since parsers bear no deep nesting."""
+    if len(expressions) == 1:
+        return f"CAST({expressions[0]} AS BIGINT)"
+    half = len(expressions) // 2
+    return f"({_sum(expressions[:half])} + {_sum(expressions[half:])})"
+
+
+def _add(project: Any, expression: str) -> None:
+    project.expressions.add().expression_string.expression = expression

@@ -1,0 +1,142 @@
+"""Clients' own calls in the Spark session behind theirs, as bytes.
+
+Only the names in a request change on its way (`rewriting`); answers come back as they were sent,
+and errors as Spark gave them. A session that is lost is noticed as for every other call, since the
+server's own id goes with each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from haproc.engine import failure
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.remote import USER, RemoteSession
+from haproc.engine.rewriting import to_spark
+from haproc.engine.status import session_lost
+
+_ATTEMPTS_MAX = 3
+"""Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
+
+
+class SparkRelay:
+    """Implements Relay. ``begin`` and ``recover`` are as for a QueryStream."""
+
+    def __init__(
+        self,
+        remote: RemoteSession,
+        *,
+        begin: Callable[[], Awaitable[int]],
+        recover: Callable[[EngineError, int], Awaitable[bool]],
+        in_use: Callable[[], contextlib.AbstractContextManager[None]],
+        changing: Callable[[], None],
+    ) -> None:
+        self._channel = remote.channel
+        self._remote = remote
+        self._begin = begin
+        self._recover = recover
+        self._in_use = in_use
+        self._changing = changing
+
+    async def unary(
+        self, rpc: str, request: bytes, *, timeout_s: float, changes: bool = False
+    ) -> bytes:
+        """See Relay."""
+
+        async def call(request: bytes) -> Any:
+            return await self._channel.relay(rpc)(request, timeout_s)
+
+        return await self._once(rpc, (request,), lambda made: call(made[0]), changes=changes)
+
+    async def upload(
+        self, rpc: str, requests: Sequence[bytes], *, timeout_s: float, changes: bool = False
+    ) -> bytes:
+        """See Relay."""
+
+        async def call(made: Sequence[bytes]) -> Any:
+            return await self._channel.relay(rpc)(_each(made), timeout_s)
+
+        return await self._once(rpc, requests, call, changes=changes)
+
+    async def execute(
+        self, request: bytes, operation_id: str, *, timeout_s: float, changes: bool = False
+    ) -> AsyncGenerator[bytes, None]:
+        """See Relay."""
+        with self._in_use():
+            for attempt in range(1, _ATTEMPTS_MAX + 1):
+                epoch, given = await self._fit(changes=changes), False
+                responses = self._run(request, operation_id, timeout_s)
+                try:
+                    async with contextlib.aclosing(responses):
+                        async for response in responses:
+                            given = True
+                            yield response
+                    return
+                except EngineError as error:
+                    refused_unrun = not given and attempt < _ATTEMPTS_MAX
+                    if not (refused_unrun and await self._recover(error, epoch)):
+                        raise
+
+    async def _run(
+        self, request: bytes, operation_id: str, timeout_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Run a plan once; however this is left, nothing of it goes on on the cluster."""
+        made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
+        self._channel.check_bytes(len(made))
+        call, ended = self._channel.relay("ExecutePlan")(made, timeout_s), False
+        try:
+            with self._channel.tasks.statement() as report:
+                async for response in call:
+                    report.hear_bytes(response)
+                    yield response
+            ended = True
+        except grpc.aio.AioRpcError as error:
+            told = failure.relayed(error)
+            ended = told.kind is not ErrorKind.AVAILABILITY or session_lost(told.error_class)
+            raise told from error
+        finally:
+            call.cancel()
+            if not ended:
+                self._remote.stop_soon(operation_id)
+
+    async def _once(
+        self,
+        rpc: str,
+        requests: Sequence[bytes],
+        call: Callable[[Sequence[bytes]], Awaitable[Any]],
+        *,
+        changes: bool,
+    ) -> bytes:
+        """Make a call with one answer; again if the server only said that the session is lost."""
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            epoch = await self._fit(changes=changes)
+            made = [to_spark(rpc, each, self._remote.names, USER) for each in requests]
+            for each in made:
+                self._channel.check_bytes(len(each))
+            try:
+                return bytes(await call(made))
+            except grpc.aio.AioRpcError as error:
+                told = failure.relayed(error)
+                if attempt == _ATTEMPTS_MAX or not await self._recover(told, epoch):
+                    raise told from error
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _fit(self, *, changes: bool) -> int:
+        """Return the session's epoch, once the server has told its own id of it."""
+        epoch = await self._begin()
+        if not self._remote.names.server_id:
+            await self._remote.open()
+            epoch = await self._begin()
+        if changes:
+            self._changing()
+        return epoch
+
+
+async def _each(messages: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message

@@ -1,0 +1,201 @@
+"""What changes in a client's message on its way to Spark, and in Spark's on its way back.
+
+A client's session is another one on the server: under an id of ours, HAProc's user, and the id
+that the server itself gave it. So the fields that name it are replaced, and nothing else is read:
+in a request, which has a dozen fields at most, by leaving the old ones out; in a response, which
+may be large and many, by appending the new ones, since of a scalar field that comes twice the last
+one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from haproc import protos
+
+_SESSION, _USER_CONTEXT = 1, 2
+"""In every request."""
+_EXECUTE_PLAN, _EXECUTE_OPTIONS, _EXECUTE_OPERATION = 3, 5, 6
+_RESPONSE_OPERATION, _RESPONSE_ID = 12, 13
+"""In an ExecutePlanResponse."""
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+FIELDS_MAX: Final = 100_000
+"""Of one message, not counting what is inside them: a dozen, or a list's. Chosen: walking so many
+takes a tenth of a second."""
+_TAG_MAX = (1 << 32) - 1
+"""Spark's own reading drops what is above that, and takes the rest for the tag."""
+_OPTION = protos.base.ExecutePlanRequest.RequestOption
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """Where a call's messages name the session: numbers of fields."""
+
+    observed: int | None
+    """In the request: the server's own id of the session, as the client has learned it."""
+    response_session: int
+    response_server_session: int
+
+
+RPCS: Final[Mapping[str, Rpc]] = {
+    "ExecutePlan": Rpc(8, 1, 15),
+    "ReattachExecute": Rpc(6, 1, 15),
+    "AnalyzePlan": Rpc(17, 1, 15),
+    "Config": Rpc(8, 1, 4),
+    "AddArtifacts": Rpc(7, 2, 3),
+    "ArtifactStatus": Rpc(5, 2, 3),
+    "Interrupt": Rpc(7, 1, 3),
+    "ReleaseExecute": Rpc(7, 1, 3),
+    "ReleaseSession": Rpc(None, 1, 2),
+    "FetchErrorDetails": Rpc(5, 4, 3),
+    "CloneSession": Rpc(5, 1, 2),
+    "GetStatus": Rpc(4, 1, 2),
+}
+"""Every call of spark.connect.SparkConnectService."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a session goes by: the id that its client chose, and the server's own (may be empty)."""
+
+    session_id: str
+    server_id: str
+
+
+def to_spark(rpc: str, request: bytes, names: Names, user: str, operation_id: str = "") -> bytes:
+    """Return a client's request as it is meant for the session of these names.
+
+    ExecutePlan gets ``operation_id`` for its own, and is not reattachable: a server keeps results
+    back for those that are, and cuts their streams. Raises ValueError for what is no message.
+    """
+    fields = {
+        _SESSION: names.session_id.encode(),
+        _USER_CONTEXT: protos.base.UserContext(user_id=user).SerializeToString(),
+    }
+    if (observed := RPCS[rpc].observed) is not None:
+        fields[observed] = names.server_id.encode()
+    if rpc == "ExecutePlan":
+        fields[_EXECUTE_OPERATION] = operation_id.encode()
+        return _replaced(request, fields, leave_out=_reattachable)
+    return _replaced(request, fields)
+
+
+def fields_of(message: bytes, number: int) -> list[bytes]:
+    """Return what this field holds, as often as it comes; raises ValueError for no message.
+
+    Of a text the last one counts; those of a message count together, as if they were one. Numbers
+    under the same tag's number are none of it: whoever parses the message passes over them.
+    """
+    return [
+        message[inner:end]
+        for found, start, inner, end in top_level(message)
+        if found == number and message[start] & 7 == _BYTES
+    ]
+
+
+def replaced_plan(request: bytes, plan: bytes) -> bytes:
+    """Return an ExecutePlanRequest with another plan."""
+    return _replaced(request, {_EXECUTE_PLAN: plan})
+
+
+def with_operation(request: bytes, operation_id: str) -> bytes:
+    """Return an ExecutePlanRequest with this operation id."""
+    return request + _field(_EXECUTE_OPERATION, operation_id.encode())
+
+
+def to_client(rpc: str, names: Names, operation_id: str = "") -> bytes:
+    """Return what is appended to a response so that it is one of the session of these names."""
+    numbers = RPCS[rpc]
+    fields = [
+        _field(numbers.response_session, names.session_id.encode()),
+        _field(numbers.response_server_session, names.server_id.encode()),
+    ]
+    if operation_id:
+        fields.append(_field(_RESPONSE_OPERATION, operation_id.encode()))
+    return b"".join(fields)
+
+
+def response_id(text: str) -> bytes:
+    """Return what is appended to an ExecutePlanResponse to give it this id."""
+    return _field(_RESPONSE_ID, text.encode())
+
+
+def _reattachable(number: int, value: memoryview) -> bool:
+    if number != _EXECUTE_OPTIONS:
+        return False
+    return bool(_OPTION.FromString(bytes(value)).HasField("reattach_options"))
+
+
+def _nothing(number: int, value: memoryview) -> bool:
+    return False
+
+
+def _replaced(
+    message: bytes,
+    fields: Mapping[int, bytes],
+    leave_out: Callable[[int, memoryview], bool] = _nothing,
+) -> bytes:
+    """Return the message with these fields in place of its own; an empty one is left out."""
+    kept = [
+        message[start:end]
+        for number, start, inner, end in top_level(message)
+        if number not in fields and not leave_out(number, memoryview(message)[inner:end])
+    ]
+    kept += [_field(number, value) for number, value in fields.items() if value]
+    return b"".join(kept)
+
+
+def top_level(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each field: its number, where it starts, where its value does, where it ends.
+
+    Raises ValueError for what is no message, or has more fields than any of Spark's.
+    """
+    at, size, count = 0, len(message), 0
+    while at < size:
+        start, count = at, count + 1
+        if count > FIELDS_MAX:
+            raise ValueError(f"it has more than {FIELDS_MAX:,} fields")
+        tag, at = varint(message, at)
+        if tag > _TAG_MAX:
+            raise ValueError("no field has so high a number")
+        wire, inner = tag & 7, at
+        if wire == _BYTES:
+            length, inner = varint(message, at)
+            at = inner + length
+        elif wire == _VARINT:
+            _, at = varint(message, at)
+        elif wire in (_FIXED64, _FIXED32):
+            at += 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError(f"a field has wire type {wire}")
+        if at > size:
+            raise ValueError("the message is cut short")
+        yield tag >> 3, start, inner, at
+
+
+def varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return the number that begins there, and where it ends."""
+    value = shift = 0
+    while at < len(message) and shift < 64:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("the message is cut short")
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return _encoded(number << 3 | _BYTES) + _encoded(len(value)) + value
+
+
+def _encoded(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)

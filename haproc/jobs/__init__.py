@@ -1,0 +1,1 @@
+"""Batch jobs: Python programs that run beside HAProcs and belong to the ring."""

@@ -1,0 +1,153 @@
+"""All jobs of the ring, as the keyed store has them now.
+
+Keys are written once, so what was read of one holds for ever: each look asks for the keys alone,
+which costs next to nothing, and then for the values of those that are new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dmq.keyed import Kept, KeyedStore
+from haproc.failure import ErrorClass, FailureKind, RequestError
+from haproc.jobs.model import Event, Job, Submission, job_of, requested
+from haproc.jobs.records import (
+    ASKED,
+    EVENTS,
+    JOBS,
+    UnknownJobRecordError,
+    asked_prefix,
+    event_key,
+    event_of,
+    events_prefix,
+    place_of,
+    session_key,
+    submission_of,
+    to_bytes,
+)
+from haproc.sessions.durable import reached
+
+SCAN_FROM: Final = 64
+"""So many new keys at once are read by one scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Every job by its id, and what is left of submissions and jobs that do not count."""
+
+    jobs: dict[int, Job] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)
+    """Under which key each one was asked for."""
+    repeated: dict[int, list[str]] = field(default_factory=dict)
+    """Later submissions under the same request id, by the job's id."""
+    orphans: list[str] = field(default_factory=list)
+    """What happened to jobs that are forgotten."""
+
+
+class Book:
+    """See the module. Methods raise RequestError of kind availability."""
+
+    def __init__(self, store: KeyedStore, new_name: Callable[[], str]) -> None:
+        self._store = store
+        self.new_name = new_name
+        self._kept: dict[str, Kept] = {}
+        self._found = Found()
+        self._looking = asyncio.Lock()
+
+    async def look(self) -> Found:
+        """Return everything that had been put when this was called."""
+        async with self._looking:
+            keys = set(await reached(self._store.keys(JOBS)))
+            if keys == self._kept.keys():
+                return self._found
+            new = keys - self._kept.keys()
+            if len(new) >= SCAN_FROM:
+                self._kept = await reached(self._store.scan(JOBS))
+            else:
+                kept = {key: value for key, value in self._kept.items() if key in keys}
+                for key in new:
+                    value = await reached(self._store.get(key))
+                    if value is not None:
+                        kept[key] = value
+                self._kept = kept
+            try:
+                self._found = found_in(self._kept)
+            except UnknownJobRecordError as error:
+                raise RequestError(
+                    FailureKind.AVAILABILITY,
+                    f"a later version wrote into the ring's jobs, of kind {str(error)!r}",
+                    error_class=ErrorClass.JOB_VERSION,
+                    hint="upgrade this HAProc; until then the others answer for the jobs",
+                ) from error
+            return self._found
+
+    async def job(self, job_id: int) -> Job | None:
+        """Return the job of this id, if there is one."""
+        return (await self.look()).jobs.get(job_id)
+
+    async def ask(self, asked: Submission) -> Job:
+        """Make a submission durable; return the job of its request id, which another may be."""
+        key = asked_prefix(asked.user, asked.request_id) + self.new_name()
+        await reached(self._store.put(key, to_bytes(asked)))
+        found = await self.look()
+        job_id = next(
+            number
+            for number, winner in found.keys.items()
+            if winner == key or key in found.repeated.get(number, ())
+        )
+        if found.keys[job_id] != key:
+            await reached(self._store.delete(key))
+        return found.jobs[job_id]
+
+    async def add(self, job_id: int, event: Event) -> Job:
+        """Make an event durable; return the job as it is then. Whether it counts, that tells."""
+        key = event_key(job_id, event, self.new_name())
+        await reached(self._store.put(key, to_bytes(event)))
+        return (await self.look()).jobs[job_id]
+
+    async def uses(self, job_id: int, attempt: str, session_id: str) -> None:
+        """Note that an attempt uses a Spark session."""
+        await reached(self._store.put(session_key(job_id, attempt, session_id), b""))
+
+    async def known(self, job_id: int) -> frozenset[str]:
+        """Return the keys of what happened to a job by now."""
+        return frozenset(await reached(self._store.keys(events_prefix(job_id))))
+
+    async def drop(self, keys: list[str]) -> None:
+        """Delete keys, in this order."""
+        for key in keys:
+            await reached(self._store.delete(key))
+
+
+def found_in(kept: dict[str, Kept]) -> Found:
+    """Return the jobs that these keys and values make."""
+    asked: dict[str, dict[str, int]] = defaultdict(dict)
+    events: dict[int, list[tuple[int, Event]]] = defaultdict(list)
+    sessions: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    below: dict[int, list[str]] = defaultdict(list)
+    for key, value in kept.items():
+        if key.startswith(ASKED):
+            asked[key.rpartition("/")[0]][key] = value.revision
+        elif key.startswith(EVENTS) and (place := place_of(key)) is not None:
+            below[place.job_id].append(key)
+            if place.sort == "s":
+                attempt, _, session_id = place.rest.partition("/")
+                sessions[place.job_id].append((attempt, session_id))
+            else:
+                events[place.job_id].append((value.revision, event_of(value.value)))
+    found = Found()
+    for revisions in asked.values():
+        first = requested(revisions)
+        job_id = revisions[first]
+        submission = submission_of(kept[first].value)
+        found.jobs[job_id] = job_of(job_id, submission, events[job_id], sessions[job_id])
+        found.keys[job_id] = first
+        found.repeated[job_id] = [key for key in revisions if key != first]
+    for job_id, keys in below.items():
+        if job_id not in found.jobs:
+            found.orphans.extend(keys)
+    return found

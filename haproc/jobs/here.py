@@ -1,0 +1,97 @@
+"""A HAProc's part in the ring's jobs, put together."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from dmq.keyed import KeyedStore
+from haproc.config.model import Config
+from haproc.jobs.book import Book
+from haproc.jobs.relay import DoorAddress, Relay, doors_of
+from haproc.jobs.runner import Around, Runner
+from haproc.jobs.scheduler import Scheduler
+from haproc.jobs.schedules import leads
+from haproc.jobs.service import Check, JobService
+from haproc.jobs.tokens import JobTokens, fence_name
+from haproc.membership.members import Members
+from haproc.membership.state import State
+from haproc.replicate.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class JobsHere:
+    """What answers for jobs, what lets them in, and what runs them."""
+
+    service: JobService
+    tokens: JobTokens
+    runner: Runner
+    scheduler: Scheduler
+
+
+def incarnations(members: Members) -> dict[str, str | None]:
+    """Return the peers that may still run jobs, with what they said of themselves last.
+
+    One that is not heard counts until its silence fills a window: clients go elsewhere at once, but
+    a program that goes on beside a HAProc that paused would be ended for nothing.
+    """
+    return {
+        name: peer.beat.incarnation if peer.beat is not None else None
+        for name, peer in members.judged().items()
+        if not members.given_up(name)
+    }
+
+
+def build_jobs(
+    config: Config,
+    members: Members,
+    replica: Replica,
+    store: KeyedStore,
+    close_session: Callable[[str, str], Awaitable[object]],
+    unix_ms: Callable[[], int],
+    anonymous: str,
+    check: Check,
+) -> JobsHere | None:
+    """Return this HAProc's part in the jobs, if the ring takes any.
+
+    ``anonymous`` is who everybody is where there are no users; ``check`` as of JobService.
+    """
+    if not config.jobs.enabled:
+        return None
+    me, incarnation = members.cluster, members.incarnation
+    addresses = doors_of(config, me)
+
+    def peers() -> tuple[dict[str, str | None], frozenset[str]]:
+        return incarnations(members), members.unheard()
+
+    def doors() -> list[DoorAddress]:
+        ready = members.ready()
+        return [door for door in addresses if door.cluster == me or door.cluster in ready]
+
+    async def fence(job_id: int) -> int:
+        return await replica.writes.fence(fence_name(job_id)) + 1
+
+    around = Around(
+        me,
+        incarnation,
+        [each.client_url for each in sorted(config.clusters, key=lambda each: each.name != me)],
+        config.state_dir / "jobs" / me,
+        peers,
+        lambda: members.own().state is State.READY,
+        close_session,
+        fence,
+        replica.applied,
+        unix_ms,
+    )
+    book = Book(store, lambda: uuid.uuid4().hex)
+    runner = Runner(config.jobs, around, book, store, Relay(doors))
+    service = JobService(config, (me, incarnation), book, store, fence, unix_ms, check)
+    scheduler = Scheduler(
+        config.jobs.schedules,
+        service,
+        anonymous,
+        lambda: around.serving() and leads(me, members.ready()),
+        unix_ms,
+    )
+    return JobsHere(service, JobTokens(book), runner, scheduler)

@@ -1,0 +1,142 @@
+"""What a HAProc does about the ring's jobs, by what it sees of jobs and peers. Pure.
+
+Every HAProc decides for itself; where two come to the same, the events' order (`haproc.jobs.model`)
+lets one of them count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from haproc.jobs.model import Attempt, BatchState, Job
+
+OTHERS_AFTER_MS: Final = 5_000
+"""How long a job waits for the HAProc that was asked for it, or had it last; then any takes it."""
+FORGET_AFTER_MS: Final = 3_600_000
+"""A job that has ended is known for at least so long: longer than clients repeat requests."""
+
+
+class Step(StrEnum):
+    """What to do about a job."""
+
+    START = "start"
+    """Begin an attempt."""
+    LOST = "lost"
+    """Say that its attempt is lost; it has no restarts left."""
+    FENCE = "fence"
+    """Fence what an ended one still has on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a HAProc knows at a moment.
+
+    ``alive``: the incarnation of each peer that anybody hears, None where it has not said it yet;
+    ``unheard``: peers of which nothing can be known yet; ``here``: the attempts that run here;
+    ``serving``: whether this HAProc may take jobs; ``room``: how many more.
+    """
+
+    me: str
+    incarnation: str
+    alive: Mapping[str, str | None]
+    unheard: frozenset[str]
+    here: frozenset[str]
+    serving: bool
+    room: int
+    now_ms: int
+
+
+def is_gone(cluster: str, incarnation: str, seen: Seen) -> bool:
+    """Whether a HAProc, as it was then, is no more."""
+    if cluster == seen.me:
+        return incarnation != seen.incarnation
+    if cluster in seen.unheard:
+        return False
+    if cluster not in seen.alive:
+        return True
+    now = seen.alive[cluster]
+    return now is not None and now != incarnation
+
+
+def is_lost(attempt: Attempt, seen: Seen) -> bool:
+    """Whether nobody runs an attempt any more."""
+    mine = (attempt.cluster, attempt.incarnation) == (seen.me, seen.incarnation)
+    if mine:
+        return attempt.name not in seen.here
+    return is_gone(attempt.cluster, attempt.incarnation, seen)
+
+
+def steps(jobs: Iterable[Job], seen: Seen) -> list[tuple[Step, Job]]:
+    """Return what to do now; no more starts than there is room for."""
+    if not seen.serving:
+        return []
+    found: list[tuple[Step, Job]] = []
+    waiting: list[Job] = []
+    running: Counter[str] = Counter()
+    for job in sorted(jobs, key=lambda each: each.id):
+        step = _step(job, seen)
+        if step is Step.START:
+            waiting.append(job)
+        elif step is not None:
+            found.append((step, job))
+        elif job.state is BatchState.RUNNING:
+            running[job.asked.user] += 1
+    return found + [(Step.START, job) for job in _in_turn(waiting, running, seen.room)]
+
+
+def _in_turn(waiting: list[Job], running: Counter[str], room: int) -> list[Job]:
+    """Return the jobs to start: of the user that has the fewest running, the oldest.
+
+    So one who submits many keeps nobody waiting for all of them.
+    """
+    found: list[Job] = []
+    while len(found) < min(room, len(waiting)):
+        left = (job for job in waiting if job not in found)
+        job = min(left, key=lambda each: (running[each.asked.user], each.id))
+        running[job.asked.user] += 1
+        found.append(job)
+    return found
+
+
+def _step(job: Job, seen: Seen) -> Step | None:
+    current = job.current
+    if job.final is not None:
+        if current is None or not job.to_fence:
+            return None
+        due = _mine_or_due(current.cluster, current.incarnation, job.final.at_ms, seen)
+        return Step.FENCE if due else None
+    if current is None:
+        asked = job.asked
+        due = _mine_or_due(asked.cluster, asked.incarnation, asked.at_ms, seen)
+        return Step.START if due else None
+    if job.ended is not None:
+        due = _mine_or_due(current.cluster, current.incarnation, job.ended.at_ms, seen)
+        return Step.START if due else None
+    if not is_lost(current, seen):
+        return None
+    return Step.START if job.restarts_left > 0 else Step.LOST
+
+
+def _mine_or_due(cluster: str, incarnation: str, since_ms: int, seen: Seen) -> bool:
+    if cluster == seen.me or is_gone(cluster, incarnation, seen):
+        return True
+    return seen.now_ms - since_ms >= OTHERS_AFTER_MS
+
+
+def forgettable(jobs: Iterable[Job], kept_ms: int, kept_max: int, now_ms: int) -> list[Job]:
+    """Return the jobs that ended long ago, or are more than are kept, oldest first."""
+    ended = sorted(
+        (job for job in jobs if job.final is not None),
+        key=lambda job: job.final.at_ms if job.final is not None else 0,
+    )
+    too_many = len(ended) - kept_max
+    found = []
+    for place, job in enumerate(ended):
+        age_ms = now_ms - (job.final.at_ms if job.final is not None else 0)
+        if age_ms >= kept_ms or (place < too_many and age_ms >= FORGET_AFTER_MS):
+            found.append(job)
+    return found

@@ -1,0 +1,254 @@
+"""What a job is, what happened to it, and what follows from that. Pure.
+
+Everything that happens to a job is an *event*, stored once under a key of its own and never
+changed. The store's changes have one order, the same for everybody, so everybody comes to the same
+job by going through its events in that order (`job_of`); no HAProc needs to hold a lock:
+
+- an *attempt* counts if it replaces the job's last one, and as long as the program asked for so
+  many restarts: of several HAProcs that start a job at once, exactly one does;
+- an *ending* counts if it is the last attempt's: what an older one came to means nothing any more;
+- a *kill* ends the job, unless it has ended.
+
+An attempt is valid while it is the last one of a job that has not ended. Its token opens doors for
+exactly so long (`haproc.jobs.tokens`), which is what fences one that was given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCESS = "success"
+    FAILED = "failed"
+    """The program ended with another code than 0, or by a signal."""
+    LIMIT = "limit"
+    """It used up one of its limits."""
+    LOST = "lost"
+    """The HAProc that ran it is gone, or was told to stop."""
+    ERROR = "error"
+    """It could not be started."""
+    KILLED = "killed"
+    """Somebody asked for it."""
+
+
+RESTARTABLE = frozenset({Outcome.FAILED, Outcome.LOST})
+"""After these another attempt may come to something else."""
+
+
+class BatchState(StrEnum):
+    """A job's state in Livy's words."""
+
+    NOT_STARTED = "not_started"
+    STARTING = "starting"
+    """An attempt has ended, and another is about to begin."""
+    RUNNING = "running"
+    SUCCESS = "success"
+    DEAD = "dead"
+    KILLED = "killed"
+    ERROR = "error"
+
+
+_FINAL = {
+    Outcome.SUCCESS: BatchState.SUCCESS,
+    Outcome.FAILED: BatchState.DEAD,
+    Outcome.LIMIT: BatchState.DEAD,
+    Outcome.LOST: BatchState.DEAD,
+    Outcome.ERROR: BatchState.ERROR,
+    Outcome.KILLED: BatchState.KILLED,
+}
+
+
+class Role(StrEnum):
+    """What a file of a job is for."""
+
+    PROGRAM = "program"
+    MODULE = "module"
+    """On the program's path: ``pyFiles``."""
+    DATA = "data"
+    """In its working folder: ``files``."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a job, by its name without folders; its bytes are stored apart."""
+
+    role: Role
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What one job may use: bytes of address space, seconds of the CPU and of the wall's clock."""
+
+    memory_bytes: int
+    cpu_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was asked for.
+
+    ``cluster`` and ``incarnation`` are those of the HAProc that was asked; ``stored`` names the
+    place of the files' bytes, ``fingerprint`` tells whether a repeated request is the same.
+    """
+
+    user: str
+    request_id: str
+    name: str | None
+    args: tuple[str, ...]
+    confs: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    files: tuple[File, ...]
+    limits: JobLimits
+    restarts: int
+    fingerprint: str
+    proxy_user: str | None = None
+    stored: str = ""
+    cluster: str = ""
+    incarnation: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A HAProc starts the job; ``replaces`` is the attempt before, empty for the first one.
+
+    ``log_from``: the number of its first line in the job's log.
+    """
+
+    number: int
+    name: str
+    cluster: str
+    incarnation: str
+    token_sha256: str
+    replaces: str
+    log_from: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An attempt has ended; ``code`` is its exit code (negative: the signal), if it had one."""
+
+    attempt: str
+    outcome: Outcome
+    code: int | None
+    why: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Somebody wants the job to end."""
+
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The log was fenced after the job's end: nothing of it comes any more."""
+
+    at_ms: int
+
+
+Event: TypeAlias = Attempt | Ending | Kill | Fenced
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it stands: ``ended`` is the last attempt's ending, ``final`` the job's."""
+
+    id: int
+    asked: Submission
+    attempts: tuple[Attempt, ...] = ()
+    ended: Ending | None = None
+    final: Ending | None = None
+    sessions: tuple[tuple[str, str], ...] = field(default=())
+    """The Spark sessions that its attempts have used: attempt and the session's id."""
+    fenced: bool = False
+    """Whether that was done after its end."""
+
+    @property
+    def current(self) -> Attempt | None:
+        """The last attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def restarts_left(self) -> int:
+        """How many more attempts there may be after the first one."""
+        return self.asked.restarts + 1 - max(1, len(self.attempts))
+
+    @property
+    def state(self) -> BatchState:
+        """The state in Livy's words."""
+        if self.final is not None:
+            return _FINAL[self.final.outcome]
+        if self.current is None:
+            return BatchState.NOT_STARTED
+        return BatchState.STARTING if self.ended is not None else BatchState.RUNNING
+
+    @property
+    def to_fence(self) -> bool:
+        """Whether something of it may still come, which is to count nowhere.
+
+        One that ended well has waited for all that it asked for.
+        """
+        well = self.final is None or self.final.outcome is Outcome.SUCCESS
+        return not (well or self.fenced or self.current is None)
+
+    def valid(self, attempt: str) -> bool:
+        """Whether this attempt may still act for the job."""
+        current = self.current
+        alive = self.final is None and self.ended is None
+        return alive and current is not None and current.name == attempt
+
+    def program(self) -> str:
+        """Return the name of the file to run."""
+        return next(each.name for each in self.asked.files if each.role is Role.PROGRAM)
+
+
+def job_of(
+    job_id: int,
+    asked: Submission,
+    events: Sequence[tuple[int, Event]],
+    sessions: Sequence[tuple[str, str]] = (),
+) -> Job:
+    """Return the job that these events make, each with its revision."""
+    attempts: list[Attempt] = []
+    ended: Ending | None = None
+    final: Ending | None = None
+    fenced = False
+    for _, event in sorted(events, key=lambda each: each[0]):
+        if final is not None:
+            fenced = fenced or isinstance(event, Fenced)
+            continue
+        current = attempts[-1].name if attempts else ""
+        match event:
+            case Attempt():
+                if event.replaces == current and len(attempts) <= asked.restarts:
+                    attempts.append(event)
+                    ended = None
+            case Ending():
+                if event.attempt == current and attempts and ended is None:
+                    ended = event
+                    again = event.outcome in RESTARTABLE and len(attempts) <= asked.restarts
+                    final = None if again else event
+            case Kill():
+                final = Ending(current, Outcome.KILLED, None, f"killed by {event.by}", event.at_ms)
+    return Job(job_id, asked, tuple(attempts), ended, final, tuple(sessions), fenced)
+
+
+def requested(revisions: Mapping[str, int]) -> str:
+    """Return which of several submissions under one request id counts: the first."""
+    return min(revisions, key=lambda key: revisions[key])

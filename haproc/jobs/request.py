@@ -1,0 +1,338 @@
+"""Livy's request for a batch, read into what a job is asked to be. Pure.
+
+Livy's fields are for a driver in a JVM. What has a meaning for a Python program beside a HAProc is
+taken over (``driverMemory`` is the bound of its memory); what would run on a cluster of its own, or
+not at all, is refused by name, so that nobody believes it was heeded.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from haproc.config.model import Jobs
+from haproc.failure import ErrorClass, RequestError, refused
+from haproc.jobs.model import File, JobLimits, Role, Submission
+
+ARGS_MAX: Final = 1000
+TEXT_BYTES_MAX: Final = 64 << 10
+"""Arguments, settings and environment together."""
+NAME_CHARS_MAX: Final = 200
+INLINE_NAME: Final = "program.py"
+PROGRAM_BYTES_MAX: Final = 1 << 20
+"""The file that is run; measured: reading one takes up to 600 times its size, and seconds."""
+
+FIELDS: Final = (
+    *("file", "code", "args", "pyFiles", "files", "conf", "name", "proxyUser", "requestId"),
+    *("driverMemory", "className", "jars", "archives", "driverCores", "executorMemory"),
+    *("executorCores", "numExecutors", "queue", "heartbeatTimeoutInSecond"),
+)
+"""What a body may hold: Livy's, and ours: ``code`` and ``requestId``."""
+_REFUSED: Final = {
+    "className": "a job is a Python program, and has no class to start",
+    "jars": "JVM code would run in a driver of its own, which writes past the ring",
+    "archives": "have the program unpack what it needs from files",
+    "driverCores": "a job has one process; bound its time with conf haproc.cpu_s",
+    "executorMemory": "the clusters' Spark servers have their executors already",
+    "executorCores": "the clusters' Spark servers have their executors already",
+    "numExecutors": "the clusters' Spark servers have their executors already",
+    "queue": "HAProc has no queues",
+    "heartbeatTimeoutInSecond": "a batch has no heartbeat",
+}
+_ENVIRONMENT: Final = ("haproc.env.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
+OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fanout", "timeout_s")
+"""Of the Spark Connect door, as conf ``haproc.NAME``."""
+_UNITS: Final = {"": 1 << 20, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
+_TAKEN: Final = frozenset({"modules", "tmp"})
+"""What the working folder has already."""
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._ -]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file's bytes, and what it is for."""
+
+    role: Role
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a body asks for; ``paths`` are still to be read from the allowed folders."""
+
+    paths: tuple[tuple[Role, str], ...]
+    uploads: tuple[Upload, ...]
+    args: tuple[str, ...]
+    confs: tuple[tuple[str, str], ...]
+    options: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    limits: JobLimits
+    restarts: int
+    name: str | None
+    proxy_user: str | None
+    request_id: str | None
+
+
+def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: Jobs) -> Wanted:
+    """Return what a body asks for; raises RequestError."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # JSON may say halves of characters
+        raise _bad("the request holds text that is no Unicode") from None
+    for field, why in _REFUSED.items():
+        if body.get(field) not in (None, [], ""):
+            raise _field(field, why)
+    proxy = _text(body, "proxyUser")
+    if proxy not in (None, user):
+        raise _field("proxyUser", f"a job acts as who submits it, who is {user}")
+    program, given = _program(body, uploads)
+    paths = [*program]
+    paths += [(Role.MODULE, path) for path in _texts(body, "pyFiles")]
+    paths += [(Role.DATA, path) for path in _texts(body, "files")]
+    for upload in given:
+        check_name(upload.name)
+    settings = _settings(body, jobs)
+    args = tuple(_texts(body, "args"))
+    size = sum(len(each.encode()) for each in args)
+    size += sum(len(key) + len(value) for key, value in settings.all)
+    if len(args) > ARGS_MAX or size > TEXT_BYTES_MAX:
+        raise _bad(f"args and conf may be {ARGS_MAX} texts, of {TEXT_BYTES_MAX} bytes together")
+    if any("\0" in each for each in (*args, *settings.environment.values())):
+        raise _bad("args and variables of the environment may hold no NUL")
+    name = _text(body, "name") or settings.name
+    if name is not None and len(name) > NAME_CHARS_MAX:
+        raise _bad(f"name may have {NAME_CHARS_MAX} characters")
+    request_id = _text(body, "requestId") or settings.request_id
+    if request_id is not None and not _ID.fullmatch(request_id):
+        raise _bad("requestId must be 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return Wanted(
+        tuple(paths),
+        tuple(given),
+        args,
+        tuple(sorted(settings.confs.items())),
+        tuple(sorted(settings.options.items())),
+        tuple(sorted(settings.environment.items())),
+        settings.limits(body, jobs),
+        settings.restarts,
+        name,
+        proxy,
+        request_id,
+    )
+
+
+def _program(
+    body: Mapping[str, Any], uploads: Sequence[Upload]
+) -> tuple[list[tuple[Role, str]], list[Upload]]:
+    """Return the program as a path or an upload; it is given in one way exactly."""
+    path, code = _text(body, "file"), _text(body, "code")
+    uploaded = [each for each in uploads if each.role is Role.PROGRAM]
+    given = [*uploads]
+    if code is not None:
+        given.append(Upload(Role.PROGRAM, INLINE_NAME, code.encode("utf-8", "replace")))
+    if (path is not None) + (code is not None) + len(uploaded) != 1:
+        raise _bad("a job is one program: give file, code, or upload it as the part file")
+    return ([(Role.PROGRAM, path)] if path is not None else []), given
+
+
+@dataclass(slots=True)
+class _Settings:
+    """What ``conf`` says."""
+
+    confs: dict[str, str]
+    options: dict[str, str]
+    environment: dict[str, str]
+    numbers: dict[str, float]
+    memory: str | None = None
+    restarts: int = 0
+    name: str | None = None
+    request_id: str | None = None
+
+    @property
+    def all(self) -> list[tuple[str, str]]:
+        """Everything that is kept of it."""
+        return [*self.confs.items(), *self.options.items(), *self.environment.items()]
+
+    def limits(self, body: Mapping[str, Any], jobs: Jobs) -> JobLimits:
+        """Return the job's limits: those of the configuration, or less."""
+        memory = _text(body, "driverMemory") or self.memory
+        most = jobs.memory_bytes_max
+        asked = memory_bytes(memory) if memory is not None else most
+        if asked > most:
+            raise _bad(f"driverMemory {memory} is more than jobs.memory_bytes_max ({most})")
+        return JobLimits(
+            asked,
+            self._seconds("haproc.cpu_s", jobs.cpu_s),
+            self._seconds("haproc.wall_s", jobs.wall_s),
+        )
+
+    def _seconds(self, name: str, most: float) -> float:
+        asked = self.numbers.get(name, most)
+        if not 0 < asked <= most:
+            raise _bad(f"conf {name} must be above 0 and at most {most:g}")
+        return asked
+
+
+def _settings(body: Mapping[str, Any], jobs: Jobs) -> _Settings:
+    given = body.get("conf") or {}
+    if not isinstance(given, dict):
+        raise _bad("conf must be an object")
+    found = _Settings({}, {}, {}, {})
+    for key, value in given.items():
+        if not isinstance(value, str | int | float):
+            raise _bad(f"conf {key} must be text, a number, true or false")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        _setting(found, key, text, jobs)
+    return found
+
+
+def _setting(found: _Settings, key: str, text: str, jobs: Jobs) -> None:
+    prefix = next((each for each in _ENVIRONMENT if key.startswith(each)), None)
+    if prefix is not None:
+        name = key.removeprefix(prefix)
+        if name not in jobs.environment:
+            raise _field(key, f"jobs.environment does not list {name}")
+        found.environment[name] = text
+    elif key.startswith("spark.sql."):
+        found.confs[key] = text
+    elif key in ("spark.driver.memory", "haproc.memory"):
+        found.memory = text
+    elif key == "spark.app.name":
+        found.name = text
+    elif key == "haproc.request_id":
+        found.request_id = text
+    elif key == "haproc.restart":
+        if not (text.isascii() and text.isdigit()) or int(text[:9]) > jobs.restarts_max:
+            raise _bad(f"conf haproc.restart must be 0 to {jobs.restarts_max} (jobs.restarts_max)")
+        found.restarts = int(text)
+    elif key in ("haproc.cpu_s", "haproc.wall_s"):
+        try:
+            found.numbers[key] = float(text)
+        except ValueError:
+            raise _bad(f"conf {key} must be a number of seconds") from None
+    elif key.removeprefix("haproc.") in OPTIONS and key.startswith("haproc."):
+        if not re.fullmatch("[A-Za-z0-9._-]+", text):
+            raise _bad(f"conf {key} is {text[:40]!r}")
+        found.options[key] = text
+    elif key in ("spark.master", "spark.remote", "spark.submit.deployMode", "spark.api.mode"):
+        raise _field(key, "a job runs through the ring, not on a master of its own")
+    else:
+        raise _field(key, "the session's settings begin with spark.sql.; others are the clusters'")
+
+
+def memory_bytes(text: str) -> int:
+    """Return how many bytes ``512m`` or ``2g`` are; without a unit they are MiB, as in Spark."""
+    found = re.fullmatch(r"(\d{1,9})([bkmgt]?)b?", text.strip().lower())
+    if found is None or int(found[1]) == 0:
+        raise _bad(f"{text[:40]!r} is no amount of memory, such as 512m or 2g")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def check_name(name: str) -> str:
+    """Return a file's name if it is one, without folders."""
+    if not _FILE_NAME.fullmatch(name):
+        raise _bad(f"{name[:80]!r} is no name of a file: letters, digits, '.', '_', '-', ' '")
+    if name in _TAKEN:
+        raise _bad(f"a job's folder has {name!r} already: give the file another name")
+    return name
+
+
+def check_program(upload: Upload) -> None:
+    """Refuse a program that is none, or that asks for a Spark of its own."""
+    if upload.role is not Role.PROGRAM:
+        return
+    if not upload.name.endswith(".py"):
+        raise _field("file", f"{upload.name!r} is no Python program (.py)")
+    if len(upload.data) > PROGRAM_BYTES_MAX:
+        raise _field("file", f"{upload.name!r} has more than {PROGRAM_BYTES_MAX} bytes")
+    try:
+        tree = ast.parse(upload.data, upload.name)
+    except (SyntaxError, ValueError) as error:
+        raise _bad(f"{upload.name} is no Python: {str(error)[:200]}") from None
+    except (RecursionError, MemoryError):  # the latter is how the parser's own stack is full
+        raise _bad(f"{upload.name} nests too deeply to be read") from None
+    for node in ast.walk(tree):
+        if _sets_master(node):
+            line = getattr(node, "lineno", 0)
+            raise refused(
+                ErrorClass.JOB_MASTER,
+                f"line {line} of {upload.name} asks for a Spark master of its own, which would "
+                "write past the ring",
+                "leave .master(…) out: SparkSession.builder.getOrCreate() is the ring's session",
+            )
+
+
+def _sets_master(node: ast.AST) -> bool:
+    """Whether this is ``….builder….master(…)``."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    if node.func.attr != "master":
+        return False
+    below: ast.AST = node.func.value
+    while isinstance(below, ast.Call | ast.Attribute):
+        if isinstance(below, ast.Attribute) and below.attr == "builder":
+            return True
+        below = below.func if isinstance(below, ast.Call) else below.value
+    return False
+
+
+def submission(want: Wanted, files: Sequence[Upload], user: str, request_id: str) -> Submission:
+    """Return the submission of a request, whose files are all read and checked."""
+    names = [(each.role is Role.MODULE, each.name) for each in files]
+    if len(set(names)) < len(names):
+        raise _bad("two files have the same name")
+    found = tuple(
+        File(each.role, each.name, len(each.data), hashlib.sha256(each.data).hexdigest())
+        for each in files
+    )
+    told = [
+        [[each.role.value, each.name, each.sha256] for each in found],
+        *(list(want.args), want.confs, want.options, want.environment),
+        [want.limits.memory_bytes, want.limits.cpu_s, want.limits.wall_s],
+        *(want.restarts, want.name),
+    ]
+    fingerprint = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return Submission(
+        user,
+        request_id,
+        want.name,
+        want.args,
+        want.confs,
+        want.options,
+        want.environment,
+        found,
+        want.limits,
+        want.restarts,
+        fingerprint,
+        want.proxy_user,
+    )
+
+
+def _text(body: Mapping[str, Any], name: str) -> str | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _bad(f"{name} must be text")
+    return value
+
+
+def _texts(body: Mapping[str, Any], name: str) -> list[str]:
+    value = body.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _bad(f"{name} must be a list of texts")
+    return value
+
+
+def _bad(message: str) -> RequestError:
+    return refused(ErrorClass.BAD_REQUEST, message)
+
+
+def _field(name: str, why: str) -> RequestError:
+    return refused(ErrorClass.JOB_FIELD, f"{name} is not for jobs of this ring: {why}")

@@ -1,0 +1,202 @@
+"""What is asked of the ring's jobs, by users for their own and by operators for all."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from dmq import Json
+from dmq.keyed import KeyedStore
+from haproc.config.model import Config
+from haproc.config.shares import Shares
+from haproc.failure import ErrorClass, RequestError, busy, refused
+from haproc.jobs import livy
+from haproc.jobs.book import Book, Found
+from haproc.jobs.folders import read_files, too_large
+from haproc.jobs.log import lines_of, log_prefix, page, spans, total
+from haproc.jobs.model import Fenced, Job, Kill, Outcome, Role, Submission
+from haproc.jobs.records import FILES, file_key
+from haproc.jobs.request import Upload, check_program, submission, wanted
+from haproc.sessions.durable import reached
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1000
+LOG_LINES_SHOWN: Final = 10
+"""Of the log, in a batch's own answer, as Livy shows them."""
+
+Check: TypeAlias = Callable[[str, Upload], Awaitable[None]]
+"""Raises RequestError for a user's file that is no program to be run (`check_program`)."""
+
+
+async def check_here(user: str, upload: Upload) -> None:
+    """Check a file at once."""
+    check_program(upload)
+
+
+class JobService:
+    """See the module. Methods raise RequestError."""
+
+    def __init__(
+        self,
+        config: Config,
+        me: tuple[str, str],
+        book: Book,
+        store: KeyedStore,
+        fence: Callable[[int], Awaitable[int]],
+        unix_ms: Callable[[], int],
+        check: Check = check_here,
+    ) -> None:
+        """``me``: the cluster and the incarnation of this HAProc.
+
+        ``fence`` stops in the log what was let in for a job. ``check`` is done where a program that
+        is hard to read holds up nothing else.
+        """
+        self._config = config
+        self._settings = config.jobs
+        self._me = me
+        self._book = book
+        self._store = store
+        self._fence = fence
+        self._unix_ms = unix_ms
+        self._check = check
+
+    async def submit(
+        self,
+        user: str,
+        body: Mapping[str, Any],
+        uploads: Sequence[Upload] = (),
+        request_id: str | None = None,
+    ) -> Mapping[str, Json]:
+        """Take a job, or find the one that this request id is already of."""
+        want = wanted(body, uploads, user, self._settings)
+        most, folders = self._settings.files_bytes_max, self._settings.folders
+        given = sum(len(each.data) for each in want.uploads)
+        if given > most:
+            raise too_large()
+        read = await asyncio.to_thread(read_files, want.paths, folders, most - given)
+        for each in (*want.uploads, *read):
+            if each.role is Role.PROGRAM:
+                await self._check(user, each)
+        named = request_id or want.request_id or f"job-{uuid.uuid4()}"
+        asked = submission(want, [*want.uploads, *read], user, named)
+        found = await self._book.look()
+        known = _under(found, asked)
+        if known is None:
+            self._check_room(found, user)
+            # Cut off in the middle, it would leave files of no job.
+            known = await asyncio.shield(self._take(asked, [*want.uploads, *read]))
+        if known.asked.fingerprint != asked.fingerprint:
+            raise refused(
+                ErrorClass.REQUEST_ID_REUSED,
+                f"request id {named!r} was used for another job: {known.id}",
+                "use a new id for each job",
+            )
+        return livy.batch(known)
+
+    async def _take(self, asked: Submission, files: Sequence[Upload]) -> Job:
+        """Make a job durable: first its files, then that it is asked for."""
+        stored = f"{self._unix_ms()}-{self._book.new_name()}"
+        cluster, incarnation = self._me
+        at_ms = self._unix_ms()
+        whole = replace(asked, stored=stored, cluster=cluster, incarnation=incarnation, at_ms=at_ms)
+        for index, each in enumerate(files):
+            await reached(self._store.put(file_key(stored, index), each.data))
+        job = await self._book.ask(whole)
+        if job.asked.stored != stored:
+            await self._book.drop(await reached(self._store.keys(f"{FILES}{stored}/")))
+        return job
+
+    def _check_room(self, found: Found, user: str) -> None:
+        live = [job for job in found.jobs.values() if job.final is None]
+        shares = Shares.of(self._settings.jobs_max, self._config)
+        for job in live:
+            shares.count(job.asked.user, 1)
+        if shares.denied(user):
+            raise busy(
+                f"the ring has {len(live)} jobs that have not ended, {shares.of_user(user)} of "
+                f"them of {user}; no more are allowed (jobs.jobs_max, limits.user_share)"
+            )
+
+    async def asked_by(self, user: str) -> Mapping[str, Job]:
+        """Return a user's jobs by their request ids."""
+        jobs = (await self._book.look()).jobs.values()
+        return {job.asked.request_id: job for job in jobs if job.asked.user == user}
+
+    async def listed(self, user: str | None, start: int, size: int) -> Mapping[str, Json]:
+        """Return some of the jobs, by their ids; those of all users where none is named."""
+        found = await self._book.look()
+        jobs = [job for _, job in sorted(found.jobs.items()) if user in (None, job.asked.user)]
+        shown: list[Json] = [livy.batch(job) for job in jobs[start : start + size]]
+        return {"from": start, "total": len(jobs), "sessions": shown}
+
+    async def shown(self, user: str | None, job_id: int) -> Mapping[str, Json]:
+        """Return one job, with the end of its log."""
+        job = await self._job(user, job_id)
+        lines = (await self._log(job, None, LOG_LINES_SHOWN))[2]
+        return livy.batch(job, lines)
+
+    async def state(self, user: str | None, job_id: int) -> Mapping[str, Json]:
+        """Return one job's state."""
+        job = await self._job(user, job_id)
+        return {"id": job.id, "state": job.state.value}
+
+    async def log(
+        self, user: str | None, job_id: int, start: int | None, size: int
+    ) -> Mapping[str, Json]:
+        """Return lines of a job's log; without a start the last ones."""
+        job = await self._job(user, job_id)
+        begin, end, lines = await self._log(job, start, size)
+        return {"id": job.id, "from": begin, "total": end, "log": list(lines)}
+
+    async def kill(self, user: str | None, job_id: int) -> None:
+        """End a job; one that has ended stays as it is.
+
+        Once this returns, nothing of it comes into the log any more.
+        """
+        job = await self._job(user, job_id)
+        if job.final is None:
+            job = await self._book.add(job_id, Kill(user or "an operator", self._unix_ms()))
+        elif job.final.outcome is not Outcome.KILLED:
+            return
+        if not job.fenced:
+            await self._fence(job_id)
+            await self._book.add(job_id, Fenced(self._unix_ms()))
+
+    async def _job(self, user: str | None, job_id: int) -> Job:
+        job = await self._book.job(job_id)
+        if job is None or user not in (None, job.asked.user):
+            raise unknown(job_id)
+        return job
+
+    async def _log(self, job: Job, start: int | None, size: int) -> tuple[int, int, list[str]]:
+        keys = await reached(self._store.keys(log_prefix(job.id)))
+        found = spans(keys, job.id, job.attempts)
+        end = total(found, job.attempts)
+        begin, until = page(start, size, found, end)
+        lines: list[str] = []
+        for span in found:
+            if span.end <= begin or span.start >= until:
+                continue
+            kept = await reached(self._store.get(span.key))
+            if kept is None:  # a longer piece has taken its place meanwhile
+                return await self._log(job, start, size)
+            first, last = max(begin, span.start), min(until, span.end)
+            lines += lines_of(kept.value)[first - span.first : last - span.first]
+        return begin, end, lines
+
+
+def _under(found: Found, asked: Submission) -> Job | None:
+    """Return the job that a request id stands for already."""
+    mine = (asked.user, asked.request_id)
+    for job in found.jobs.values():
+        if (job.asked.user, job.asked.request_id) == mine:
+            return job
+    return None
+
+
+def unknown(job_id: int) -> RequestError:
+    """Return the error of a job that there is not, or that is another user's."""
+    return refused(ErrorClass.JOB_UNKNOWN, f"there is no job {job_id}")

@@ -1,0 +1,147 @@
+"""Brings what every cluster has applied from the log into the table ``haproc.operations``.
+
+Run ``python -m haproc.pipeline.archive`` again and again: each run goes on behind the newest offset
+in the table, and ends once it has all that is there.
+
+Exactly once: a page's rows are merged by their offset, so that whoever writes a row again, be it
+another run at the same time or one that was killed and whose write is still on its way, writes
+nothing. Nothing is kept but the table: its newest offset is the position.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from haproc.pipeline import ring, tables
+from haproc.pipeline.ring import Answer, Doors, RingError
+
+PATH: Final = "/api/ha/operations"
+ROWS: Final = 20_000
+"""In one write: a second or two of a small cluster's time."""
+PASSED_MAX: Final = 1000
+"""So many offsets without a row, the archive's own writes mostly, are passed over each run before a
+row says that nothing is there. It is a write itself, so it must be seldom."""
+POSITION: Final = "position"
+"""The kind of such a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows as Arrow; all below ``end`` is in it or before it, and ``applied_to`` can be told."""
+
+    rows: Any
+    start: int
+    end: int
+    applied_to: int
+
+
+class Asks(Protocol):
+    """The ring's client doors."""
+
+    def ask(self, path: str, body: object = None) -> Answer:
+        """Return an answer; raises RingError."""
+        ...
+
+
+def pages(doors: Asks, position: int, rows: int = ROWS) -> Iterator[Page]:
+    """Yield what is there from a position on, page by page."""
+    while True:
+        answer = doors.ask(f"{PATH}?from={position}&rows={rows}")
+        with pa.ipc.open_stream(answer.body) as reader:
+            table = reader.read_all()
+        start, end, applied_to = map(
+            answer.number,
+            ("HAProc-Operations-Start", "HAProc-Operations-End", "HAProc-Applied-To"),
+        )
+        yield Page(table, start, end, applied_to)
+        if end >= applied_to:
+            return
+        position = end
+
+
+def position_row(schema: Any, page_end: int) -> Any:
+    """Return a row that stands for all below an offset, where nothing else does."""
+    row = {"offset": page_end - 1, "kind": POSITION}
+    return pa.Table.from_pylist([row], schema=schema)
+
+
+class Operations:
+    """The table; ``spark``: a session on the ring."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+
+    def create(self) -> None:
+        """Make it where it is missing."""
+        # What exists already need not be said to the ring again: each DDL stops all for a moment.
+        if not self._spark.catalog.tableExists(tables.OPERATIONS):
+            self._spark.sql(tables.CREATE_SCHEMA)
+            self._spark.sql(tables.CREATE_OPERATIONS)
+
+    def position(self) -> int:
+        """Return the offset behind the newest one there."""
+        (row,) = self._spark.sql(f"SELECT max(offset) FROM {tables.OPERATIONS}").collect()
+        return 0 if row[0] is None else int(row[0]) + 1
+
+    def merge(self, rows: Any) -> None:
+        """Add the rows whose offsets are not there yet."""
+        newest = self._spark.createDataFrame(rows).selectExpr("*", "CAST(time AS DATE) AS day")
+        below = min(rows.column("offset").to_pylist())
+        merged = newest.alias("new").mergeInto(
+            tables.OPERATIONS,
+            _expression(f"operations.offset >= {below} AND operations.offset = new.offset"),
+        )
+        merged.whenNotMatched().insertAll().merge()
+
+
+def _expression(text: str) -> Any:
+    from pyspark.sql import functions
+
+    return functions.expr(text)
+
+
+def archive(operations: Operations, doors: Asks, rows: int = ROWS) -> int:
+    """Bring all that is there into the table; return how many rows that were."""
+    begun = position = written = operations.position()
+    count = 0
+    for page in pages(doors, begun, rows):
+        if 0 < position < page.start:
+            print(f"offsets {position} to {page.start - 1} are not in the log any more")
+        position = page.end
+        if page.rows.num_rows:
+            operations.merge(page.rows)
+            count, written = count + page.rows.num_rows, position
+        elif position - written > PASSED_MAX:
+            operations.merge(position_row(page.rows.schema, position))
+            written = position
+        doors.ask(f"{PATH}/archived", {"below": position})
+    return count
+
+
+def main() -> int:
+    """Archive once."""
+    parser = ring.arguments("Archive what every cluster has applied.")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"of one write ({ROWS})")
+    options = parser.parse_args()
+    try:
+        doors: Doors = ring.doors(options)
+        spark = ring.session(options)
+        try:
+            operations = Operations(spark)
+            operations.create()
+            print(f"{archive(operations, doors, options.rows):,} operations archived")
+        finally:
+            spark.stop()
+    except RingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

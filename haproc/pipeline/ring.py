@@ -1,0 +1,148 @@
+"""What the programs of the pipeline are given, and how they reach the ring.
+
+``SPARK_REMOTE``: ``sc://`` URL of the PySpark doors, several in front of the slash, in order.
+``HACLIENT_SERVERS``, ``HACLIENT_TOKEN``: the client doors' URLs, by commas, and the user's token;
+none: that of ``SPARK_REMOTE``, as a job finds it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import haclient
+
+ANSWER_S: Final = 120.0
+"""A page after a HAProc's restart takes seconds of a core."""
+OUTAGE_S: Final = 60.0
+"""For so long all client doors are tried again, as haclient does."""
+PAUSE_S: Final = 0.5
+
+
+class RingError(Exception):
+    """The ring did not answer, or refused what was asked; the message says what to do.
+
+    ``status``: of the answer that refused it; None: there was none.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer's body, and its headers."""
+
+    body: bytes
+    headers: http.client.HTTPMessage
+
+    def number(self, name: str) -> int:
+        """Return the header's number."""
+        return int(self.headers[name])
+
+
+@dataclass(slots=True)
+class Doors:
+    """The client doors, asked in order; one that answered is asked first the next time."""
+
+    servers: Sequence[str]
+    token: str = field(default="", repr=False)
+    answer_s: float = ANSWER_S
+    """So long one may take."""
+    at: int = 0
+
+    def next(self) -> None:
+        """Ask another one first from now on."""
+        self.at = (self.at + 1) % len(self.servers)
+
+    def ask(self, path: str, body: object = None) -> Answer:
+        """Return the first answer of any server; raises RingError.
+
+        What is asked here may be repeated. A server that is away, or cannot tell, is passed over.
+        """
+        until, why = time.monotonic() + OUTAGE_S, ""
+        while True:
+            for _ in self.servers:
+                try:
+                    return self._ask(self.servers[self.at], path, body)
+                except urllib.error.HTTPError as error:
+                    why = _told(error)
+                    if error.code < 500 and error.code not in (409, 429):
+                        raise RingError(why, error.code) from error
+                except (OSError, http.client.HTTPException) as error:
+                    why = f"{self.servers[self.at]}: {error}"
+                self.next()
+            if time.monotonic() > until:
+                raise RingError(f"no HAProc answers: {why}")
+            time.sleep(PAUSE_S)
+
+    def _ask(self, server: str, path: str, body: object) -> Answer:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(server.rstrip("/") + path, data, headers)
+        with urllib.request.urlopen(request, timeout=self.answer_s) as response:
+            return Answer(response.read(), response.headers)
+
+
+def _told(error: urllib.error.HTTPError) -> str:
+    with error:
+        try:
+            return str(json.loads(error.read())["message"])
+        except (ValueError, KeyError, TypeError):
+            return f"answered {error.code}"
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Return a parser with what all programs of the pipeline take."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--remote",
+        default=os.environ.get("SPARK_REMOTE", ""),
+        help="sc:// URL of the ring's PySpark doors ($SPARK_REMOTE)",
+    )
+    parser.add_argument(
+        "--servers",
+        default=os.environ.get("HACLIENT_SERVERS", ""),
+        help="URLs of its client doors, by commas ($HACLIENT_SERVERS)",
+    )
+    return parser
+
+
+def session(options: argparse.Namespace) -> Any:
+    """Return a Spark session on the ring that reads what was acknowledged, whoever wrote it."""
+    if not options.remote:
+        raise RingError("--remote or SPARK_REMOTE is needed: sc://host:port of the PySpark doors")
+    spark = haclient.spark(options.remote)
+    spark.conf.set("haproc.consistency", "linearizable")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    return spark
+
+
+def doors(options: argparse.Namespace, answer_s: float = ANSWER_S) -> Doors:
+    """Return the ring's client doors."""
+    servers = [each.strip() for each in options.servers.split(",") if each.strip()]
+    if not servers:
+        raise RingError("--servers or HACLIENT_SERVERS is needed: URLs of the client doors")
+    token = os.environ.get("HACLIENT_TOKEN", "") or token_in(options.remote)
+    return Doors(servers, token, answer_s)
+
+
+def token_in(remote: str) -> str:
+    """Return the token that a URL of PySpark's holds; empty if it holds none."""
+    for option in remote.split(";")[1:]:
+        key, _, value = option.partition("=")
+        if key == "token":
+            return urllib.parse.unquote(value)
+    return ""

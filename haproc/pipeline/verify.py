@@ -1,0 +1,146 @@
+"""Has all clusters compared, and keeps what was found in ``haproc.verifications``.
+
+Run ``python -m haproc.pipeline.verify`` on a schedule: it begins a verification, waits until every
+cluster that can has told what it holds, but not for longer than it may, and keeps a row for each
+table and cluster. A finding is there once, however often it is written: it is known by its place in
+the log, its table and its cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from haproc.pipeline import ring, tables
+from haproc.pipeline.ring import Doors, RingError
+
+PATH: Final = "/api/ha/verify"
+WAIT_S: Final = 3600.0
+"""How long clusters that read their tables are waited for, unless it is said."""
+ANSWER_S: Final = 20.0
+"""A HAProc asks its peers before it answers, each for a few seconds at most."""
+POLL_S: Final = 1.0
+EQUAL: Final = "equal"
+NOT_EQUAL: Final = 3
+_NOT_READ_YET: Final = 404
+_SCHEMA: Final[Any] = pa.schema(
+    [
+        ("marker", pa.int64()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("table", pa.string()),
+        ("cluster", pa.string()),
+        ("finding", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+_SAME: Final = (
+    "verifications.marker = new.marker AND verifications.table <=> new.table "
+    "AND verifications.cluster = new.cluster"
+)
+
+
+def verified(
+    doors: Doors,
+    wait_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Mapping[str, Any]:
+    """Begin a verification; return what it came to when it is complete, or the time is over.
+
+    Raises RingError if no HAProc could tell anything in that time.
+    """
+    end = clock() + wait_s
+    marker = json.loads(doors.ask(PATH, {}).body)["marker"]
+    found: dict[str, Any] = {}
+    while True:
+        try:
+            found = json.loads(doors.ask(f"{PATH}/{marker}").body)
+        except RingError as error:
+            if error.status != _NOT_READ_YET:
+                raise
+            doors.next()
+        if found.get("complete"):
+            return found
+        if clock() >= end:
+            break
+        pause(POLL_S)
+    if not found:
+        raise RingError(f"no HAProc has read the marker at offset {marker} within {wait_s:g} s")
+    return found
+
+
+def rows(found: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
+    """Return a row for each table and cluster, and one without a table for each cluster."""
+    kept = {"marker": found["marker"], "time": now}
+    whole = [
+        {**kept, "table": None, "cluster": name, **each} for name, each in found["clusters"].items()
+    ]
+    return whole + [
+        {**kept, "table": table, "cluster": name, "finding": finding, "reason": ""}
+        for table, by in found["tables"].items()
+        for name, finding in by.items()
+    ]
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """Return in a line what was found of each cluster."""
+    clusters = [
+        f"{name} {each['finding']}" + (f" ({each['reason']})" if each["reason"] else "")
+        for name, each in found["clusters"].items()
+    ]
+    late = "" if found["complete"] else "; not all have told in time"
+    return f"verification at offset {found['marker']}: {', '.join(clusters)}{late}"
+
+
+def equal(found: Mapping[str, Any]) -> bool:
+    """Whether all clusters have told, and hold the same."""
+    return all(each["finding"] == EQUAL for each in found["clusters"].values())
+
+
+def create(spark: Any) -> None:
+    """Make the table where it is missing: before a verification, which holds DDL up."""
+    if not spark.catalog.tableExists(tables.VERIFICATIONS):
+        spark.sql(tables.CREATE_SCHEMA)
+        spark.sql(tables.CREATE_VERIFICATIONS)
+
+
+def keep(spark: Any, found: Mapping[str, Any], now: datetime) -> None:
+    """Put the findings into the table, those that are not there yet."""
+    from pyspark.sql import functions
+
+    made = spark.createDataFrame(pa.Table.from_pylist(rows(found, now), schema=_SCHEMA))
+    merged = made.alias("new").mergeInto(tables.VERIFICATIONS, functions.expr(_SAME))
+    merged.whenNotMatched().insertAll().merge()
+
+
+def main() -> int:
+    """Verify once: 0 if all clusters are equal, 3 if they are not, 1 if that cannot be told."""
+    parser = ring.arguments("Compare all clusters' tables, and keep what is found.")
+    parser.add_argument(
+        "--wait-s", type=float, default=WAIT_S, help=f"for clusters that read ({WAIT_S:g})"
+    )
+    options = parser.parse_args()
+    try:
+        doors = ring.doors(options, answer_s=ANSWER_S)
+        spark = ring.session(options)
+        try:
+            create(spark)
+            found = verified(doors, options.wait_s)
+            print(told(found), flush=True)
+            keep(spark, found, datetime.now(UTC))
+        finally:
+            spark.stop()
+    except RingError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0 if equal(found) else NOT_EQUAL
+
+
+if __name__ == "__main__":
+    sys.exit(main())

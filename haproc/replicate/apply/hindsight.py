@@ -1,0 +1,79 @@
+"""Finds out what others have done already of what waits here, so that it need not run one by one.
+
+Where statements that might be composed wait: which operations other clusters have passed, by their
+stored cursors and what the log says of those operations, and what their tables' columns are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Final
+
+from dmq import Cursor, LogCorruptError
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.replicate.member.core import Core
+from haproc.replicate.records.progress import from_cursor
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 0.5
+"""Chosen: an UPDATE takes longer."""
+
+
+TABLES_AT_ONCE: Final = 4
+"""Asked for their columns. Chosen."""
+
+
+class Hindsight:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        core = self._core
+        while True:
+            await core.news.until(lambda: core.schedule.composable and core.condition.may_apply)
+            if tables := core.schedule.tables_to_describe():
+                await self._hear_the_others()
+                for at in range(0, len(tables), TABLES_AT_ONCE):
+                    few = tables[at : at + TABLES_AT_ONCE]
+                    await asyncio.gather(*map(self._describe, few))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _hear_the_others(self) -> None:
+        core = self._core
+        cursors = await core.own_log.reaching(core.log.cursors)
+        end = await core.own_log.reaching(core.log.end)
+        await core.watermarks.heard(end)
+        passed = [c.offset for name, c in cursors.items() if name != core.me and _counts(c)]
+        core.heard.elsewhere.passed(max(passed, default=0))
+        core.news.changed()
+
+    async def _describe(self, table: str) -> None:
+        core, composing = self._core, self._core.schedule.composing
+        if composing.described(table):
+            return
+        definitions = composing.definitions
+        try:
+            columns = await core.engine.plain_columns(table)
+        except EngineError as error:
+            if error.kind is ErrorKind.AVAILABILITY:
+                core.health.suspect(error.message)
+            else:
+                composing.failed(table)
+                core.news.changed()
+            logger.info("the columns of %s are not known: %s", table, error.message)
+            return
+        composing.describe(table, columns, definitions)
+        core.news.changed()
+
+
+def _counts(cursor: Cursor) -> bool:
+    """Whether what that cluster did says something: it is not known to differ from the others."""
+    with suppress(LogCorruptError):
+        return from_cursor(cursor).diverged is None
+    return False

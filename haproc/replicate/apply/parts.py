@@ -1,0 +1,69 @@
+"""Puts the pieces of a result together into parts of a size that records and Sparks bear.
+
+A part is one Arrow IPC stream. Types are passed on as they came, whatever they are: nothing here
+looks at values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+
+class Parts:
+    """See the module. ``rows`` and ``size_bytes`` count what was given out and what is left.
+
+    A part has no more than ``bytes_max`` and ``rows_max``, unless a single row is larger.
+    """
+
+    def __init__(self, bytes_max: int, rows_max: int) -> None:
+        self._bytes_max, self._rows_max = bytes_max, rows_max
+        self._schema: pa.Schema | None = None
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = self._rows = 0
+        self.rows = self.size_bytes = 0
+
+    def add(self, chunk: bytes) -> Iterator[bytes]:
+        """Take in an Arrow IPC stream; yield each part that is full by it."""
+        with pa.ipc.open_stream(chunk) as reader:
+            self.of(reader.schema)
+            for batch in reader:
+                yield from self.take(batch)
+
+    def of(self, schema: pa.Schema) -> None:
+        """Say what columns there are, which is known even where there are no rows."""
+        if self._schema is None:
+            self._schema = schema
+
+    def take(self, batch: pa.RecordBatch) -> Iterator[bytes]:
+        """Take in rows of these columns; yield each part that is full by them."""
+        self.rows += batch.num_rows
+        self.size_bytes += batch.nbytes
+        rows_max = self._rows_of_a_part(batch)
+        for begin in range(0, batch.num_rows, rows_max):
+            piece = batch.slice(begin, rows_max)
+            over = self._bytes + piece.nbytes > self._bytes_max or (
+                self._rows + piece.num_rows > self._rows_max
+            )
+            if self._batches and over:
+                yield self.rest()
+            self._batches.append(piece)
+            self._bytes += piece.nbytes
+            self._rows += piece.num_rows
+
+    def rest(self) -> bytes:
+        """Return what is left as a part, perhaps without rows; begin the next one."""
+        assert self._schema is not None
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as writer:
+            for batch in self._batches:
+                writer.write_batch(batch)
+        self._batches.clear()
+        self._bytes = self._rows = 0
+        return bytes(sink.getvalue().to_pybytes())
+
+    def _rows_of_a_part(self, batch: pa.RecordBatch) -> int:
+        """Return how many of a batch's rows go into one part, if they are alike."""
+        pieces = -(-batch.nbytes // self._bytes_max) or 1
+        return max(1, min(self._rows_max, -(-int(batch.num_rows) // int(pieces))))

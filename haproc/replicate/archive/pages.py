@@ -1,0 +1,224 @@
+"""Pages of what every cluster has applied, read from the log, in bounded memory.
+
+A page begins at an offset and ends where all clusters have stored that they are beyond, at a number
+of rows or of bytes. Whoever asks for one page after another reads the log twice: for the fates of
+operations ahead, and for themselves. What is needed to judge the next page is kept; a page that
+begins elsewhere is preceded by reading one and a quarter windows of request ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dmq import Entry, LogError
+from haproc.config.archive import Archive
+from haproc.failure import ErrorClass, log_unavailable, refused
+from haproc.membership.peers import PeerUnavailableError
+from haproc.replicate.archive.account import Account, known_from
+from haproc.replicate.archive.columns import SCHEMA, Columns, stream
+from haproc.replicate.archive.position import Position
+from haproc.replicate.archive.showing import Showing
+from haproc.replicate.heard.members import names_needed
+from haproc.replicate.member.core import Core
+
+ROWS_MAX: Final = 50_000
+BYTES_MAX: Final = 8 << 20
+"""Of a page: as much as one record of rows may have by default."""
+SPAN_MAX: Final = 1 << 18
+"""Offsets that a page covers at most, however few of them are rows."""
+_READ_RECORDS: Final = 256
+"""At a time: the event loop is held for some milliseconds."""
+_READ_BYTES: Final = 4 << 20
+_HEAR_S: Final = 10.0
+_NO_ROWS: Final = stream(SCHEMA.empty_table())
+
+
+class Timekeepers(Protocol):
+    """The other HAProcs, asked how long operations took on their clusters."""
+
+    async def latencies(
+        self, peer: str, start: int, end: int, timeout_s: float
+    ) -> Mapping[int, int]:
+        """Return milliseconds by offset; raises PeerUnavailableError."""
+        ...
+
+    def given_up(self, peer: str) -> bool:
+        """Return whether a peer need not be asked."""
+        ...
+
+
+class Hears(Protocol):
+    """Who the members are is known as far as the log was heard."""
+
+    async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
+        """Return whether all that the log says below an offset is known, or is in time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Operations from ``start`` on: an Arrow IPC stream. All below ``end`` is in it or before it.
+
+    ``applied_to``: what can be asked for now ends there. ``start`` is above what was asked for
+    where the log was trimmed.
+    """
+
+    rows: bytes
+    count: int
+    start: int
+    end: int
+    applied_to: int
+
+
+class Pages:
+    """See the module. ``secret``: the ring's."""
+
+    def __init__(
+        self,
+        core: Core,
+        admission: Hears,
+        peers: Timekeepers,
+        position: Position,
+        rules: Archive,
+        secret: str,
+    ) -> None:
+        self._core = core
+        self._admission = admission
+        self._peers = peers
+        self._position = position
+        self._showing = Showing(rules, secret)
+        self._lock = asyncio.Lock()
+        self._account: Account | None = None
+
+    async def page(self, start: int, rows_max: int) -> Page:
+        """Return the page that begins at an offset; raises RequestError."""
+        try:
+            async with self._lock:
+                return await self._page(start, min(rows_max, ROWS_MAX))
+        except LogError as error:
+            self._account = None
+            raise log_unavailable("the log cannot be read", error, "try again") from error
+
+    async def archived(self, below: int) -> None:
+        """Note that all below an offset is kept elsewhere; raises RequestError."""
+        try:
+            _, applied_to = await self._applied()
+            if below > applied_to:
+                raise refused(
+                    ErrorClass.BAD_REQUEST,
+                    f"not every cluster has applied all below {below}, only below {applied_to}",
+                )
+            await self._position.move(below)
+        except LogError as error:
+            raise log_unavailable("the store took nothing", error, "try again") from error
+
+    async def _applied(self) -> tuple[tuple[str, ...], int]:
+        """Return the clusters, and the offset below which all have stored that they are done."""
+        core = self._core
+        end = await core.log.end()
+        cursors = {name: cursor.offset for name, cursor in (await core.log.cursors()).items()}
+        if not await self._admission.heard_up_to(end, _HEAR_S):
+            raise refused(
+                ErrorClass.NOT_NOW,
+                f"cluster {core.me} has not read the log to its end",
+                "ask another HAProc, or again a little later",
+            )
+        configured = [member.name for member in core.identity.founders]
+        names = names_needed(
+            core.members.enrolled.names, configured, cursors.keys(), core.heard.claims.clusters
+        )
+        return tuple(sorted(names)), min((cursors.get(name, 0) for name in names), default=0)
+
+    async def _page(self, asked: int, rows_max: int) -> Page:
+        core = self._core
+        clusters, applied_to = await self._applied()
+        end = await core.log.end()
+        start = max(asked, await core.log.start())
+        if start >= applied_to:
+            return Page(_NO_ROWS, 0, start, start, applied_to)
+        account, columns = await self._account_at(start), Columns(clusters)
+        limit = min(applied_to, start + SPAN_MAX)
+        reached = await self._fill(columns, account, limit, rows_max)
+        await self._read(account.heard_to, end, account.hear)
+        known_below = account.fates.known_below
+        if known_below is not None:  # too many to remember: the next page hears of them again
+            reached = min(reached, known_below)
+        latencies = await self._latencies(clusters, start, reached)
+        table = await asyncio.to_thread(columns.table, reached, account.fates, latencies)
+        account.go_on_from(reached)
+        self._account = account if known_below is None else None
+        return Page(stream(table), table.num_rows, start, reached, applied_to)
+
+    async def _fill(self, columns: Columns, account: Account, limit: int, rows_max: int) -> int:
+        """Add what stands below a limit until the page is full; return how far that came."""
+        while account.position < limit:
+            entries = await self._entries(account.position)
+            for at, entry in enumerate(entries):
+                full = len(columns) >= rows_max or columns.size_bytes >= BYTES_MAX
+                if full or entry.offset >= limit:
+                    account.hear(entries[:at])
+                    return account.position if full else limit
+                op = account.take(entry)
+                if op is not None and not self._showing.own(op):
+                    columns.add(entry.offset, op, self._showing.of(op))
+                    account.told(entry.offset)
+            account.hear(entries)
+            if not entries:
+                break
+        return limit
+
+    async def _account_at(self, start: int) -> Account:
+        """Return what is known at an offset: from the page before, or from the log."""
+        account, core = self._account, self._core
+        self._account = None
+        if account is not None and account.stands_at(start):
+            return account
+        window = core.limits.window_records
+        read_from = max(await core.log.start(), known_from(start, window))
+        account = Account(start, read_from, window, core.heard.claims.before(read_from))
+
+        def judge(entries: list[Entry]) -> None:
+            before = [entry for entry in entries if entry.offset < start]
+            account.hear(before)
+            for entry in before:
+                account.take(entry)
+
+        await self._read(read_from, start, judge)
+        account.go_on_from(start)
+        return account
+
+    async def _read(self, start: int, end: int, take: Callable[[list[Entry]], None]) -> None:
+        position = start
+        while position < end:
+            entries = await self._entries(position)
+            if not entries:
+                return
+            take(entries)
+            position = entries[-1].offset + 1
+            await asyncio.sleep(0)
+
+    async def _entries(self, start: int) -> list[Entry]:
+        return await self._core.log.read(start, records_max=_READ_RECORDS, bytes_max=_READ_BYTES)
+
+    async def _latencies(
+        self, clusters: tuple[str, ...], start: int, end: int
+    ) -> Mapping[str, Mapping[int, int]]:
+        """Return what each cluster's HAProc remembers; nothing of those that do not answer."""
+        core = self._core
+
+        async def asked(name: str) -> Mapping[int, int]:
+            if name == core.me:
+                return core.outcomes.latencies(start, end)
+            if self._peers.given_up(name):
+                return {}
+            try:
+                return await self._peers.latencies(name, start, end, core.timeouts.peer_s)
+            except PeerUnavailableError:
+                return {}
+
+        known = [name for name in clusters if name == core.me or name in core.members.peers]
+        found = await asyncio.gather(*(asked(name) for name in known))
+        return dict(zip(known, found, strict=True))

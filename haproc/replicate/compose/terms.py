@@ -1,0 +1,211 @@
+"""What a column comes to after some statements, as SQL over literals and the row as it was.
+
+A *term* is a sequence of pieces: text, literals (`Cell`), and columns of the row that was there
+before (`Own`). What a statement says may name columns of its source, too (`Given`). HAProc computes
+none of it: what a literal says, and what an expression gives, Spark says. Terms are put into terms
+in place of columns, and each is closed in itself: a CAST to its column's type, as storing makes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from haproc.classify.insert import literal_type
+from haproc.classify.strings import decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A literal: its type, as `haproc.classify.insert` names types, and its text."""
+
+    letter: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A column of the row as it was; ``name`` in lower case."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A column of the source of the statement; ``name`` in lower case."""
+
+    name: str
+
+
+Piece: TypeAlias = str | Cell | Own
+Term: TypeAlias = tuple[Piece, ...]
+Said: TypeAlias = tuple[Piece | Given, ...]
+Key: TypeAlias = tuple[int | str, ...]
+
+NULL: Final = Cell("n", "NULL")
+PIECES_MAX: Final = 120
+"""Of one term: about thirty statements, each of which rests on the one before it. Chosen."""
+
+_INTEGERS: Final = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+_WHOLE: Final = frozenset("yhil")
+_EXACT: Final = frozenset({*_INTEGERS, "float", "double", "string"})
+_DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
+_STORED_AS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys("yhil", _EXACT | {"decimal"}),
+    "d": _EXACT | {"decimal"},
+    "f": frozenset({"float", "double", "string"}),
+    "e": frozenset({"float", "double", "string"}),
+    "s": frozenset({"string"}),
+    "b": frozenset({"boolean", "string"}),
+    "t": frozenset({"date", "string"}),
+    **dict.fromkeys("Tz", frozenset({"timestamp", "string"})),
+    "x": frozenset({"binary"}),
+}
+"""Into which types storing a literal casts it, and does nothing else."""
+_SQL_TYPES: Final = {
+    "y": "TINYINT",
+    "h": "SMALLINT",
+    "i": "INT",
+    "l": "BIGINT",
+    "f": "FLOAT",
+    "e": "DOUBLE",
+    "s": "STRING",
+    "b": "BOOLEAN",
+    "t": "DATE",
+    "T": "TIMESTAMP",
+    "z": "TIMESTAMP",
+    "x": "BINARY",
+}
+_DIGITS: Final = re.compile(r"-?[0-9]+")
+_DAY: Final = re.compile(r"'(.*)'", re.DOTALL)
+_FIRST_DAY: Final = "1582-10-15"
+"""Of the Gregorian calendar. Of those before, which Spark and the files' statistics may count
+otherwise, Delta passes over files that hold them."""
+
+
+def cell_of(text: str) -> Cell | None:
+    """Return a literal; None if the text is none."""
+    letter = literal_type(text)
+    return None if letter is None else Cell(letter, text)
+
+
+def is_plain(type_text: str) -> bool:
+    """Whether values of a column of this type are stored and read as they are."""
+    return (
+        type_text in _EXACT
+        or type_text in ("boolean", "date", "timestamp", "binary")
+        or _DECIMAL.fullmatch(type_text) is not None
+    )
+
+
+def storable(cell: Cell, type_text: str) -> bool:
+    """Whether storing the literal in a column of this type is a cast, and nothing else."""
+    plain = type_text.partition("(")[0]
+    return cell.letter == "n" or plain in _STORED_AS[cell.letter[0]]
+
+
+def column_type(cells: Iterable[Cell]) -> str | None:
+    """Return the type of a column that holds these literals; None if it is none of theirs.
+
+    Empty if they are all NULL. Among others of its scale a decimal stays what it is.
+    """
+    present = [cell for cell in cells if cell.letter != "n"]
+    letters = {cell.letter for cell in present}
+    if len(letters) > 1:
+        return None
+    letter = min(letters, default="")
+    if letter[:1] != "d":
+        return _SQL_TYPES[letter].lower() if letter else ""
+    scale = int(letter[1:])
+    return f"decimal({max(_precision(cell.text, scale) for cell in present)},{scale})"
+
+
+def _precision(text: str, scale: int) -> int:
+    """Return how many digits Spark takes a decimal literal for."""
+    digits = "".join(filter(str.isdecimal, text)).lstrip("0")
+    return max(len(digits), scale, 1)
+
+
+def literal_type_text(letter: str) -> str:
+    """Return the type of literals of this letter; a decimal's holds whatever has its scale."""
+    return f"DECIMAL(38,{letter[1:]})" if letter[0] == "d" else _SQL_TYPES[letter]
+
+
+def stored(term: Term, type_text: str) -> Term:
+    """Return what becomes of a value that is stored in a column of this type."""
+    return ("CAST(", *term, f" AS {type_text.upper()})")
+
+
+def put_into(term: Term, state: Mapping[str, Term]) -> Term:
+    """Return the term with a row's state in place of its columns."""
+    pieces: list[Piece] = []
+    for piece in term:
+        pieces += state.get(piece.name, (piece,)) if isinstance(piece, Own) else (piece,)
+    return tuple(pieces)
+
+
+def bound(said: Said, given: Mapping[str, Cell], types: Mapping[str, str]) -> Term:
+    """Return a term with a row's literals in place of the source's columns, of these types.
+
+    Each is cast to its column's type: so Spark takes it for no more than a value of that type.
+    Raises ValueError for a column that has none.
+    """
+    pieces: list[Piece] = []
+    for piece in said:
+        if not isinstance(piece, Given):
+            pieces.append(piece)
+        elif not types[piece.name]:
+            raise ValueError("a column of NULLs has the type that an expression gives it")
+        else:
+            pieces += stored((given[piece.name],), types[piece.name])
+    return tuple(pieces)
+
+
+def settled(said: Said, types: Mapping[str, str], given: Mapping[str, str]) -> Said:
+    """Return an expression in which only those literals stay apart for which a column may stand.
+
+    Spark takes some literals for more than a value of their type: a number next to a decimal has
+    as many digits as it is written with. Those become text. ``types``, ``given``: of the columns
+    of the table and of the source.
+    """
+    columns = {types[piece.name] for piece in said if isinstance(piece, Own)}
+    columns |= {given[piece.name] for piece in said if isinstance(piece, Given)}
+    cells = [piece for piece in said if isinstance(piece, Cell)]
+    whole = columns <= _INTEGERS.keys()
+    whole = whole and all(c.letter == "i" and len(c.text) <= 9 for c in cells)
+    text = columns <= {"string"} and all(c.letter == "s" for c in cells)
+    text = text and not any(piece in ("+", "-", "*", "/", "%") for piece in said)
+    if whole or text:
+        return said
+    return tuple(piece.text if isinstance(piece, Cell) else piece for piece in said)
+
+
+def has_keys(type_text: str) -> bool:
+    """Whether equal values of this type can be told by their literals."""
+    return type_text in _INTEGERS or type_text in ("string", "date")
+
+
+def key_value(cell: Cell, type_text: str) -> int | str | None:
+    """Return what tells equal values of a key column from others; None: equal to nothing.
+
+    That is NULL, and an integer which no value of the column is. Raises ValueError for a literal
+    that Spark would compare otherwise than by its value, or that is none of the column's type.
+    """
+    if cell.letter == "n":
+        return None
+    if cell.letter in _WHOLE and type_text in _INTEGERS:
+        found = _DIGITS.match(cell.text)
+        assert found is not None
+        value, bits = int(found.group()), _INTEGERS[type_text]
+        return value if -(1 << bits) <= value < 1 << bits else None
+    if cell.letter == "s" and type_text == "string":
+        return decoded(cell.text)
+    if cell.letter == "t" and type_text == "date":
+        day = _DAY.search(cell.text)
+        assert day is not None
+        if day.group(1) < _FIRST_DAY:
+            raise ValueError("files' statistics may have it as another day")
+        return day.group(1)
+    raise ValueError(f"a {type_text} is not told by {cell.text}")

@@ -1,0 +1,326 @@
+"""What a run of statements on one table comes to, key by key. Values in, values out.
+
+A window takes changes in the order of the log, and keeps what they amount to: for each key, what
+becomes of the rows that the table holds under it, and for each row that was inserted, what it is by
+now. Keys need not be unique: an UPDATE is put into the state of its key, and into that of every
+inserted row of the key that stands before it.
+
+An upsert does one of two things, and which one hangs on whether there is a row of its key. Mostly
+the window cannot tell. So it keeps both: what becomes of the table's rows, and one row *that comes
+if the table has none*. Later changes go into both; from then on the key has a row, either way.
+
+What may come in has the same effect alone as in here, *if each of the statements alone succeeds*:
+whoever combines must know that. What is not known that surely stays out (`take` is False), and the
+window is as it was.
+
+- All conditions fix the same columns, of types whose equal values are told by their literals.
+- Every column that is written is one that stores what it is given (see `terms`).
+- No key changes, and what an upsert inserts has the key that it was held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from haproc.engine.interface import Column
+from haproc.replicate.compose.changes import Change, Changed, Inserted, Merged, Sets
+from haproc.replicate.compose.terms import (
+    NULL,
+    PIECES_MAX,
+    Cell,
+    Given,
+    Key,
+    Own,
+    Said,
+    Term,
+    bound,
+    has_keys,
+    is_plain,
+    key_value,
+    put_into,
+    settled,
+    storable,
+    stored,
+)
+
+State: TypeAlias = dict[str, Term]
+"""What a row's columns are by now; those that are not in it are as they were."""
+WORK_MAX: Final = 200_000
+"""Rows that the statements of one window change, one after another. Chosen."""
+
+
+class _Unfit(Exception):
+    """A change has to stay out."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A row that the window inserts; ``gone`` once it deleted it again."""
+
+    state: State
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class Standing:
+    """What becomes of the rows of the table that have a key.
+
+    ``cells``: the key's literals; ``state`` is None once they are deleted. ``otherwise``: the row
+    that comes if the table has none.
+    """
+
+    cells: tuple[Cell, ...]
+    state: State | None = field(default_factory=dict)
+    otherwise: Row | None = None
+
+    @property
+    def comes(self) -> State | None:
+        """What that row is by now; None if none comes."""
+        return None if self.otherwise is None or self.otherwise.gone else self.otherwise.state
+
+
+@dataclass(frozen=True, slots=True)
+class _Effect:
+    """What a statement does to a key: its rows get ``sets``, or go (None); ``row`` comes for none.
+
+    ``cells``: the key's literals.
+    """
+
+    cells: tuple[Cell, ...]
+    sets: State | None
+    row: Row | None = None
+
+
+class Window:
+    """See the module. ``columns``: the table's, which stores in them what it is given."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.types: Mapping[str, str] = {c.name.lower(): c.type_text for c in columns}
+        self.names: Mapping[str, str] = {c.name.lower(): c.name for c in columns}
+        self.keys: tuple[str, ...] = ()
+        """The columns that all conditions fix; none as long as there was no condition."""
+        self.rows: list[Row] = []
+        self.standing: dict[Key, Standing] = {}
+        self._all = tuple(self.types)
+        self._ambiguous = len(self.types) < len(columns)
+        self._by_key: dict[Key, list[Row]] = {}
+        self._work = 0
+
+    def take(self, change: Change) -> bool:
+        """Take a change in; False if it has to stay out."""
+        if self._ambiguous:
+            return False
+        try:
+            match change:
+                case Inserted():
+                    self._insert(change)
+                case Changed():
+                    self._change(change)
+                case Merged():
+                    self._merge(change)
+        except (_Unfit, ValueError):
+            return False
+        return True
+
+    # -- rows that come --------------------------------------------------------------------
+
+    def _insert(self, change: Inserted) -> None:
+        columns = change.columns or self._all
+        if len(set(columns)) < len(columns):
+            raise _Unfit
+        rows = []
+        for cells in change.rows:
+            if len(cells) != len(columns):
+                raise _Unfit
+            state = {
+                name: self._constant(name, cell) for name, cell in zip(columns, cells, strict=True)
+            }
+            rows.append(Row(state))
+        keys = [self._key_of(row, self.keys) if self.keys else None for row in rows]
+        for row, key in zip(rows, keys, strict=True):
+            self._add(row, key)
+
+    def _add(self, row: Row, key: Key | None) -> None:
+        self.rows.append(row)
+        if key is not None:
+            self._by_key.setdefault(key, []).append(row)
+
+    def _constant(self, name: str, cell: Cell) -> Term:
+        if not storable(cell, self._plain(name)):
+            raise _Unfit
+        return stored((cell,), self.types[name])
+
+    def _plain(self, name: str) -> str:
+        """Return the type of a column that stores what it is given."""
+        found = self.types.get(name, "")
+        if not is_plain(found):
+            raise _Unfit
+        return found
+
+    def _key_of(self, row: Row, names: Iterable[str]) -> Key | None:
+        """Return an inserted row's key; None if no condition is ever true for it."""
+        values = []
+        for name in names:
+            cell = row.state[name][1] if name in row.state else NULL
+            assert isinstance(cell, Cell)
+            value = key_value(cell, self.types.get(name, ""))
+            if value is None and cell.letter != "n":
+                raise _Unfit
+            values.append(value)
+        return None if None in values else tuple(v for v in values if v is not None)
+
+    # -- rows that change ------------------------------------------------------------------
+
+    def _change(self, change: Changed) -> None:
+        sets = self._stated(change.columns, change.sets, {}, {})
+        effects = {}
+        for cells in change.keys:
+            key = self._key(change.columns, cells)
+            if key is not None:
+                effects[key] = _Effect(cells, sets or None)
+        self._take_effect(change.columns, effects)
+
+    def _merge(self, change: Merged) -> None:
+        types = dict(change.source)
+        if change.whole and types.keys() != self.types.keys():
+            raise _Unfit
+        held = {name: (Given(on),) for name, on in zip(change.columns, change.on, strict=True)}
+        # A key that is set to what it is held against stays as it is.
+        sets = tuple((name, said) for name, said in change.sets or () if said != held.get(name))
+        effects: dict[Key, _Effect] = {}
+        unmatched = []
+        for cells in change.rows:
+            given = dict(zip(types, cells, strict=True))
+            key_cells = tuple(given[name] for name in change.on)
+            key = self._key(change.columns, key_cells)
+            row = Row(self._stated((), change.row, given, types)) if change.row else None
+            other = row is not None and self._key_of(row, change.columns) != key
+            if other or key in effects:
+                raise _Unfit
+            if key is not None:
+                news = self._stated(change.columns, sets, given, types)
+                effects[key] = _Effect(key_cells, None if change.sets is None else news, row)
+            elif row is not None:
+                unmatched.append(row)
+        self._take_effect(change.columns, effects)
+        self.rows += unmatched
+
+    def _key(self, columns: Sequence[str], cells: Sequence[Cell]) -> Key | None:
+        """Return the key that these literals are; None if nothing has it."""
+        pairs = zip(columns, cells, strict=True)
+        values = [key_value(cell, self.types.get(name, "")) for name, cell in pairs]
+        return None if None in values else tuple(v for v in values if v is not None)
+
+    def _take_effect(self, columns: tuple[str, ...], effects: Mapping[Key, _Effect]) -> None:
+        if self.keys and columns != self.keys:
+            raise _Unfit
+        by_key = self._by_key if self.keys else self._filed(columns)
+        work = self._work + sum(1 + len(by_key.get(key, ())) for key in effects)
+        standing = {k: self.standing.get(k) or Standing(e.cells) for k, e in effects.items()}
+        there = {k: _there(standing[k], by_key.get(k, ())) for k, e in effects.items() if e.row}
+        news = [
+            each
+            for key, effect in effects.items()
+            for each in self._news(effect.sets or {}, standing[key], by_key.get(key, ()))
+        ]
+        if work > WORK_MAX:
+            raise _Unfit
+        self.keys, self._by_key, self._work = columns, by_key, work
+        self.standing |= standing
+        for state, new in news:
+            state.update(new)
+        for key, effect in effects.items():
+            if effect.sets is None:
+                self._delete(key)
+            if effect.row is not None and there[key] is not True:
+                self._come(key, effect.row, surely=there[key] is False)
+
+    def _come(self, key: Key, row: Row, *, surely: bool) -> None:
+        """Take in an upsert's row; not ``surely``: it comes if the table has none of its key."""
+        if surely:
+            self._add(row, key)
+        else:
+            self.standing[key].otherwise = row
+            self._by_key.setdefault(key, []).append(row)
+
+    def _filed(self, columns: tuple[str, ...]) -> dict[Key, list[Row]]:
+        """Return all rows by their keys, now that it is known which columns make them up."""
+        if not columns or not all(has_keys(self._plain(name)) for name in columns):
+            raise _Unfit
+        by_key: dict[Key, list[Row]] = {}
+        for row in self.rows:
+            key = self._key_of(row, columns)
+            if key is not None:
+                by_key.setdefault(key, []).append(row)
+        return by_key
+
+    def _stated(
+        self, keys: Sequence[str], sets: Sets, given: Mapping[str, Cell], types: Mapping[str, str]
+    ) -> State:
+        """Return what columns get by a statement, none of which is a key.
+
+        ``given``, ``types``: its source's columns, as literals, and their types.
+        """
+        if any(name in keys for name, _ in sets):
+            raise _Unfit
+        return {name: self._value(name, said, given, types) for name, said in sets}
+
+    def _value(
+        self, name: str, said: Said, given: Mapping[str, Cell], types: Mapping[str, str]
+    ) -> Term:
+        type_text = self._plain(name)
+        alone = said[0] if len(said) == 1 else None
+        if isinstance(alone, Given):
+            alone = given[alone.name]
+        if isinstance(alone, Cell):
+            return self._constant(name, alone)
+        for piece in said:
+            if isinstance(piece, Own):
+                self._plain(piece.name)
+        return stored(bound(settled(said, self.types, types), given, types), type_text)
+
+    def _news(
+        self, sets: State, standing: Standing, rows: Sequence[Row]
+    ) -> list[tuple[State, State]]:
+        """Return the states of a key that an UPDATE changes, each with its news."""
+        if not sets:
+            return []
+        news = [(row.state, put_into_all(sets, self._whole(row.state, sets))) for row in rows]
+        if standing.state is not None:
+            news.append((standing.state, put_into_all(sets, standing.state)))
+        if any(len(term) > PIECES_MAX for _, new in news for term in new.values()):
+            raise _Unfit
+        return news
+
+    def _whole(self, state: State, sets: State) -> State:
+        """Return an inserted row's state with NULL where an INSERT named no value."""
+        used = {piece.name for term in sets.values() for piece in term if isinstance(piece, Own)}
+        absent = {name: stored((NULL,), self.types[name]) for name in used - state.keys()}
+        return absent | state
+
+    def _delete(self, key: Key) -> None:
+        self.standing[key].state = None
+        for row in self._by_key.pop(key, ()):
+            row.gone = True
+
+
+def _there(standing: Standing, rows: Sequence[Row]) -> bool | None:
+    """Whether a key has a row by now, those of the table's included; None: that hangs on these.
+
+    ``rows``: those that the window holds. Raises _Unfit where it hangs on the table's the other
+    way round: they went, and where there were none, one came.
+    """
+    if any(row is not standing.otherwise for row in rows):
+        return True
+    if not rows:
+        return None if standing.state is not None else False
+    if standing.state is None:
+        raise _Unfit
+    return True
+
+
+def put_into_all(sets: State, state: State) -> State:
+    """Return what an UPDATE makes of a row of this state: all of its values see the row before."""
+    return {name: put_into(term, state) for name, term in sets.items()}

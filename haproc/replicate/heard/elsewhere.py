@@ -1,0 +1,39 @@
+"""Which operations are known to have succeeded, because another cluster has passed them.
+
+A cluster stores a cursor beyond an operation only once a record about it is in the log where it did
+not simply succeed there: a report of its error, a skip, a word that it cannot be applied. So
+whoever has heard all control records up to an end of the log that was asked for *after* the cursor
+was read, and none of them is about an operation below that cursor, knows that it succeeded.
+"""
+
+from __future__ import annotations
+
+from haproc.replicate.records.contents import Skip
+from haproc.replicate.records.operation import FailureReport, Filler, Message
+from haproc.replicate.records.words import Abandon, Able, Unable
+
+
+class Elsewhere:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._below = 0
+        self._spoken_of: set[int] = set()
+
+    def hear(self, message: Message | Filler) -> None:
+        """Take in a control record, in any order, at least once."""
+        if isinstance(message, FailureReport | Skip | Unable | Able | Abandon):
+            self._spoken_of.add(message.offset)
+
+    def passed(self, below: int) -> None:
+        """Some cluster had stored this cursor, and all control records since then are heard."""
+        self._below = max(self._below, below)
+
+    def succeeded(self, offset: int) -> bool:
+        """Whether an operation is known to have succeeded."""
+        return offset < self._below and offset not in self._spoken_of
+
+    def forget(self, below: int) -> None:
+        """Forget what nobody asks about any more."""
+        if len(self._spoken_of) > 1:
+            self._spoken_of = {offset for offset in self._spoken_of if offset >= below}

@@ -1,0 +1,122 @@
+"""Queries' answers that are kept, and when one may be given again.
+
+An answer is kept with an offset, ``since``: it shows all writes to its tables below, and none from
+there on. As long as the log, as far as it was read here, holds no write to one of them from there
+on, a query that starts now would give the same; and it would give one that has applied all that was
+read. So an answer may be given again at every level of consistency that this HAProc has read far
+enough for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from haproc.engine.interface import Chunk, Settings
+from haproc.replicate.heard.written import Written
+
+OVERHEAD_BYTES: Final = 1024
+"""What an answer takes up beside its rows; chosen, so that small ones are bounded too."""
+
+
+Key: TypeAlias = bytes
+
+
+def key_of(sql: str, settings: Settings) -> Key:
+    """Return what a query is known again by: its text with its parameters, what it runs under.
+
+    Not its user, whom Spark never learns: rules have let him ask it, or this is not looked for.
+    """
+    return hashlib.blake2b(repr((settings, sql)).encode(), digest_size=32).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """See the module. ``chunks`` are as the cluster gave them.
+
+    ``departures``: how often this member had left service then; its tables may be other ones after
+    that. ``after_offset``: of its report. ``at_s``: when its query began, by the loop's clock.
+    """
+
+    chunks: tuple[Chunk, ...]
+    tables: frozenset[str]
+    since: int
+    departures: int
+    after_offset: int
+    at_s: float
+
+
+class GivenUp(StrEnum):
+    """Why an answer is kept no longer."""
+
+    WRITTEN = "written"
+    """One of its tables was, or this member was out of service."""
+    ROOM = "room"
+
+
+class KeptAnswers:
+    """See the module; the least recently used goes first. Bytes of answers on their way count."""
+
+    def __init__(self, written: Written, bytes_max: int) -> None:
+        self._written = written
+        self._bytes_max = bytes_max
+        self._answers: OrderedDict[Key, KeptAnswer] = OrderedDict()
+        self._bytes = 0
+        self.given_up: Counter[str] = Counter()
+        """How many so far, by `GivenUp`."""
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    @property
+    def bytes_used(self) -> int:
+        """What is kept or on its way."""
+        return self._bytes
+
+    def find(self, key: Key, departures: int) -> KeptAnswer | None:
+        """Return the answer, if it is still the one that its query would get."""
+        answer = self._answers.get(key)
+        if answer is None:
+            return None
+        if self.outdated(answer, departures):
+            self._drop(key)
+            self.given_up[GivenUp.WRITTEN] += 1
+            return None
+        self._answers.move_to_end(key)
+        return answer
+
+    def outdated(self, answer: KeptAnswer, departures: int) -> bool:
+        """Whether the query may get another answer now."""
+        left = answer.departures != departures
+        return left or self._written.changed(answer.tables, answer.since)
+
+    def reserve(self, size: int) -> bool:
+        """Make room for bytes of an answer on its way; False if there is none."""
+        while self._bytes + size > self._bytes_max and self._answers:
+            self._drop(next(iter(self._answers)))
+            self.given_up[GivenUp.ROOM] += 1
+        if self._bytes + size > self._bytes_max:
+            return False
+        self._bytes += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Take back what was reserved for an answer that is not kept."""
+        self._bytes -= size
+
+    def keep(self, key: Key, answer: KeptAnswer) -> None:
+        """Keep an answer for which `weight` was reserved, in place of an earlier one."""
+        if key in self._answers:
+            self._drop(key)
+        self._answers[key] = answer
+
+    def _drop(self, key: Key) -> None:
+        self._bytes -= weight(self._answers.pop(key).chunks)
+
+
+def weight(chunks: tuple[Chunk, ...] = ()) -> int:
+    """Return what an answer takes up in memory."""
+    return OVERHEAD_BYTES + sum(len(chunk.data) for chunk in chunks)

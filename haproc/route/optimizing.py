@@ -1,0 +1,126 @@
+"""Submits OPTIMIZE for tables that had many commits since the last one, where a rule asks for it.
+
+It is a statement like any client's, so its place in the log is the same for all clusters. The live
+HAProc with the lowest name submits it, under an id made of the table and the minute; where two
+believe to be the one, both ask for the same. How many commits there were is counted on this
+cluster, in the table's own history, so nothing has to be remembered. Of tables that nobody wrote
+since the last look there is nothing to count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
+from fnmatch import fnmatchcase
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from haproc.classify.names import parts_of
+from haproc.config.optimize import Optimize, OptimizeRule
+from haproc.engine.errors import EngineError
+from haproc.failure import RequestError
+from haproc.pin.sqltypes import quote_name
+from haproc.route.model import Answer, Request, SentSql
+
+logger = logging.getLogger(__name__)
+
+USER: Final = "haproc.optimize"
+"""Under whose name the statements run."""
+
+Execute = Callable[[Request], Awaitable[Answer]]
+
+
+def rule_of(table: str, rules: Iterable[OptimizeRule]) -> OptimizeRule | None:
+    """Return the rule that counts for a table."""
+    return next((rule for rule in rules if fnmatchcase(table, rule.table)), None)
+
+
+def commits_since(history: Iterable[tuple[int, str]], asked_at: int) -> int:
+    """Return how many commits stand above a version and the newest OPTIMIZE.
+
+    ``history``: versions and what made them, the newest first. A version that the table does not
+    have was that of another table of its name.
+    """
+    count = 0
+    found = list(history)
+    if found and found[0][0] < asked_at:
+        asked_at = -1
+    for version, operation in found:
+        if operation == "OPTIMIZE" or version <= asked_at:
+            break
+        count += 1
+    return count
+
+
+class Optimizing:
+    """See the module. ``newest``: the offset of the newest write of each table."""
+
+    def __init__(
+        self,
+        settings: Optimize,
+        execute: Execute,
+        newest: Callable[[], Mapping[str, int]],
+        leads: Callable[[], bool],
+        unix_ms: Callable[[], int],
+        timeout_s: float,
+    ) -> None:
+        self._settings = settings
+        self._execute = execute
+        self._newest = newest
+        self._leads = leads
+        self._unix_ms = unix_ms
+        self._timeout_s = timeout_s
+        self._looked: dict[str, int] = {}
+        """The newest write of each table at the last look."""
+        self._asked: dict[str, int] = {}
+        """Each table's version at the last OPTIMIZE from here: one that finds nothing to do leaves
+        no trace in the history."""
+
+    async def run(self) -> NoReturn:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.interval_s)
+            if self._settings.tables and self._leads():
+                await self.look()
+
+    async def look(self) -> None:
+        """Submit what is due; one statement after another."""
+        newest = self._newest()
+        self._looked = {name: at for name, at in self._looked.items() if name in newest}
+        self._asked = {name: at for name, at in self._asked.items() if name in newest}
+        for table, offset in sorted(newest.items()):
+            rule = rule_of(table, self._settings.tables)
+            if rule is None or self._looked.get(table, -1) >= offset:
+                continue
+            self._looked[table] = offset
+            try:
+                await self._look_at(table, rule)
+            except (RequestError, EngineError) as error:
+                logger.warning("%s is not optimized: %s", table, error)
+
+    async def _look_at(self, table: str, rule: OptimizeRule) -> None:
+        name = ".".join(quote_name(part) for part in parts_of(table) or (table,))
+        history = await self._rows(f"DESCRIBE HISTORY {name} LIMIT {rule.after_commits}", "history")
+        found = [(int(row["version"]), str(row["operation"])) for row in history]
+        if commits_since(found, self._asked.get(table, -1)) < rule.after_commits:
+            return
+        self._asked[table] = found[0][0]
+        logger.info("OPTIMIZE of %s: %d commits since the last", table, rule.after_commits)
+        await self._rows(f"OPTIMIZE {name}", "optimize")
+
+    async def _rows(self, sql: str, what: str) -> list[dict[str, Any]]:
+        slot = int(self._unix_ms() / 1000 // self._settings.interval_s)
+        digest = hashlib.sha256(sql.encode()).hexdigest()
+        request = Request(
+            f"{what}:{digest[:24]}:{slot}", SentSql(sql), digest, USER, timeout_s=self._timeout_s
+        )
+        answer = await self._execute(request)
+        rows: list[dict[str, Any]] = []
+        async with aclosing(answer.result) as result:
+            async for chunk in result:
+                rows += pa.ipc.open_stream(chunk.data).read_all().to_pylist()
+        return rows

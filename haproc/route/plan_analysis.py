@@ -1,0 +1,164 @@
+"""Asks Spark what it makes of a plan that writes: the second witness, for plans.
+
+As for SQL (`haproc.route.analysis`) it is asked in a session of HAProc's own, without temporaries,
+under the request's settings, as the lanes are; and beside it in the client's session, if that holds
+temporaries. A part that only the client's session can analyze, or that reads otherwise there,
+rests on the session: rows are computed in it.
+
+What Spark said is remembered as long as no definition changes here: a program that loads piece
+after piece asks the same each time, for the rows themselves are left out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from haproc.classify.model import Classified
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Analyzed, Settings
+from haproc.engine.statement import SparkPlan
+from haproc.pin.model import Pinned, Treatment
+from haproc.route.analysis import OF_ONE_RUN, Analysis
+from haproc.route.explain import Explaining
+from haproc.sessions.client import ClientSession
+from haproc.witness.findings import Facts
+from haproc.witness.judge import HINT_PLAN, Verdict, judge_query
+from haproc.witness.plan import Plan, UnreadableError
+from haproc.witness.plans import shape_of
+
+OF_SESSION: Final = "it rests on temporary views, functions or files of the session"
+REMEMBERED_MAX: Final = 1_000
+REMEMBERED_BYTES_MAX: Final = 16 << 10
+"""Of a question, and of what Spark says. Chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What became of a part of a plan; ``analyzed`` is what Spark said, in whichever session."""
+
+    verdict: Verdict
+    analyzed: Analyzed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What Spark says of a part of a plan."""
+
+    plan: Plan
+    facts: Facts
+    analyzed: Analyzed
+
+
+class PlanAnalysis:
+    """See the module."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._remembered: OrderedDict[tuple[bytes, Settings], _Said] = OrderedDict()
+        self._epoch = -1
+
+    async def verdict(
+        self,
+        statement: Classified,
+        pinned: Pinned,
+        query: bytes,
+        settings: Settings,
+        session: ClientSession | None,
+        user: str,
+        *,
+        only_there: bool = False,
+    ) -> Looked:
+        """Return what becomes of a part of a plan, given as a query; raises EngineError.
+
+        ``only_there``: only the client's session can analyze it. An EngineError of kind APPLICATION
+        is Spark's own answer to a plan that is wrong.
+        """
+        clean = await self._analysis.clean(settings, user)
+        plan = SparkPlan(query)
+        if session is None or not (only_there or session.holds_temporaries):
+            return await self._judged(statement, pinned, plan, clean, settings)
+        theirs = None if only_there else await _shown(clean, plan)
+        async with self._analysis.in_place(settings, session) as spark:
+            in_session = self._analysis.explaining(spark, user)
+            own = await _shown(in_session, plan)
+            if own is None or own != theirs:
+                return Looked(_of_session(statement, pinned), await in_session.spoken(plan))
+        return await self._judged(statement, pinned, plan, clean, settings)
+
+    async def _judged(
+        self,
+        statement: Classified,
+        pinned: Pinned,
+        query: SparkPlan,
+        explaining: Explaining,
+        settings: Settings,
+    ) -> Looked:
+        epoch = self._analysis.epoch
+        shape = _shape(pinned, query)
+        said = None if shape is None else self._known((shape, settings), epoch)
+        if said is None:
+            analyzed = await explaining.spoken(query)
+            try:
+                plan = explaining.read(analyzed)
+                said = _Said(plan, await explaining.facts([plan]), analyzed)
+            except UnreadableError as error:
+                reason = f"HAProc cannot read what Spark makes of the plan: {error}"
+                verdict = Verdict(_rows_or_refused(pinned), (reason,), known=False, hint=HINT_PLAN)
+                return Looked(verdict, analyzed)
+            if shape is not None and epoch == self._analysis.epoch:
+                self._remember((shape, settings), said)
+        return Looked(judge_query(statement, pinned, said.plan, said.facts), said.analyzed)
+
+    def _known(self, key: tuple[bytes, Settings], epoch: int) -> _Said | None:
+        if epoch != self._epoch:
+            self._remembered.clear()
+            self._epoch = epoch
+        said = self._remembered.get(key)
+        if said is not None:
+            self._remembered.move_to_end(key)
+        return said
+
+    def _remember(self, key: tuple[bytes, Settings], said: _Said) -> None:
+        if len(said.analyzed.text) > REMEMBERED_BYTES_MAX:
+            return
+        self._remembered[key] = said
+        if len(self._remembered) > REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+
+
+def _shape(pinned: Pinned, query: SparkPlan) -> bytes | None:
+    """Return by what an answer is remembered; None: Spark's may be another one the next time."""
+    if pinned.treatment is not Treatment.REPLICATE or len(query.plan) > REMEMBERED_BYTES_MAX:
+        return None
+    return shape_of(query.plan)
+
+
+def _of_session(statement: Classified, pinned: Pinned) -> Verdict:
+    return Verdict(
+        _rows_or_refused(pinned),
+        (*pinned.reasons, OF_SESSION),
+        rests_on=statement.reads | statement.writes,
+        known=False,
+        hint=pinned.hint,
+        of_session=True,
+    )
+
+
+def _rows_or_refused(pinned: Pinned) -> Treatment:
+    return Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
+
+
+async def _shown(explaining: Explaining, query: SparkPlan) -> str | None:
+    """Return what a session makes of it, without what every run numbers anew; None: nothing."""
+    try:
+        plan = explaining.read(await explaining.spoken(query))
+    except UnreadableError:
+        return None
+    except EngineError as error:
+        if error.kind is ErrorKind.APPLICATION:
+            return None
+        raise
+    lines = (f"{node.indent} {node.name} {node.text}" for node in plan.nodes)
+    return OF_ONE_RUN.sub("", "\n".join([plan.types, *lines]))

@@ -1,0 +1,182 @@
+"""CSV as RFC 4180 has it: a field in quotes may hold delimiters, line ends, and quotes doubled.
+
+A field without quotes that is equal to `null` (nothing, unless the request says otherwise) is NULL;
+one in quotes is what stands in them, so "" is an empty text. Blank lines are passed over. Each
+field is read as its column's type says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from haproc.engine.interface import Column
+from haproc.route.rows.forms import Form, Readable, RowsError, names_of
+from haproc.route.rows.lines import BOM, Batches, blocks, decoded
+from haproc.route.rows.text_types import (
+    about,
+    check_nulls,
+    check_range,
+    decimals,
+    integers,
+    schema_of,
+)
+
+_HEX: Final = re.compile(rb"0[xX]")
+
+
+def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches:
+    """Return the columns of a body of CSV, and its rows; raises RowsError."""
+    own = [column.name for column in columns]
+    records = Records(form.delimiter)
+    found, at, names = blocks(source, records.cut), form.first_line, form.names(own)
+    if names is None:
+        first = next(found, b"")
+        header = records.first(first)
+        names, at = _names_in(header, form.delimiter, own), at + header.count(b"\n")
+        found = chain([first[len(header) :]], found)
+    schema, _ = schema_of(names, columns, form.kind)
+    return schema, decoded(found, CsvLines(form, records, schema), at)
+
+
+class Records:
+    """Tells records apart. A quote that does not begin a field is a character like any other."""
+
+    def __init__(self, delimiter: str) -> None:
+        before = rb"[^\r\n" + re.escape(delimiter.encode()) + rb"]"
+        field = rb'[^"\n]++|(?<!' + before + rb')"[^"]*+(?:""[^"]*+)*+"|(?<=' + before + rb')"'
+        self._one = re.compile(rb"(?:" + field + rb")*+\n")
+        self._all = re.compile(rb"(?:(?:" + field + rb")*+\n)*+")
+
+    def cut(self, data: bytes) -> int:
+        """Return where the last whole record ends, 0 if there is none."""
+        if b'"' not in data:
+            return data.rfind(b"\n") + 1
+        whole = self._all.match(data)
+        return whole.end() if whole is not None else 0
+
+    def first(self, data: bytes) -> bytes:
+        """Return the first record, with its end; all if none ends."""
+        whole = self._one.match(data)
+        return whole.group() if whole is not None else data
+
+    def split(self, block: bytes) -> list[bytes]:
+        """See Lines."""
+        found, at = [], 0
+        while whole := self._one.match(block, at):
+            found.append(whole.group())
+            at = whole.end()
+        return [*found, block[at:]] if at < len(block) else found
+
+
+class CsvLines:
+    """Implements Lines; ``schema`` says what the fields are, in their order."""
+
+    def __init__(self, form: Form, records: Records, schema: pa.Schema) -> None:
+        self._form = form
+        self._schema = schema
+        self.split = records.split
+
+    def decode(self, block: bytes) -> pa.RecordBatch:
+        """See Lines."""
+        try:
+            batch = self._read(block, self._schema)
+        except (pa.ArrowException, ValueError, ArithmeticError) as error:
+            raise RowsError([self._said(block, error)]) from error
+        check_nulls(batch, self._schema)
+        return batch
+
+    def _said(self, block: bytes, error: Exception) -> str:
+        """Return what an error means, with the column that it comes from, if it is one's."""
+        plain = pa.schema([field.with_type(pa.binary()) for field in self._schema])
+        if self._failure(block, plain) is None:
+            for at, field in enumerate(self._schema):
+                found = self._failure(block, plain.set(at, field))
+                if found is not None:
+                    return about(field, found, self._form.time_zone)
+        return str(error)[:200]
+
+    def _failure(self, block: bytes, schema: pa.Schema) -> Exception | None:
+        try:
+            self._read(block, schema)
+        except (pa.ArrowException, ValueError, ArithmeticError) as error:
+            return error
+        return None
+
+    def _read(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        if not block.strip(b"\r\n"):
+            return pa.RecordBatch.from_pylist([], schema=schema)
+        if block.startswith(BOM):
+            block = BOM + block  # Arrow leaves one out: this one is text
+        zone, hexes = self._form.time_zone, _HEX.search(block) is not None
+        read = [field.with_type(_read_as(field.type, zone, hexes)) for field in schema]
+        columns = self._columns_of(block, read)
+        arrays = [
+            values if values.type == field.type else _of_column(values, field.type, zone)
+            for values, field in zip(columns, schema, strict=True)
+        ]
+        (batch,) = pa.Table.from_arrays(arrays, schema=schema).combine_chunks().to_batches()
+        for at, field in enumerate(schema):
+            if pa.types.is_floating(field.type):
+                check_range(batch.column(at), partial(self._texts, block, schema, at))
+        return batch
+
+    def _texts(self, block: bytes, schema: pa.Schema, column: int) -> list[str | None]:
+        plain = [field.with_type(pa.string()) for field in schema]
+        return list(self._columns_of(block, plain)[column].to_pylist())
+
+    def _columns_of(self, block: bytes, fields: Sequence[pa.Field]) -> list[pa.ChunkedArray]:
+        """Return a block's columns, read as these types."""
+        table = pa_csv.read_csv(
+            pa.BufferReader(block),
+            pa_csv.ReadOptions(
+                use_threads=False,
+                block_size=len(block) + 1,
+                column_names=[field.name for field in fields],
+            ),
+            pa_csv.ParseOptions(delimiter=self._form.delimiter, newlines_in_values=True),
+            pa_csv.ConvertOptions(
+                column_types=pa.schema(fields),
+                null_values=[self._form.null],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        return list(table.combine_chunks().columns)
+
+
+def _read_as(kind: pa.DataType, zone: str | None, hexes: bool) -> pa.DataType:
+    """Return the type that a column is read as, before it is what it is to be."""
+    if pa.types.is_decimal(kind) or (hexes and pa.types.is_integer(kind)):
+        return pa.string()
+    return pa.timestamp("us") if zone and pa.types.is_timestamp(kind) and kind.tz else kind
+
+
+def _of_column(values: pa.ChunkedArray, kind: pa.DataType, zone: str | None) -> pa.ChunkedArray:
+    """Return values of `_read_as`'s type as what they are to be; raises ArrowInvalid."""
+    if pa.types.is_timestamp(kind):
+        return pc.assume_timezone(values, zone).cast(kind)
+    texts = pc.ascii_trim_whitespace(values)
+    return decimals(texts, kind) if pa.types.is_decimal(kind) else integers(texts, kind)
+
+
+def _names_in(header: bytes, delimiter: str, own: Sequence[str]) -> list[str]:
+    """Return the names in a header; raises RowsError."""
+    try:
+        line = header.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise RowsError([f"the first line is not UTF-8: {error.reason}"]) from error
+    if not line:
+        raise RowsError(["the first line is to name the columns, and is empty"])
+    names = names_of(line, delimiter)
+    if len(names) > len(own):
+        more = f"names {len(names)} columns, the table has {len(own)}"
+        raise RowsError([f"the first line {more}: {line[:80]!r}"])
+    return names

@@ -1,0 +1,106 @@
+"""In which form the rows of a request come, and what is wrong with those that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+PROBLEMS_MAX: Final = 20
+"""More are counted; a schema may name a million columns."""
+TABLES_OWN: Final = "*"
+"""As ``columns``: those of the table, in its order."""
+
+
+class RowsError(ValueError):
+    """The bytes are no rows that could be appended; ``problems`` says why."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        more = len(problems) - PROBLEMS_MAX
+        said = [*problems[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__("; ".join(said))
+        self.problems = tuple(problems)
+
+
+class Readable(Protocol):
+    """A file, as Arrow reads it."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it can be read no more."""
+        ...
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes, fewer only at the end."""
+        ...
+
+    def seek(self, offset: int, /) -> int:
+        """Go on from there."""
+        ...
+
+
+class FormKind(StrEnum):
+    """A body's media type."""
+
+    ARROW = "application/vnd.apache.arrow.stream"
+    CSV = "text/csv"
+    JSON_LINES = "application/x-ndjson"
+    PARQUET = "application/vnd.apache.parquet"
+
+
+NOT_OF_FORM: Final = {
+    FormKind.ARROW: "not an Arrow IPC stream",
+    FormKind.CSV: "not CSV",
+    FormKind.JSON_LINES: "not JSON lines",
+    FormKind.PARQUET: "not a Parquet file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What has to be known to read a body.
+
+    ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: as it says
+    itself. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
+    for a TIMESTAMP, which have none of their own then. ``first_line`` is the number of the body's
+    first line, for messages alone.
+    """
+
+    kind: FormKind = FormKind.ARROW
+    columns: str | None = None
+    delimiter: str = ","
+    null: str = ""
+    time_zone: str | None = None
+    first_line: int = 1
+
+    def names(self, own: Sequence[str]) -> list[str] | None:
+        """Return the names that the request says; ``own`` are the table's. None: it says none."""
+        if self.columns is None:
+            return None
+        return list(own) if self.columns == TABLES_OWN else names_of(self.columns)
+
+    def told(self) -> dict[str, Any]:
+        """Return what makes another request of the same bytes; nothing for a plain Arrow stream."""
+        said = {
+            "form": self.kind.value,
+            "columns": self.columns,
+            "delimiter": self.delimiter,
+            "null": self.null,
+            "time_zone": self.time_zone,
+        }
+        return {} if replace(self, first_line=1) == ARROW else said
+
+
+ARROW: Final = Form()
+"""An Arrow stream by its own names."""
+
+
+def names_of(line: str, delimiter: str = ",") -> list[str]:
+    """Return the fields of one record of CSV; raises RowsError."""
+    try:
+        records = list(csv.reader([line], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise RowsError([f"the columns' names are not a line of CSV: {error}"]) from error
+    return records[0] if records else []

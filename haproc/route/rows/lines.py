@@ -1,0 +1,89 @@
+"""Rows as lines of text: cut into blocks of whole records, and the record that is to blame found.
+
+A block is decoded at a time, so no more of a body is in memory. Where one cannot be, its records
+are halved again and again: a record that cannot be decoded makes every block undecodable that holds
+it. So what goes wrong is told with its line, whatever the decoder says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from haproc.route.rows.forms import Readable, RowsError
+
+BLOCK_BYTES: Final = 1 << 20
+"""Chosen: records are cut with the interpreter's lock held, for up to 20 ms a block."""
+RECORD_BYTES_MAX: Final = 4 << 20
+"""Chosen. Longer records come as Arrow or Parquet."""
+Batches: TypeAlias = tuple[pa.Schema, Iterator[pa.RecordBatch]]
+"""The columns of a body, and its rows."""
+BOM: Final = b"\xef\xbb\xbf"
+
+
+class Lines(Protocol):
+    """How one form's records are told apart and decoded."""
+
+    def split(self, block: bytes) -> list[bytes]:
+        """Return the records of a block; the last one may lack its end."""
+        ...
+
+    def decode(self, block: bytes) -> pa.RecordBatch:
+        """Return the rows of a block; raises RowsError."""
+        ...
+
+
+def blocks(source: Readable, cut: Callable[[bytes], int]) -> Iterator[bytes]:
+    """Yield a body in blocks of whole records; raises RowsError.
+
+    ``cut`` returns where the last whole record of some bytes ends, 0 if there is none.
+    """
+    rest = source.read(BLOCK_BYTES).removeprefix(BOM)
+    while data := source.read(BLOCK_BYTES):
+        rest += data
+        if end := cut(rest):
+            yield rest[:end]
+            rest = rest[end:]
+        elif len(rest) > RECORD_BYTES_MAX:
+            raise RowsError([f"a record has more than {RECORD_BYTES_MAX} bytes, or never ends"])
+    if rest:
+        whole = rest if rest.endswith(b"\n") else rest + b"\n"
+        if cut(whole) < len(whole):
+            raise RowsError(["the last record never ends: a quote is not closed"])
+        yield rest
+
+
+def decoded(found: Iterator[bytes], lines: Lines, first_line: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of blocks; raises RowsError that tells the line."""
+    at = first_line
+    for block in found:
+        try:
+            yield lines.decode(block)
+        except RowsError as error:
+            raise _located(block, lines, at, error) from error
+        at += block.count(b"\n")
+
+
+def _located(block: bytes, lines: Lines, at: int, error: RowsError) -> RowsError:
+    """Return the error of the first record that has one, with its line."""
+    records = lines.split(block)
+    while len(records) > 1:
+        first = records[: len(records) // 2]
+        failed = _failure(lines, b"".join(first))
+        if failed is None:
+            at += sum(record.count(b"\n") for record in first)
+            records = records[len(first) :]
+        else:
+            records, error = first, failed
+    error = _failure(lines, b"".join(records)) or error
+    return RowsError([f"line {at}: {problem}" for problem in error.problems])
+
+
+def _failure(lines: Lines, block: bytes) -> RowsError | None:
+    try:
+        lines.decode(block)
+    except RowsError as error:
+        return error
+    return None

@@ -1,0 +1,163 @@
+"""A body of rows in any form, as rows that fit their table; a piece at a time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from haproc.engine.interface import Chunk, Column
+from haproc.failure import ErrorClass, RequestError, refused
+from haproc.route.rows.arrow_messages import AS_STREAM, extent
+from haproc.route.rows.csv_lines import csv_rows
+from haproc.route.rows.fitting import converted, encoded, fits, plain, untyped
+from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, Readable, RowsError
+from haproc.route.rows.json_lines import json_rows
+from haproc.route.rows.lines import Batches
+from haproc.route.rows.parquet_files import parquet_rows
+from haproc.route.rows.sizes import batch_bytes, halved
+
+PIECE_BYTES: Final = 4 << 20
+PIECE_BATCHES_MAX: Final = 1000
+"""What is worked on at a time of many rows; chosen, not measured."""
+BEHIND_MAX: Final = 4096
+RECORD_ROWS_MAX: Final = 1_000_000
+"""Chosen: each takes some 100 bytes of a driver, even if it has next to none itself."""
+
+
+def makes_a_record(stream: bytes, bytes_max: int) -> bool:
+    """Whether an Arrow IPC stream's rows are so few that one record has them.
+
+    Of one that is wrong it is said when it is read.
+    """
+    try:
+        found = extent(io.BytesIO(stream), bytes_max)
+    except RowsError:
+        return True
+    return found.size_bytes <= AS_STREAM * bytes_max and found.rows <= RECORD_ROWS_MAX
+
+
+def read(stream: bytes, bytes_max: int) -> pa.Table:
+    """Return the rows of an Arrow IPC stream that make a record; raises RowsError."""
+    found = extent(io.BytesIO(stream), bytes_max)
+    if found.rows > RECORD_ROWS_MAX:
+        raise RowsError([f"{found.rows} rows are more than {RECORD_ROWS_MAX}"])
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    try:
+        source = pa.BufferReader(stream)
+        with pa.ipc.open_stream(source) as reader:
+            schema = reader.schema
+            for batch in reader:
+                batch.validate(full=True)
+                size += batch_bytes(batch)
+                if size > bytes_max:
+                    raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
+                batches.append(batch)
+            behind = len(stream) - source.tell()
+    except (pa.ArrowException, OSError) as error:
+        raise RowsError([f"not an Arrow IPC stream: {str(error)[:200]}"]) from error
+    if behind:
+        raise RowsError([f"{behind} bytes stand behind the end of the stream: send one stream"])
+    return pa.Table.from_batches(batches, schema)
+
+
+def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form = ARROW) -> bytes:
+    """Return a client's Arrow rows as Spark takes them; RequestError if they don't fit."""
+    try:
+        table = read(stream, bytes_max)
+        table = table.rename_columns(_names(table.schema, form, columns))
+        if problems := fits(table.schema, columns):
+            raise RowsError(problems)
+        return plain(table, columns)
+    except RowsError as error:
+        raise _misfit(error) from error
+
+
+def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str]:
+    """Return what a form's columns are called that has names of its own; raises RowsError."""
+    names = form.names([column.name for column in columns])
+    if names is None:
+        return list(schema.names)
+    if len(names) != len(schema):
+        raise RowsError([f"the rows have {len(schema)} columns, and {len(names)} are named"])
+    return names
+
+
+def _misfit(error: RowsError) -> RequestError:
+    return refused(
+        ErrorClass.ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"
+    )
+
+
+def pieces(
+    source: Readable, columns: Sequence[Column], bytes_max: int, form: Form = ARROW
+) -> Iterator[Chunk]:
+    """Yield a client's rows as Spark takes them, piece by piece, at least one; RequestError.
+
+    ``source`` is read to its end. No record batch may be larger than ``bytes_max``.
+    """
+    try:
+        schema, batches = _opened(source, form, columns, bytes_max)
+        if form.kind is not FormKind.ARROW:  # nobody but us cut these batches
+            batches = _cut(batches, min(PIECE_BYTES, bytes_max))
+        schema = pa.schema(
+            [f.with_name(n) for f, n in zip(schema, _names(schema, form, columns), strict=True)]
+        )
+        if problems := [*fits(schema, columns), *untyped(schema)]:
+            raise RowsError(problems)
+        for group in _groups(batches, bytes_max):
+            renamed = [batch.rename_columns(schema.names) for batch in group]
+            table = converted(pa.Table.from_batches(renamed, schema), columns)
+            yield Chunk(encoded(table.combine_chunks()), table.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        said = f"{NOT_OF_FORM[form.kind]}: {str(error)[:200]}"
+        raise _misfit(RowsError([said])) from error
+    except RowsError as error:
+        raise _misfit(error) from error
+
+
+def _opened(source: Readable, form: Form, columns: Sequence[Column], bytes_max: int) -> Batches:
+    match form.kind:
+        case FormKind.ARROW:
+            extent(source, bytes_max)
+            reader = pa.ipc.open_stream(source)
+            return reader.schema, _to_the_end(reader, source)
+        case FormKind.CSV:
+            return csv_rows(source, form, columns)
+        case FormKind.JSON_LINES:
+            return json_rows(source, form, columns)
+        case FormKind.PARQUET:
+            return parquet_rows(source, columns, PIECE_BYTES)
+
+
+def _to_the_end(reader: pa.RecordBatchReader, source: Readable) -> Iterator[pa.RecordBatch]:
+    with reader:
+        for batch in reader:
+            batch.validate(full=True)
+            yield batch
+    if behind := len(source.read(BEHIND_MAX)):
+        raise RowsError([f"{behind} bytes or more stand behind the end of the stream"])
+
+
+def _cut(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from halved(batch, bytes_max)
+
+
+def _groups(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[list[pa.RecordBatch]]:
+    """Yield batches, as many at a time as make a piece; at least one list, perhaps empty."""
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        unpacked = batch_bytes(batch)
+        if unpacked > bytes_max:
+            raise RowsError([f"a record batch has more than {bytes_max} bytes unpacked: cut it"])
+        group.append(batch)
+        size += unpacked
+        if size >= PIECE_BYTES or len(group) >= PIECE_BATCHES_MAX:
+            yield group
+            group, size = [], 0
+    yield group

@@ -1,0 +1,52 @@
+"""Spark sessions for requests without a session of their own: one for all of the same settings."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from haproc.engine.interface import Session, Settings
+
+GIVEN_UP_S: Final = 60.0
+"""How long a session that is not given out any more is kept for those who were given it. Chosen:
+as long as its settings may take."""
+
+
+class SharedSessions:
+    """Sessions for requests without one of their own, by settings.
+
+    Each is given up behind DDL, because Spark goes on with what a session has looked up before, and
+    when there are more than ``sessions_max``, the least recently used first. It is closed a while
+    later, once nothing runs in it any more; who was given it has begun by then.
+    """
+
+    def __init__(self, make: Callable[[str], Session], sessions_max: int) -> None:
+        self._make = make
+        self._sessions_max = sessions_max
+        self._sessions: OrderedDict[Settings, Session] = OrderedDict()
+        self._given_up: list[tuple[Session, float]] = []
+        self._made = self._epoch = 0
+
+    async def get(self, settings: Settings, epoch: int, now: float) -> Session:
+        """Return the session of these settings; ``epoch`` counts DDL."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._given_up += [(session, now) for session in self._sessions.values()]
+            self._sessions.clear()
+        session = self._sessions.get(settings)
+        if session is None:
+            self._made += 1
+            key = f"shared/{self._made}/{settings.catalog}/{settings.schema}"
+            session = self._sessions[settings] = self._make(key)
+            if len(self._sessions) > self._sessions_max:
+                self._given_up.append((self._sessions.popitem(last=False)[1], now))
+        self._sessions.move_to_end(settings)
+        await self._close_given_up(now)
+        return session
+
+    async def _close_given_up(self, now: float) -> None:
+        idle = [e for e in self._given_up if now - e[1] >= GIVEN_UP_S and not e[0].busy]
+        self._given_up = [each for each in self._given_up if each not in idle]
+        for session, _ in idle:
+            await session.aclose()

@@ -1,0 +1,228 @@
+"""Large bodies of rows: on disk from their first byte until their operation needs them no more.
+
+A body lies in a file without a name in this HAProc's folder, so nothing is left of it however the
+process ends. All bodies together, and each user's, take so much of the disk and no more. Nothing
+but a piece of it is ever in memory.
+
+The rows are fitted to their table piece by piece: once from beginning to end before anything enters
+the log, so that a misfit in the last row leaves nothing behind, and again when they are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Final, TypeVar
+
+import pyarrow as pa
+
+from haproc.config.model import Limits
+from haproc.config.shares import Denied, Shares
+from haproc.engine.frames import joined
+from haproc.engine.interface import Chunk, Column
+from haproc.failure import ErrorClass, RequestError, busy, refused
+from haproc.route.model import Fitted
+from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, RowsError
+from haproc.route.rows.lines import BLOCK_BYTES
+from haproc.route.rows.reading import RECORD_ROWS_MAX, pieces
+
+WRITE_BYTES: Final = 1 << 20
+"""Gathered before they are written; chosen, not measured."""
+RECORD_BYTES_MAX: Final = 16 << 20
+"""Rows up to here make one record, and one statement, however they came; larger ones go in parts.
+Measured: a cluster takes as long for each MiB of 8 or 16, and half as long again of 32."""
+
+T = TypeVar("T")
+
+
+class Spools:
+    """The folder of all bodies, and who has how much of it."""
+
+    def __init__(self, folder: Path, shares: Shares, limits: Limits) -> None:
+        self._folder = folder
+        self.shares = shares
+        self.limits = limits
+
+    def clean(self) -> None:
+        """Delete what an earlier process left: where files cannot be without a name at once."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def begin(self, user: str, size: int | None, form: Form = ARROW) -> SpooledBody:
+        """Return an empty body, for so many bytes if that is known; raises RequestError."""
+        self.check(user, 0, size or 0)
+        return SpooledBody(self, user, await asyncio.to_thread(self._file), form)
+
+    def check(self, user: str, has: int, more: int) -> None:
+        """Raise RequestError if a body that has so many bytes may not grow by so many."""
+        if has + more > (most := self.limits.staged_bytes_max):
+            raise refused(
+                ErrorClass.TOO_LARGE,
+                f"the request's body is larger than {most} bytes",
+                "send the rows in several operations, or raise limits.staged_bytes_max",
+            )
+        if why := self.shares.denied(user, more):
+            whose = f"those of {user} " if why is Denied.SHARE_TAKEN else ""
+            raise busy(
+                f"bodies of rows under way here {whose}take as much of the disk as they may "
+                "(limits.spooled_bytes_max)"
+            )
+
+    def _file(self) -> IO[bytes]:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return tempfile.TemporaryFile(dir=self._folder, buffering=0)
+        except OSError as error:
+            raise _no_room(error) from error
+
+
+class SpooledBody:
+    """One body; `release` it as often as it was made or held.
+
+    Once it is `fit` to a table, iterating gives its rows as Spark takes them.
+    """
+
+    def __init__(self, spools: Spools, user: str, file: IO[bytes], form: Form) -> None:
+        self._spools = spools
+        self._form = form
+        self._user = user
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._gathered = bytearray()
+        self._holders = 1
+        self._columns: Sequence[Column] = ()
+        self.size = 0
+
+    async def add(self, data: bytes) -> None:
+        """Take in the next bytes; raises RequestError if there is no room for them."""
+        self._spools.check(self._user, self.size, len(data))
+        self._spools.shares.count(self._user, len(data))
+        self.size += len(data)
+        self._gathered += data
+        if len(self._gathered) >= WRITE_BYTES:
+            await self._write()
+
+    async def complete(self) -> str:
+        """Take note that this was all; return its digest."""
+        await self._write()
+        return self._hash.hexdigest()
+
+    async def whole(self) -> bytes:
+        """Return all bytes of a body that turned out to be small."""
+        return await _unhurt(asyncio.to_thread(os.pread, self._file.fileno(), self.size, 0))
+
+    def hold(self) -> None:
+        """Keep it for one more."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """Keep it for one less; after the last one it is gone."""
+        self._holders -= 1
+        if self._holders == 0:
+            self._file.close()
+            self._spools.shares.give_back(self._user, self.size)
+
+    async def fit(self, columns: Sequence[Column]) -> Fitted:
+        """Look at all rows whether they fit the columns; RequestError if any does not."""
+        self._columns = columns
+        limits = self._spools.limits
+        size, rows, schema = 0, 0, b""
+        few: list[bytes] | None = []
+        async for chunk in self:
+            size, rows = size + len(chunk.data), rows + chunk.rows
+            schema = schema or _without_rows(chunk.data)
+            fits = size <= min(RECORD_BYTES_MAX, limits.operation_bytes_max)
+            if few is not None and fits and rows <= RECORD_ROWS_MAX:
+                few.append(chunk.data)
+            else:
+                few = None
+            if size > (most := limits.staged_bytes_max):
+                raise refused(
+                    ErrorClass.TOO_LARGE,
+                    f"the rows are larger than {most} bytes unpacked",
+                    "send them in several operations, or raise limits.staged_bytes_max",
+                )
+        return Fitted(schema, None if few is None else await asyncio.to_thread(joined, few))
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        bytes_max = self._spools.limits.operation_bytes_max
+        reader = _Reader(self._file, self.size, bytes_max, self._form.kind)
+        found = pieces(reader, self._columns, bytes_max, self._form)
+        while (chunk := await _unhurt(asyncio.to_thread(_next, found))) is not None:
+            yield chunk
+
+    async def _write(self) -> None:
+        data, self._gathered = bytes(self._gathered), bytearray()
+        try:
+            await _unhurt(asyncio.to_thread(self._put, data))
+        except OSError as error:
+            raise _no_room(error) from error
+
+    def _put(self, data: bytes) -> None:
+        self._hash.update(data)
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+
+
+class _Reader(io.RawIOBase):
+    """Reads the file from its beginning, whoever else reads it; not too much at once."""
+
+    def __init__(self, file: IO[bytes], size: int, bytes_max: int, kind: FormKind) -> None:
+        self._file = file
+        self._kind = kind
+        self._size = size
+        self._bytes_max = max(bytes_max, BLOCK_BYTES)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, begin + offset)
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not 0 <= size <= self._bytes_max:
+            more = f"a record batch has more than {self._bytes_max} bytes: send smaller ones"
+            raise RowsError([f"{more}, or it is {NOT_OF_FORM[self._kind]}"])
+        data = os.pread(self._file.fileno(), size, self._at)
+        self._at += len(data)
+        return data
+
+
+async def _unhurt(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for a thread's work to its end, also when cancelled: it uses the file."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def _next(chunks: Iterator[Chunk]) -> Chunk | None:
+    return next(chunks, None)
+
+
+def _without_rows(stream: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.open_stream(stream) as reader, pa.ipc.new_stream(sink, reader.schema):
+        pass
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _no_room(error: OSError) -> RequestError:
+    return busy(f"the body cannot be kept here while it comes: {error.strerror or error}")

@@ -1,0 +1,110 @@
+"""One client's session on this HAProc, as long as this HAProc is its owner."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from haproc.engine.interface import Session, Settings
+from haproc.failure import ErrorClass, FailureKind, RequestError
+from haproc.sessions.chain import Adoption, Key, Numbered, Standing
+from haproc.sessions.confs import Options
+from haproc.sessions.journal import ArtifactEntry, Entry, State, after, holds_temporaries
+
+
+@dataclass(slots=True, eq=False)
+class ClientSession:
+    """See the module. ``server_id`` is what its client takes for the server's own id of it."""
+
+    key: Key
+    server_id: str
+    spark: Session
+    owner: Adoption
+    known: frozenset[str]
+    state: State
+    entries: list[Numbered] = field(default_factory=list)
+    holds_temporaries: bool = False
+    """A temporary view, function or variable was made: names may mean something else here."""
+    handles: set[str] = field(default_factory=set)
+    """What only this Spark session has: checkpoints and models, by their ids."""
+    used_at: float = 0.0
+    used_hour: int | None = None
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a statement changes the session and its entry is recorded: entries are in the
+    order in which they took effect."""
+    recording: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def id(self) -> str:
+        """The id that its client chose."""
+        return self.key.id
+
+    @property
+    def user(self) -> str:
+        """Whose it is."""
+        return self.key.user
+
+    @property
+    def settings(self) -> Settings:
+        """What its statements run under, and its writes on every cluster."""
+        return self.state.settings
+
+    @property
+    def options(self) -> Options:
+        """Its settings below ``haproc.``, which Spark never sees."""
+        return self.state.options
+
+    @property
+    def next_ordinal(self) -> int:
+        """How much of its journal there is: entries have lower ordinals."""
+        return self.entries[-1].ordinal + 1 if self.entries else 0
+
+    @property
+    def journal_bytes(self) -> int:
+        """How much the store holds of it, without files."""
+        return sum(each.size for each in self.entries)
+
+    @property
+    def files_bytes(self) -> int:
+        """How much its files have."""
+        entries = [each.entry for each in self.entries]
+        return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
+
+    def has_recorded(self, request_id: str) -> bool:
+        """Whether this statement has changed the session: its client lacks nothing but the answer.
+
+        What only sets settings may forget it, and may be run again.
+        """
+        return bool(request_id) and any(each.request_id == request_id for each in self.entries)
+
+    def took(self, numbered: Numbered, defaults: Settings, *, instead_of_last: bool) -> None:
+        """Take in an entry that counts."""
+        if instead_of_last:
+            self.entries.pop()
+        self.entries.append(numbered)
+        self.state = after(self.state, numbered.entry, defaults)
+        self.holds_temporaries |= holds_temporaries((numbered.entry,))
+
+    def check_handles(self, used: frozenset[str]) -> None:
+        """Raise RequestError if a statement uses what another Spark session had."""
+        if lost := sorted(used - self.handles):
+            raise RequestError(
+                FailureKind.APPLICATION,
+                "the statement uses a local checkpoint or a fitted model that was in the memory of "
+                f"a Spark which does not serve this session any more ({', '.join(lost)})",
+                error_class=ErrorClass.HANDLE_LOST,
+                hint="run localCheckpoint() or fit() again, and what was made from it",
+            )
+
+
+def state_of(standing: Standing, defaults: Settings) -> State:
+    """Return the values that a journal comes to."""
+    state = State(defaults)
+    for each in standing.entries:
+        state = after(state, each.entry, defaults)
+    return state
+
+
+def entries_of(session: ClientSession) -> list[Entry]:
+    """Return its entries as they are now."""
+    return [each.entry for each in session.entries]

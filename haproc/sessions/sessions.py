@@ -1,0 +1,434 @@
+"""Clients' sessions: entered, changed, closed; by whichever door, on whichever HAProc.
+
+A session belongs to the ring. One HAProc at a time *owns* it: it has it in a Spark session of its
+cluster, and alone writes its journal (`chain`). Whoever is asked for a session that it does not own
+adopts it. An owner looks at the store each time that it is asked, and after each entry that it
+wrote; one that was replaced drops its copy and adopts anew.
+
+The Spark session is made from the journal when it is first used, and in the same way whenever Spark
+has lost it: after everything is applied that the log holds, so that a program sees what it wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from haproc.config.model import Limits
+from haproc.config.shares import Shares
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Fresh, Restore, Session, Settings
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
+from haproc.sessions.adoption import restore
+from haproc.sessions.blobs import Blobs
+from haproc.sessions.chain import Key, Standing
+from haproc.sessions.client import ClientSession, entries_of, state_of
+from haproc.sessions.durable import SessionStore
+from haproc.sessions.journal import (
+    ArtifactEntry,
+    Entry,
+    State,
+    holds_temporaries,
+    superseding,
+    to_bytes,
+)
+
+_LOG = logging.getLogger(__name__)
+
+ADOPTIONS_MAX: Final = 5
+"""So often one request tries to be the one that adopts; others take its session from it."""
+_NAMES: Final = uuid.UUID("6f3b1c1e-1a1f-4c61-9d58-0c6b8d3b7f0e")
+
+
+class SparkSessions(Protocol):
+    """What makes Spark sessions: an Engine."""
+
+    def session(self, key: str, restore: Restore | None = None) -> Session:
+        """Return the session of this key; ``restore`` counts for one that is new."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What sessions need of the HAProc that they are on.
+
+    ``caught_up`` returns once everything is applied that the log holds; ``now`` is the event
+    loop's clock.
+    """
+
+    ring: str
+    engine: SparkSessions
+    defaults: Settings
+    limits: Limits
+    statement_s: float
+    caught_up: Callable[[], Awaitable[None]]
+    now: Callable[[], float]
+
+
+class Sessions:
+    """See the module. Methods raise RequestError."""
+
+    def __init__(
+        self, around: Surroundings, store: SessionStore, blobs: Blobs, room: Shares
+    ) -> None:
+        self._around = around
+        self._store = store
+        self._blobs = blobs
+        self.room = room
+        """How many sessions the ring has, and each user; see `haproc.sessions.upkeep`."""
+        self._here: OrderedDict[Key, ClientSession] = OrderedDict()
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._left: list[Session] = []
+        self._made = 0
+        self.adopted = 0
+        """Sessions that this HAProc took over."""
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def all(self) -> list[ClientSession]:
+        """Return the sessions that this HAProc owns, as far as it knows."""
+        return list(self._here.values())
+
+    # -- entering ----------------------------------------------------------------------------
+
+    async def enter(self, user: str, session_id: str, *, create: bool) -> ClientSession:
+        """Return the session; it is adopted if another HAProc had it.
+
+        With ``create`` it begins if there is none. Raises RequestError: SESSION_UNKNOWN,
+        SESSION_CLOSED, TOO_MANY_SESSIONS, or one of kind availability.
+        """
+        key = Key(user, session_id)
+        session = self._here.get(key)
+        if session is None or not await self._still_mine(session):
+            session = await self._settle(key, create=create)
+        await self._used(session)
+        return session
+
+    async def begin_afresh(self, user: str, session_id: str) -> ClientSession:
+        """Return the session as an empty one, whatever it held."""
+        key = Key(user, session_id)
+        async with self._lock(key):
+            self._drop(key)
+            return await self._adopt(key, create=True, afresh=True)
+
+    async def _settle(self, key: Key, *, create: bool) -> ClientSession:
+        async with self._lock(key):
+            session = self._here.get(key)  # whoever waited here before may have adopted it
+            if session is not None and await self._still_mine(session):
+                return session
+            self._drop(key)
+            return await self._adopt(key, create=create)
+
+    async def _still_mine(self, session: ClientSession) -> bool:
+        """Whether nobody has taken the session over, or closed it, when this was called."""
+        known = await self._store.known(session.key)
+        if known == session.known:
+            return True
+        found = await self._store.standing(session.key)
+        if found is None or found.closed or found.owner.name != session.owner.name:
+            return False
+        session.known = found.known  # somebody came too late
+        return True
+
+    async def _adopt(self, key: Key, *, create: bool, afresh: bool = False) -> ClientSession:
+        for _ in range(ADOPTIONS_MAX):
+            found = await self._store.standing(key)
+            if found is not None and found.closed:
+                raise closed(key)
+            if found is None:
+                if not create:
+                    raise unknown(key.id)
+                self._take_room(key)
+            standing = await self._store.adopt(key, found, afresh=afresh)
+            if standing is not None:
+                if found is not None:
+                    self.adopted += 1
+                    _LOG.info("session %s of %s is taken over", key.id, key.user)
+                return self._arrived(key, standing, waits=found is not None)
+            if found is None:
+                self.room.give_back(key.user)
+        raise RequestError(
+            FailureKind.AVAILABILITY,
+            f"other HAProcs keep taking session {key.id!r} over",
+            error_class=ErrorClass.SESSION_MOVED,
+            hint="use one HAProc at a time for a session",
+        )
+
+    def _arrived(self, key: Key, standing: Standing, *, waits: bool) -> ClientSession:
+        """Return the session that is ours now; Spark makes it when it is first used."""
+        self._make_place()
+
+        async def restored(fresh: Fresh) -> None:
+            session.handles.clear()
+            if waits or session.entries:
+                await self._around.caught_up()
+            await self._restore(fresh, entries_of(session))
+
+        self._made += 1
+        spark = self._around.engine.session(f"client/{self._made}/{key.id}", restored)
+        session = ClientSession(
+            key,
+            self.server_id(key),
+            spark,
+            standing.owner,
+            standing.known,
+            state_of(standing, self._around.defaults),
+            list(standing.entries),
+            holds_temporaries([each.entry for each in standing.entries]),
+        )
+        self._here[key] = session
+        return session
+
+    async def _restore(self, fresh: Fresh, entries: list[Entry]) -> None:
+        around = self._around
+        begins = State(around.defaults)
+        await restore(fresh, begins, entries, around.defaults, self.get_blob, around.statement_s)
+
+    def server_id(self, key: Key) -> str:
+        """Return what clients take for the server's own id of a session: the same everywhere."""
+        return str(uuid.uuid5(_NAMES, "\0".join((self._around.ring, key.user, key.id))))
+
+    # -- changing ----------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def changing(self, session: ClientSession) -> AsyncIterator[None]:
+        """Hold the session while a statement changes it, until its entry is recorded.
+
+        If this is left with an error that does not mean that nothing was changed, Spark's session
+        is made anew before its next statement, from what is recorded.
+        """
+        async with session.changing:
+            epoch = session.spark.epoch
+            try:
+                yield
+            except EngineError as error:
+                if error.kind is not ErrorKind.APPLICATION:
+                    session.spark.outdate()
+                raise
+            except BaseException:
+                session.spark.outdate()
+                raise
+            if session.spark.epoch != epoch:
+                session.spark.outdate()  # it may have been made anew before the entry was there
+
+    async def record(self, session: ClientSession, entry: Entry, request_id: str = "") -> None:
+        """Make a step durable that has changed the session; it counts once this returns.
+
+        ``request_id``: see `ClientSession.has_recorded`.
+        Raises RequestError SESSION_MOVED (availability: asking again is right) if another HAProc
+        has taken the session over, SESSION_CLOSED, SESSION_TOO_LARGE.
+        """
+        async with session.recording:
+            if self._here.get(session.key) is not session:
+                raise moved(session.key)
+            self._check_bounds(session, entry)
+            try:
+                await self._record(session, entry, request_id)
+            except BaseException:
+                self._leave(session)  # whether it counts is unknown here: read it anew
+                raise
+
+    async def _record(self, session: ClientSession, entry: Entry, request_id: str) -> None:
+        key, owner, ordinal = session.key, session.owner, session.next_ordinal
+        last = session.entries[-1] if session.entries else None
+        both = superseding(last.entry, entry) if last else None
+        written = both or entry
+        numbered = await self._store.append(key, owner, ordinal, written, request_id)
+        known = await self._store.known(key)
+        if known != session.known:
+            found = await self._store.standing(key)
+            if found is None or found.closed:
+                raise closed(key)
+            if not any(n.ordinal == ordinal and n.adoption == owner.name for n in found.entries):
+                raise moved(key)
+            if found.owner.name != owner.name:
+                self._leave(session)  # it counts, and the next one has it
+                return
+            session.known = found.known
+        session.took(numbered, self._around.defaults, instead_of_last=both is not None)
+        if both is not None and last is not None:
+            with contextlib.suppress(RequestError):  # it may stay: the new one says it all
+                await self._store.drop(key, last)
+
+    def _check_bounds(self, session: ClientSession, entry: Entry) -> None:
+        limits = self._around.limits
+        if isinstance(entry, ArtifactEntry):
+            have, more, bound = session.files_bytes, entry.size, "session_files_bytes_max"
+        else:
+            more = len(to_bytes(entry))
+            have, bound = session.journal_bytes, "session_bytes_max"
+        if have + more > (most := getattr(limits, bound)):
+            raise _too_large(session, f"{have + more:,} bytes, over limits.{bound} ({most:,})")
+        most = limits.session_entries_max
+        if len(session.entries) >= most:
+            raise _too_large(session, f"{most:,} steps, which is limits.session_entries_max")
+
+    async def put_blob(self, session: ClientSession, data: bytes) -> str:
+        """Make a piece of a file durable, at most PIECE_BYTES_MAX bytes; return its SHA-256.
+
+        Before the ArtifactEntry that names it.
+        """
+        return await self._blobs.put(session.key, data)
+
+    async def get_blob(self, sha256: str) -> bytes:
+        """Return a piece of a file."""
+        return await self._blobs.get(sha256)
+
+    # -- ending, copying, rebuilding ---------------------------------------------------------
+
+    async def close(self, user: str, session_id: str) -> bool:
+        """Close the session for good, whoever has it; False if there is none."""
+        key = Key(user, session_id)
+        self._drop(key)
+        found = await self._store.standing(key)
+        if found is None or found.closed:
+            return False
+        await self._store.close(key)
+        self.room.give_back(user)
+        await self.sweep()
+        return True
+
+    async def clone(self, session: ClientSession, new_id: str) -> ClientSession:
+        """Return a new session that holds what this one does; SESSION_EXISTS if there is one."""
+        key = Key(session.user, new_id)
+        async with self._lock(key):
+            found = await self._store.standing(key)
+            if found is not None:
+                raise refused(
+                    ErrorClass.SESSION_EXISTS,
+                    f"there is a session {new_id!r} already",
+                    "choose another id",
+                )
+            self._take_room(key)
+            entries = entries_of(session)
+            for entry in entries:
+                if isinstance(entry, ArtifactEntry):
+                    for sha256 in entry.blobs:
+                        await self._blobs.need(key, sha256)
+            standing = await self._store.adopt(key, None, begins_with=entries)
+            if standing is None:
+                self.room.give_back(key.user)
+                raise moved(key)
+            copy = self._arrived(key, standing, waits=False)
+        await self._used(copy)
+        return copy
+
+    async def rebuild(self, user: str, session_id: str, entries: int) -> Session:
+        """Return a Spark session of its own with what the session held at that ordinal.
+
+        For computing what rests on it; whoever asked closes it. Raises EngineError, too.
+        """
+        key = Key(user, session_id)
+        found = await self._store.standing(key)
+        if found is None or found.closed:
+            raise unknown(session_id)
+        begin = [each.entry for each in found.entries if each.ordinal < entries]
+
+        async def restored(fresh: Fresh) -> None:
+            await self._restore(fresh, begin)
+
+        self._made += 1
+        made = self._around.engine.session(f"rebuilt/{self._made}/{session_id}", restored)
+        try:
+            await made.ready()
+        except BaseException:
+            await made.aclose()
+            raise
+        return made
+
+    # -- what is here ------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Let go of Spark sessions that are not needed here any more, once nothing runs in them."""
+        idle_from = self._around.now() - self._around.limits.session_here_s
+        for session in list(self._here.values()):
+            if session.used_at < idle_from and not session.spark.busy:
+                self._leave(session)
+        done = [spark for spark in self._left if not spark.busy]
+        self._left = [spark for spark in self._left if spark.busy]
+        for spark in done:
+            await spark.aclose()
+
+    async def _used(self, session: ClientSession) -> None:
+        session.used_at = self._around.now()
+        if session.key in self._here:
+            self._here.move_to_end(session.key)
+        session.used_hour = await self._store.used(session.key, session.used_hour)
+
+    def _take_room(self, key: Key) -> None:
+        if self.room.take(key.user):
+            raise RequestError(
+                FailureKind.REFUSED,
+                f"the ring has {self.room.taken} sessions, {self.room.of_user(key.user)} of them "
+                f"of {key.user}; no more are allowed",
+                error_class=ErrorClass.TOO_MANY_SESSIONS,
+                hint="close sessions that are not needed, or raise limits.sessions_max, user_share",
+            )
+
+    def _make_place(self) -> None:
+        """Let go of the session here that was used least recently, if there are too many."""
+        if len(self._here) < self._around.limits.sessions_max:
+            return
+        for session in self._here.values():
+            if not session.spark.busy:
+                self._leave(session)
+                return
+
+    def _drop(self, key: Key) -> None:
+        session = self._here.get(key)
+        if session is not None:
+            self._leave(session)
+
+    def _leave(self, session: ClientSession) -> None:
+        """Have no copy of the session here any more."""
+        if self._here.get(session.key) is session:
+            del self._here[session.key]
+            self._left.append(session.spark)
+
+    def _lock(self, key: Key) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+
+def unknown(session_id: str) -> RequestError:
+    """Return the error of a session that the ring does not have."""
+    return refused(
+        ErrorClass.SESSION_UNKNOWN,
+        f"the ring has no session {session_id!r}",
+        "open a new session, and run there what the program needs of the old one",
+    )
+
+
+def closed(key: Key) -> RequestError:
+    """Return the error of a session that was closed."""
+    return refused(
+        ErrorClass.SESSION_CLOSED,
+        f"session {key.id!r} was closed",
+        "open a session under another id",
+    )
+
+
+def moved(key: Key) -> RequestError:
+    """Return the error of a step that another HAProc's adoption came before."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        f"another HAProc has taken session {key.id!r} over; the step has no effect",
+        error_class=ErrorClass.SESSION_MOVED,
+        outcome=WriteOutcome.NOT_SENT,
+        hint="ask again: it is taken back then",
+    )
+
+
+def _too_large(session: ClientSession, what: str) -> RequestError:
+    return refused(
+        ErrorClass.SESSION_TOO_LARGE,
+        f"session {session.id!r} would have {what}: it could not be taken over in time",
+        "go on in a new session, or raise the limit",
+    )

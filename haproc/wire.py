@@ -1,0 +1,249 @@
+"""Parses messages that nest deeper than upb goes, which is what parses them in Python.
+
+Upb goes a hundred messages deep: fifty steps of a DataFrame, since each is two. Its limit can be
+lifted for the whole process only, other threads and all. So a deeper message is walked through
+here, without recursion, and taken apart: what stands deep inside is cut out, parsed by itself, and
+put back. It is parsed whole or not at all.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+DEPTH_MAX: Final = 1_000
+"""Messages inside each other; Spark's server takes 1,024 (marshallerRecursionLimit)."""
+DEEP_BYTES_MAX: Final = 4 << 20
+"""What is deeper than upb goes is walked through in Python, some MB a second."""
+_PIECE_DEPTH: Final = 60
+"""From here on is cut: what can be replaced by an empty message, which an entry of a map can't."""
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_VARINT_BYTES_MAX = 10
+_KEY = 1
+"""The number of the field of a map's entry that is its key."""
+
+
+class MalformedError(ValueError):
+    """The bytes are not the encoding of any message, or one that no client writes."""
+
+
+class TooDeepError(ValueError):
+    """The message nests too deeply, or nests and is too long."""
+
+
+def parsed(kind: Any, data: bytes, depth_max: int = DEPTH_MAX) -> Any:
+    """Return the message of class ``kind`` in ``data``; MalformedError, TooDeepError."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        pass
+    if len(data) > DEEP_BYTES_MAX:
+        raise TooDeepError(f"more than {DEEP_BYTES_MAX} bytes that nest deeply")
+    return _Walk(data, depth_max).message(kind.DESCRIPTOR)
+
+
+class _Frame:
+    """A message that the walk is inside of; its length stands from ``begin`` to ``start``."""
+
+    __slots__ = (
+        "begin",
+        "end",
+        "field",
+        "holes",
+        "index",
+        "key",
+        "keys",
+        "kind",
+        "removed",
+        "seen",
+        "start",
+    )
+
+    def __init__(
+        self, kind: Any, begin: int, start: int, end: int, field: Any = None, index: int = 0
+    ) -> None:
+        self.kind = kind
+        self.begin = begin
+        self.start = start
+        self.end = end
+        self.field = field
+        self.index = index
+        self.seen: dict[int, int] = {}
+        self.key = b""
+        """Of an entry of a map: the field that is its key."""
+        self.keys: set[tuple[int, Any]] = set()
+        """Of a message with maps: the keys of their entries."""
+        self.removed = 0
+        self.holes: list[tuple[list[_Frame], Any]] = []
+
+
+class _Walk:
+    """See the module. ``pieces`` says where, among the frames, those stand that are cut out."""
+
+    def __init__(self, data: bytes, depth_max: int) -> None:
+        self._data = data
+        self._depth_max = depth_max
+        self._frames: list[_Frame] = []
+        self._pieces = [0]
+        self._edits: list[list[tuple[int, int, bytes]]] = [[]]
+
+    def message(self, descriptor: Any) -> Any:
+        at = 0
+        frame = _Frame(descriptor, 0, 0, len(self._data))
+        self._frames.append(frame)
+        while True:
+            frame = self._frames[-1]
+            if at < frame.end:
+                at = self._field(frame, at)
+                continue
+            whole = self._leave()
+            if whole is not None:
+                return whole
+
+    def _field(self, frame: _Frame, at: int) -> int:
+        """Pass over a field, or enter it if it is a message; return where to go on."""
+        begins = at
+        key, at = _varint(self._data, at, frame.end)
+        wire_type = key & 7
+        if wire_type == _VARINT:
+            _, at = _varint(self._data, at, frame.end)
+        elif wire_type == _FIXED64:
+            at += 8
+        elif wire_type == _FIXED32:
+            at += 4
+        elif wire_type == _LENGTH:
+            begin = at
+            length, at = _varint(self._data, at, frame.end)
+            field = _messages(frame.kind).get(key >> 3)
+            if field is None:
+                at += length
+            elif at + length > frame.end:
+                raise MalformedError("a message ends behind the one that holds it")
+            else:
+                self._enter(frame, field, begin, at, at + length)
+        else:
+            raise MalformedError(f"wire type {wire_type} is not used")
+        if at > frame.end:
+            raise MalformedError("a field ends behind its message")
+        if key >> 3 == _KEY and _is_entry(frame.kind):
+            frame.key = self._data[begins:at]
+        return at
+
+    def _enter(self, outer: _Frame, field: Any, begin: int, start: int, end: int) -> None:
+        if len(self._frames) >= self._depth_max:
+            raise TooDeepError(f"more than {self._depth_max} messages inside each other")
+        index = outer.seen.get(field.number, 0)
+        if index and not field.is_repeated:
+            raise MalformedError("a field stands there twice")
+        outer.seen[field.number] = index + 1
+        is_deep = len(self._frames) - self._pieces[-1] >= _PIECE_DEPTH
+        if is_deep and not _is_entry(field.message_type):
+            self._pieces.append(len(self._frames))
+            self._edits.append([])
+        self._frames.append(_Frame(field.message_type, begin, start, end, field, index))
+
+    def _leave(self) -> Any | None:
+        """Leave the innermost message; return it if it is the outermost one."""
+        frame = self._frames.pop()
+        if _is_entry(frame.kind):
+            self._note_key(frame)
+        if len(self._frames) != self._pieces[-1]:
+            if frame.removed:
+                length = _length(frame.end - frame.start - frame.removed)
+                self._edit(frame.begin, frame.start, length, frame.removed)
+            return None
+        self._pieces.pop()
+        message = self._piece(frame, self._edits.pop())
+        if not self._frames:
+            return message
+        outer = self._pieces[-1]
+        self._frames[outer].holes.append(([*self._frames[outer + 1 :], frame], message))
+        self._edit(frame.begin, frame.end, b"\0", 0)
+        return None
+
+    def _note_key(self, entry: _Frame) -> None:
+        """Of entries with the same key only the last one counts: nobody writes such, so refuse."""
+        found = (entry.field.number, _key(entry))
+        keys = self._frames[-1].keys
+        if found in keys:
+            raise MalformedError("a key stands twice in a map")
+        keys.add(found)
+
+    def _edit(self, start: int, end: int, instead: bytes, removed: int) -> None:
+        """Note what stands instead of some bytes of the piece that the walk is in."""
+        self._edits[-1].append((start, end, instead))
+        self._frames[-1].removed += removed + end - start - len(instead)
+
+    def _piece(self, frame: _Frame, edits: list[tuple[int, int, bytes]]) -> Any:
+        parts, at = [], frame.start
+        for start, end, instead in sorted(edits):
+            parts += [self._data[at:start], instead]
+            at = end
+        parts.append(self._data[at : frame.end])
+        message = _message_of(frame.kind, b"".join(parts))
+        for path, inside in frame.holes:
+            _place(message, path).CopyFrom(inside)
+        return message
+
+
+def _place(message: Any, path: list[_Frame]) -> Any:
+    """Return where in a message what was cut out belongs."""
+    for frame in path:
+        name = frame.field.name
+        if _is_entry(frame.field.containing_type):
+            continue  # the value, which the entry's key gave
+        if _is_entry(frame.kind):
+            message = getattr(message, name)[_key(frame)]
+        elif frame.field.is_repeated:
+            message = getattr(message, name)[frame.index]
+        elif message.HasField(name):
+            message = getattr(message, name)
+        else:
+            raise MalformedError("of fields that exclude each other more than one is there")
+    return message
+
+
+def _key(entry: _Frame) -> Any:
+    return _message_of(entry.kind, entry.key).key
+
+
+def _message_of(descriptor: Any, data: bytes) -> Any:
+    try:
+        return GetMessageClass(descriptor).FromString(data)
+    except DecodeError as error:
+        raise MalformedError("it is no message of its kind") from error
+
+
+@cache
+def _messages(descriptor: Any) -> dict[int, Any]:
+    """Return the fields of a message that are messages, by their numbers."""
+    return {each.number: each for each in descriptor.fields if each.message_type}
+
+
+@cache
+def _is_entry(descriptor: Any) -> bool:
+    return bool(descriptor.GetOptions().map_entry)
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_VARINT_BYTES_MAX):
+        if at + index >= end:
+            raise MalformedError("the bytes end inside a number")
+        byte = data[at + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, at + index + 1
+    raise MalformedError("a number is too long")
+
+
+def _length(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

@@ -1,0 +1,304 @@
+"""What has to be explained to judge a plan that writes: its input, and what its input lacks.
+
+Spark explains relations, not commands. So a write's input is explained by itself, and conditions
+and values beside it as queries over what they are computed from. Rows that a plan carries are left
+out, for only their columns have a say in what Spark makes of it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from haproc import protos, wire
+from haproc.classify.plans import delta
+from haproc.classify.plans.reading import Found
+from haproc.classify.plans.relations import bearing
+from haproc.pin.plan_parts import input_of
+from haproc.pin.sqltypes import quote_name
+
+ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
+"""Names and Spark's type texts."""
+_ROWS: Final = "haproc_rows"
+_TEXTS: Final = ("string", "char", "variant")
+_MOMENT: Final = "timestamp"
+_DEFINING: Final = ("delta.", "identity", "generation")
+_CONDITION: Final = "replacewhere"
+
+_Relation: Any = protos.relations.Relation
+_INNER: Any = protos.relations.Join.JOIN_TYPE_INNER
+
+
+def input_question(plan: Any) -> bytes | None:
+    """Return, as a plan, a write's input; None for one that has none."""
+    source = input_of(plan)
+    return None if source is None else _root(source)
+
+
+def condition_questions(plan: Any, rows: ColumnTypes | None = None) -> tuple[bytes, ...]:
+    """Return, as plans, queries that show a write's conditions, and the values beside its input.
+
+    ``rows``: the columns of the input, if rows are to stand for it.
+    """
+    if plan.WhichOneof("op_type") == "command":
+        command = plan.command
+        kind = command.WhichOneof("command_type")
+        asked = _ASKED[kind](getattr(command, kind), rows) if kind in _ASKED else ()
+    elif plan.root.WhichOneof("rel_type") == "extension":
+        asked = _of_delta(delta.relation_in(plan.root.extension, Found()), rows)
+    else:
+        asked = ()
+    return tuple(_root(each) for each in asked)
+
+
+def shape_of(question: bytes) -> bytes | None:
+    """Return what questions have in common that differ in their steps' numbers alone.
+
+    Every DataFrame numbers its steps anew. None: an expression means a step by its number.
+    """
+    plan = protos.base.Plan.FromString(question)
+    stack = [plan.root]
+    while stack:
+        message = stack.pop()
+        for field, value in message.ListFields():
+            if field.name == "common":
+                message.ClearField(field.name)  # numbers, and where in a program it was written
+            elif field.name == "plan_id":
+                return None
+            elif field.message_type is not None:
+                stack += _messages(field, value)
+    return bytes(plan.SerializeToString(deterministic=True))
+
+
+def _messages(field: Any, value: Any) -> list[Any]:
+    if not field.is_repeated:
+        return [value]
+    if field.message_type.GetOptions().map_entry:
+        return [each for each in value.values() if hasattr(each, "ListFields")]
+    return list(value)
+
+
+def frames_of(plan: Any) -> frozenset[str]:
+    """Return the names by which a SQL text calls the DataFrames that come with it."""
+    frames = plan.command.sql_command.input.with_relations.references
+    return frozenset(each.subquery_alias.alias for each in frames)
+
+
+def with_text(plan: Any, text: str) -> bytes:
+    """Return the plan of a SQL text that comes with DataFrames, with another text in its place."""
+    changed = protos.base.Plan()
+    changed.CopyFrom(plan)
+    changed.command.sql_command.input.with_relations.root.sql.query = text
+    return bytes(changed.SerializeToString())
+
+
+def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
+    """Return, as a plan that gives its rows, a text with the DataFrames of another.
+
+    Without ``rows`` in them, where they carry many: to be explained.
+    """
+    asked = protos.base.Plan()
+    asked.root.CopyFrom(plan.command.sql_command.input)
+    asked.root.with_relations.root.sql.query = text
+    if not rows:
+        _leave_rows_out(asked.root)
+    return bytes(asked.SerializeToString())
+
+
+def text_over(head: str, relation: Any) -> bytes:
+    """Return the plan of a statement that begins so, and goes on with a relation's rows."""
+    plan = protos.base.Plan()
+    statement = plan.command.sql_command.input.with_relations
+    # A line break, because a head may end in a comment.
+    statement.root.sql.query = f"{head}\nSELECT * FROM {_ROWS}"
+    reference = statement.references.add().subquery_alias
+    reference.alias = _ROWS
+    reference.input.CopyFrom(relation)
+    return bytes(plan.SerializeToString())
+
+
+def _of_save(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+    yield from _in_options(message.options, message.table.table_name)
+
+
+def _of_write_to(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+    yield from _in_options(message.options, message.table_name)
+    if message.HasField("overwrite_condition"):
+        yield _filtered(_table(message.table_name), message.overwrite_condition)
+
+
+def _in_options(options: Any, table: str) -> Iterator[Any]:
+    for key, text in options.items():
+        if key.lower() == _CONDITION:
+            expression = protos.expressions.Expression()
+            expression.expression_string.expression = text
+            yield _filtered(_table(table), expression)
+
+
+def _of_merge(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+    actions = [
+        [each.merge_action for each in some]
+        for some in (
+            message.match_actions,
+            message.not_matched_actions,
+            message.not_matched_by_source_actions,
+        )
+    ]
+    target = _table(message.target_table_name)
+    yield from _merged(target, message.source_table_plan, message.merge_condition, actions, rows)
+
+
+def _of_delta(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+    """The same of Delta's own relations, whose messages are of another pool."""
+    kind = delta.kind_of(message)
+    of = getattr(message, kind)
+    if kind == "merge_into_table":
+        actions = [of.matched_actions, of.not_matched_actions, of.not_matched_by_source_actions]
+        yield from _merged(_relation(of.target), _relation(of.source), of.condition, actions, rows)
+    elif kind in ("update_table", "delete_from_table"):
+        changed = _relation(of.target)
+        if of.HasField("condition"):
+            changed = _filtered(changed, of.condition)
+        values = [each.value for each in of.assignments] if kind == "update_table" else []
+        yield _projected(changed, values) if values else changed
+
+
+def _merged(
+    target: Any,
+    given: Any,
+    condition: Any,
+    actions: Sequence[Iterable[Any]],
+    rows: ColumnTypes | None,
+) -> Iterator[Any]:
+    """Yield what shows a merge; actions where both match, where only the source, the target has."""
+    source = _relation(given)
+    if rows is not None:
+        _stand_for(source, rows)
+    joined = _Relation()
+    joined.join.left.CopyFrom(target)
+    joined.join.right.CopyFrom(source)
+    joined.join.join_condition.CopyFrom(_expression(condition))
+    joined.join.join_type = _INNER
+    yield joined
+    for relation, some in zip((joined, source, target), actions, strict=True):
+        if values := list(_computed(some)):
+            yield _projected(relation, values)
+
+
+def _relation(message: Any) -> Any:
+    return wire.parsed(_Relation, message.SerializeToString())
+
+
+def _expression(message: Any) -> Any:
+    return wire.parsed(protos.expressions.Expression, message.SerializeToString())
+
+
+def _projected(relation: Any, values: Iterable[Any]) -> Any:
+    projected = _Relation()
+    projected.project.input.CopyFrom(relation)
+    for value in values:
+        projected.project.expressions.add().CopyFrom(_expression(value))
+    return projected
+
+
+def _stand_for(source: Any, rows: ColumnTypes) -> None:
+    """Put a relation with these columns, but without rows, below a source's aliases."""
+    while source.WhichOneof("rel_type") == "subquery_alias":
+        source = source.subquery_alias.input
+    source.ClearField(source.WhichOneof("rel_type"))
+    source.local_relation.schema = ", ".join(f"{quote_name(name)} {kind}" for name, kind in rows)
+
+
+def _computed(actions: Iterable[Any]) -> Iterator[Any]:
+    for action in actions:
+        if action.HasField("condition"):
+            yield action.condition
+        yield from (each.value for each in _assignments(action))
+
+
+def _assignments(action: Any) -> Iterable[Any]:
+    """Return what an action assigns: Spark's own, or one of Delta's."""
+    if "assignments" in action.DESCRIPTOR.fields_by_name:
+        return list(action.assignments)
+    return [*action.update_action.assignments, *action.insert_action.assignments]
+
+
+_ASKED: Final[dict[str, Callable[[Any, ColumnTypes | None], Iterator[Any]]]] = {
+    "write_operation": _of_save,
+    "write_operation_v2": _of_write_to,
+    "merge_into_table_command": _of_merge,
+}
+
+
+def _table(name: str) -> Any:
+    relation = _Relation()
+    relation.read.named_table.unparsed_identifier = name
+    return relation
+
+
+def _filtered(relation: Any, condition: Any) -> Any:
+    filtered = _Relation()
+    filtered.filter.input.CopyFrom(relation)
+    filtered.filter.condition.CopyFrom(_expression(condition))
+    return filtered
+
+
+def _root(relation: Any) -> bytes:
+    plan = protos.base.Plan()
+    plan.root.CopyFrom(relation)
+    _leave_rows_out(plan.root)
+    return bytes(plan.SerializeToString())
+
+
+def _leave_rows_out(relation: Any) -> None:
+    stack = [relation]
+    while stack:
+        message = stack.pop()
+        if message.DESCRIPTOR is _Relation.DESCRIPTOR and message.HasField("local_relation"):
+            _empty(message.local_relation)
+        for name, repeated in bearing(message.DESCRIPTOR):
+            if repeated:
+                stack.extend(getattr(message, name))
+            elif message.HasField(name):
+                stack.append(getattr(message, name))
+
+
+def _empty(local: Any) -> None:
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(local.data))
+    except pa.ArrowInvalid:
+        return  # Spark will say so
+    sink = io.BytesIO()
+    pa.ipc.new_stream(sink, schema).close()
+    local.data = sink.getvalue()
+
+
+def completes_texts(given: ColumnTypes, target: ColumnTypes, *, by_name: bool) -> bool:
+    """Whether writing columns into a table's may make a TIMESTAMP of a text.
+
+    Spark completes a text such as '12:30' by today's date; see `haproc.classify.moments`. Which
+    parts of nested columns meet is not told apart.
+    """
+    if by_name:
+        types = {name.lower(): kind for name, kind in given}
+        pairs = [(types.get(name.lower(), ""), kind) for name, kind in target]
+    else:
+        pairs = [(mine, kind) for (_, mine), (_, kind) in zip(given, target, strict=False)]
+    return any(
+        _MOMENT in kind.lower() and any(text in mine.lower() for text in _TEXTS)
+        for mine, kind in pairs
+    )
+
+
+def defined_by(metadata: Iterable[str]) -> list[str]:
+    """Return which keys of columns' metadata Delta or Spark may read as a definition.
+
+    A generated column, an identity, a default: of a table that is made of these columns, each
+    cluster would compute them by itself.
+    """
+    return sorted(
+        key for key in metadata if key.lower().startswith(_DEFINING) or "DEFAULT" in key.upper()
+    )
