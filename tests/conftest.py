@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +28,6 @@ settings.load_profile("patient")
 
 RING = re.compile(r"tests/(fault/|integration/test_ring_)")
 """Where the tests stand that need a ring of real Sparks."""
-SHARED = {"contract", "integration"}
-"""Folders whose other tests share servers, too."""
 
 THREADS_END_WITHIN_S = 20.0
 """A client that waits for a broker that is away notices late that it was closed."""
@@ -45,7 +43,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes one has the ring, which takes longest, from the beginning."""
+    """Of several processes one has the ring, which takes longest, from the beginning.
+
+    What reads all that a ring holds comes first there: each other test leaves tables behind.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
     for item in items:
         needs = "sparks" in getattr(item, "fixturenames", ())
         assert not needs or RING.match(item.nodeid), f"{item.nodeid} needs the ring: see RING"
@@ -54,13 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class Sharing(LoadScopeScheduling):
-    """Gives tests that share servers to one process, which starts them once."""
+    """Gives the ring's tests to one process, and the others file by file to who is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if RING.match(nodeid):
-            return "ring"
-        file = PurePath(nodeid.partition("::")[0])
-        return str(file.parent if file.parent.name in SHARED else file)
+        return "ring" if RING.match(nodeid) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -28,12 +28,12 @@ from haproc.ring.local import LocalRing, LogChoice
 SETTLED_S = 240.0
 SETTINGS = {
     "timeouts": {
-        "probe_interval_s": 0.5,
         "takeover_s": 1.5,
         "peer_s": 1.5,
         "retry_max_s": 1.0,
         "drain_s": 40,
-    }
+    },
+    "jobs": {"enabled": True, "folders": ["programs"]},
 }
 
 SPARK_SETTINGS = {
@@ -85,6 +85,11 @@ class Rig:
 
         await self.ring.start_brokers()
         await asyncio.gather(*(one(name) for name in self.ring.names))
+
+    async def drain(self, name: str) -> None:
+        """Take a cluster from its clients."""
+        async with Asker(self.ring.config) as asker:
+            await drains.begin(asker, name)
 
     async def undrain(self, name: str) -> None:
         """Give a cluster back to its clients, and wait until it serves."""
@@ -154,6 +159,12 @@ class Rig:
 
     def url(self, name: str) -> str:
         return self.ring.config.cluster(name).listen.url
+
+    def door(self, name: str) -> str:
+        """Return host and port of a cluster's Spark Connect door."""
+        address = self.ring.config.cluster(name).connect
+        assert address is not None
+        return f"{address.host}:{address.port}"
 
     def connect(self, order: str = "abc", **options: Any) -> haclient.Connection:
         """Return a client of these clusters alone, unless it is told to discover, in this order."""

@@ -35,7 +35,8 @@ class Second:
         self.name = name
         text = yaml.safe_load(rig.ring.file.read_text())
         (cluster,) = (each for each in text["clusters"] if each["name"] == name)
-        cluster["listen"], cluster["peer"] = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        for door in ("listen", "peer", "connect"):
+            cluster[door] = f"127.0.0.1:{free_port()}"
         text["state_dir"] = str(folder / "state")
         self._file = rig.ring.file.with_name(f"second-{uuid.uuid4().hex}.yaml")
         self._file.write_text(yaml.safe_dump(text))

@@ -123,7 +123,7 @@ def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_requ
 ) -> None:
     table = rig.table()
     with load(rig, table) as loads:
-        for name, what in (("a", "haproc"), ("b", "both"), ("c", "haproc")):
+        for name, what in (("a", "haproc"), ("b", "both")):
             before = rig.ring.pids(name)
             written = rig.said(name)
             asyncio.run(roll_ring(rig.ring, [name], what, ROLL_S))

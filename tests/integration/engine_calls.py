@@ -10,9 +10,8 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Applied, Mark, Settings
-from haproc.engine.session import SparkSession
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.interface import Applied, Mark, Session, Settings
+from haproc.engine.statement import SparkPlan, SqlText, Statement
 
 TIMEOUT_S = 60.0
 SLOW = """SELECT id FROM range(0, 200, 1, 100)
@@ -20,10 +19,11 @@ SLOW = """SELECT id FROM range(0, 200, 1, 100)
 """A query of 100 tasks that takes half a minute on two cores, asleep, and gives rows early."""
 
 
-async def table(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> pa.Table:
+async def table(session: Session, query: str | SparkPlan, timeout_s: float = TIMEOUT_S) -> pa.Table:
     """Run a query and return its whole result."""
     parts = []
-    stream = await session.query(SqlText(sql), timeout_s=timeout_s)
+    statement = SqlText(query) if isinstance(query, str) else query
+    stream = await session.query(statement, timeout_s=timeout_s)
     async with contextlib.aclosing(stream):
         async for chunk in stream:
             part = pa.ipc.open_stream(chunk.data).read_all()
@@ -32,13 +32,13 @@ async def table(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -
     return pa.concat_tables(parts)
 
 
-async def rows(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> list[Any]:
+async def rows(session: Session, query: str | SparkPlan, timeout_s: float = TIMEOUT_S) -> list[Any]:
     """Run a query and return its rows as tuples."""
-    result = await table(session, sql, timeout_s)
+    result = await table(session, query, timeout_s)
     return [tuple(row.values()) for row in result.to_pylist()]
 
 
-async def error(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -> EngineError:
+async def error(session: Session, sql: str, timeout_s: float = TIMEOUT_S) -> EngineError:
     """Run a query that must fail and return its error."""
     with pytest.raises(EngineError) as caught:
         await table(session, sql, timeout_s)
@@ -47,7 +47,7 @@ async def error(session: SparkSession, sql: str, timeout_s: float = TIMEOUT_S) -
 
 async def apply(
     engine: SparkConnectEngine,
-    write: str | ArrowRows,
+    write: str | Statement,
     version: int | None = None,
     *,
     settings: Settings | None = None,

@@ -174,53 +174,6 @@ async def test_result_of_200_mb_streams_in_bounded_memory(engine: SparkConnectEn
     assert grown_mb < 100
 
 
-async def test_session_settings_are_in_force_and_can_be_read_back(
-    engine: SparkConnectEngine, schema: str
-) -> None:
-    session = engine.session("configured")
-    await session.configure(Settings(schema=schema, time_zone="Asia/Tokyo", ansi=False))
-    read = await session.settings()
-    assert (read.catalog, read.schema) == ("spark_catalog", schema)
-    assert (read.time_zone, read.ansi) == ("Asia/Tokyo", False)
-    assert await rows(session, "SELECT 1 / 0, current_timezone()") == [(None, "Asia/Tokyo")]
-    await session.configure(Settings())
-    assert (await error(session, "SELECT 1 / 0")).error_class == "DIVIDE_BY_ZERO"
-
-
-async def test_session_statement_that_sets_is_overruled_by_the_next_configure(
-    engine: SparkConnectEngine, schema: str
-) -> None:
-    session = engine.session("overruled")
-    await session.configure(Settings())
-    await rows(session, f"USE {schema}")
-    await rows(session, "SET TIME ZONE 'Asia/Tokyo'")
-    assert (await session.settings()).schema == schema
-    await session.configure(Settings())
-    read = await session.settings()
-    assert (read.schema, read.time_zone) == ("default", "UTC")
-
-
-async def test_session_lost_with_a_temporary_view_says_so_once(
-    engine: SparkConnectEngine,
-) -> None:
-    session = engine.session("views")
-    await rows(session, "CREATE TEMPORARY VIEW v AS SELECT 1")
-    await _drop_on_the_server(engine, "views")
-    lost = await error(session, "SELECT * FROM v")
-    assert (lost.kind, lost.error_class) == (AVAILABILITY, "SESSION_LOST")
-    assert (await error(session, "SELECT * FROM v")).error_class == "TABLE_OR_VIEW_NOT_FOUND"
-
-
-async def test_session_lost_with_settings_only_is_made_anew_unseen(
-    engine: SparkConnectEngine,
-) -> None:
-    session = engine.session("quiet")
-    await session.configure(Settings(time_zone="Asia/Tokyo"))
-    await _drop_on_the_server(engine, "quiet")
-    zones = await asyncio.gather(*(rows(session, "SELECT current_timezone()") for _ in range(3)))
-    assert zones == [[("Asia/Tokyo",)]] * 3
-
-
 async def test_columns_of_a_query_and_of_a_table_have_sparks_type_texts(
     engine: SparkConnectEngine, schema: str
 ) -> None:
@@ -464,10 +417,6 @@ async def _wait_for(active: Callable[[], Awaitable[frozenset[str]]], operations:
             await asyncio.sleep(0.05)
 
 
-async def _drop_on_the_server(engine: SparkConnectEngine, key: str) -> None:
-    await engine.session(key)._remote.release()
-
-
 async def test_server_settings_of_a_local_spark_are_read_and_as_they_must_be(
     engine: SparkConnectEngine,
 ) -> None:
@@ -481,6 +430,7 @@ async def test_server_settings_of_a_local_spark_are_read_and_as_they_must_be(
     assert found["spark.sql.ansi.enabled"] == "true"  # by default
     assert found["spark.sql.no.such"] is None
     assert found["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    assert found["spark.sql.sources.default"] == "delta"
     assert not any(name.startswith("spark.driver.") for name in found)
     told = tellable(found, "secret")
     assert "spark.sql.warehouse.dir" in found and "spark.sql.warehouse.dir" not in told

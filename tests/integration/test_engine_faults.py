@@ -39,22 +39,7 @@ async def engine(running: LocalSpark) -> AsyncIterator[SparkConnectEngine]:
     await made.aclose()
 
 
-async def test_server_killed_in_a_query_is_noticed_at_once(
-    engine: SparkConnectEngine, running: LocalSpark
-) -> None:
-    session = engine.session("killed")
-    await rows(session, "SELECT 1")
-    query = asyncio.create_task(error(session, SLOW))
-    await asyncio.wait([query], timeout=1)
-    began = time.monotonic()
-    assert running.kill()
-    failed = await query
-    assert (failed.kind, failed.error_class) == (AVAILABILITY, "UNAVAILABLE")
-    assert time.monotonic() - began < AT_ONCE_S
-    assert (await error(session, "SELECT 1")).kind is AVAILABILITY
-
-
-async def test_server_started_again_has_marks_and_lanes_go_on_with_their_settings(
+async def test_server_killed_is_noticed_at_once_and_started_again_has_marks_and_settings(
     engine: SparkConnectEngine, running: LocalSpark
 ) -> None:
     await apply(engine, "CREATE OR REPLACE TABLE t (zone STRING, id BIGINT) USING delta", 1)
@@ -64,14 +49,17 @@ async def test_server_started_again_has_marks_and_lanes_go_on_with_their_setting
     session = engine.session("reader")
     await session.configure(settings)
 
-    write = asyncio.create_task(
-        apply(engine, f"INSERT INTO t SELECT 'x', id FROM ({SLOW})", 8, settings=settings)
-    )
-    await asyncio.wait([write], timeout=1)
+    under_way = [
+        asyncio.create_task(error(engine.session("killed"), SLOW)),
+        asyncio.create_task(_refused(engine, f"INSERT INTO t SELECT 'x', id FROM ({SLOW})", 8)),
+    ]
+    await asyncio.wait(under_way, timeout=1)
+    began = time.monotonic()
     assert running.kill()
-    with pytest.raises(EngineError) as caught:
-        await write
-    assert caught.value.kind is AVAILABILITY
+    failed = await asyncio.gather(*under_way)
+    assert {(each.kind, each.error_class) for each in failed} == {(AVAILABILITY, "UNAVAILABLE")}
+    assert time.monotonic() - began < AT_ONCE_S
+    assert (await error(session, "SELECT 1")).kind is AVAILABILITY
     assert await running.wait_gone()
     await running.start(warm=False)
     await _until_it_answers(engine)
@@ -84,6 +72,12 @@ async def test_server_started_again_has_marks_and_lanes_go_on_with_their_setting
         ("Asia/Tokyo", 8, "Asia/Tokyo"),
     ]
     assert await engine.offsets_applied(["t"], "ring") == {"t": 8}
+
+
+async def _refused(engine: SparkConnectEngine, sql: str, version: int) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        await apply(engine, sql, version, settings=Settings(time_zone="Asia/Tokyo"))
+    return caught.value
 
 
 async def test_server_frozen_is_an_availability_error_at_the_deadline(
@@ -105,17 +99,6 @@ async def test_server_frozen_is_an_availability_error_at_the_deadline(
     assert running.signal(signal.SIGCONT)
     await engine.probe(timeout_s=60)
     await apply(engine, "SELECT 1", 3)
-
-
-async def test_server_stopped_and_started_keeps_its_tables(
-    engine: SparkConnectEngine, running: LocalSpark
-) -> None:
-    await apply(engine, "CREATE OR REPLACE TABLE kept USING delta AS SELECT 1 AS id", 1)
-    await running.stop()
-    assert running.pid is None
-    await running.start(warm=False)
-    await _until_it_answers(engine)
-    assert await rows(engine.session("again"), "SELECT id FROM kept") == [(1,)]
 
 
 async def _until_it_answers(engine: SparkConnectEngine) -> None:

@@ -174,6 +174,21 @@ async def test_offsets_of_several_tables_leave_out_those_without_a_mark(
     assert await engine.offsets_applied(tables, "another_ring") == {}
 
 
+async def test_tables_made_without_a_format_keep_marks(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    settings = Settings(schema=schema)
+    await apply(engine, "CREATE TABLE made (id BIGINT)", 1, settings=settings)
+    for offset in (2, 2):
+        await apply(engine, "INSERT INTO made VALUES (1)", offset, settings=settings)
+    await apply(engine, "CREATE TABLE selected AS SELECT * FROM made", 3, settings=settings)
+    assert await engine.offsets_applied([f"{schema}.made", f"{schema}.selected"], "ring") == {
+        f"{schema}.made": 2,
+        f"{schema}.selected": 3,
+    }
+    assert await rows(engine.session("made"), f"SELECT * FROM {schema}.made") == [(1,)]
+
+
 async def test_offset_behind_many_commits_without_a_mark_is_still_found(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from haproc.engine.interface import ABSENT, UNREADABLE, Named, Settings, Sort
 from haproc.failure import ErrorClass
 from haproc.ring.spark import LocalSpark
 from tests.integration.engine_calls import apply, rows
+from tests.unit.door_rig import until
 
 pytestmark = pytest.mark.spark
 
@@ -128,3 +130,22 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
         folder.with_name("away").rename(folder)
     await engine.probe(timeout_s=60)
     assert await rows(engine.session("r"), "SELECT 1") == [(1,)]
+
+
+async def test_probe_waits_for_a_core_while_a_statement_of_ours_has_them_all(
+    engine: SparkConnectEngine, schema: str, place: Path
+) -> None:
+    await engine.storage("")
+    heavy = "SELECT count(*) FROM range(0, 1000000000, 1, 8) WHERE length(uuid()) < 7"
+    query = asyncio.create_task(rows(engine.session("heavy"), heavy))
+    try:
+        await until(lambda: any(each.inflight for each in engine._channel.tasks._reports))
+        probe = asyncio.create_task(engine.probe(timeout_s=4))
+        await asyncio.wait({probe}, timeout=10)
+        assert not probe.done(), probe.result()
+        query.cancel()
+        await asyncio.wait({query})
+        async with asyncio.timeout(60):
+            await probe
+    finally:
+        query.cancel()

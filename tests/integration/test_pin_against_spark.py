@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
+from haproc import protos
 from haproc.classify.classifier import classify
-from haproc.classify.model import Classified
+from haproc.classify.model import Classified, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
+from haproc.config.model import Limits
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.interface import Settings
+from haproc.engine.holes import restored, sql_with_rows, with_rows, with_table
+from haproc.engine.interface import Session, Settings
+from haproc.engine.session import SparkSession
+from haproc.engine.staging import MAKE_SCHEMA, begin, drop, go_on, staging_name
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.engine.table import columns_of
 from haproc.pin.determinism import pin
 from haproc.pin.functions import KEYWORDS, Nature, nature
-from haproc.pin.materialise import fetch_query, materialised
 from haproc.pin.model import Moment, Pinned, Treatment
-from tests.integration.engine_calls import apply, rows, table
+from haproc.replicate.apply.materialise import Found, materialise
+from tests.integration.engine_calls import apply, rows
 
 pytestmark = pytest.mark.spark
 
@@ -161,14 +172,35 @@ MATERIALISED = [
 ]
 
 
-async def replicate_rows(engine: SparkConnectEngine, result: Pinned) -> str:
-    """Run a statement's query once and return the statement that holds its rows."""
-    assert result.source is not None
+async def rows_of(
+    engine: SparkConnectEngine, query: str, limits: Limits | None = None
+) -> tuple[Found, list[bytes]]:
+    """Run a query once; return what it gave, and its parts."""
+    kept: list[bytes] = []
+
+    async def keep(number: int, part: bytes) -> int:
+        kept.append(part)
+        return number
+
+    @asynccontextmanager
+    async def stage() -> AsyncIterator[tuple[str, Session]]:
+        number = uuid.uuid4().int % 10**9
+        yield staging_name(number, number, 0), engine.session("staged")
+
     session = engine.session("materialise")
     await session.configure(BERLIN)
-    columns = await session.columns(result.source.query)
-    fetched = await table(session, fetch_query(result.source.query, columns))
-    return materialised(result.source, fetched, columns)
+    found = await materialise(SqlText(query), session, stage, keep, limits or Limits(), 60)
+    return found, kept or [found.rows]
+
+
+async def replicate_rows(
+    engine: SparkConnectEngine, result: Pinned, *heads: str
+) -> list[SparkPlan]:
+    """Run a statement's query once and return the statements that put its rows behind heads."""
+    assert result.source is not None
+    found, (rows,) = await rows_of(engine, result.source.query)
+    plans = (sql_with_rows(head, found.schema) for head in heads or (result.source.head,))
+    return [SparkPlan(with_rows(plan, rows)) for plan in plans]
 
 
 async def test_materialised_statements_give_equal_tables(
@@ -181,13 +213,14 @@ async def test_materialised_statements_give_equal_tables(
     for head, query in MATERIALISED:
         result = pinned(head.format(t=f"{schema}.a") + query)
         assert result.treatment is Treatment.MATERIALISE
-        sql = await replicate_rows(engine, result)
-        assert pinned(sql).treatment is Treatment.REPLICATE
-        await apply(engine, sql, settings=BERLIN)
-        await apply(engine, sql.replace(f"{schema}.a ", f"{schema}.b ", 1), settings=Settings())
-    first = await contents(engine, f"{schema}.a")
-    assert len(first) == 4, "the overwrite left its own rows, the empty query added none"
-    assert first == await contents(engine, f"{schema}.b")
+        assert result.source is not None
+        other = result.source.head.replace(f"{schema}.a ", f"{schema}.b ", 1)
+        first, second = await replicate_rows(engine, result, result.source.head, other)
+        await apply(engine, first, settings=BERLIN)
+        await apply(engine, second, settings=Settings())
+    rows_of_a = await contents(engine, f"{schema}.a")
+    assert len(rows_of_a) == 4, "the overwrite left its own rows, the empty query added none"
+    assert rows_of_a == await contents(engine, f"{schema}.b")
 
 
 EVERY_TYPE = """SELECT id, CAST(id AS TINYINT) AS b, CAST(1.5 AS DECIMAL(38,10)) AS c, 1.1F AS f,
@@ -196,36 +229,125 @@ EVERY_TYPE = """SELECT id, CAST(id AS TINYINT) AS b, CAST(1.5 AS DECIMAL(38,10))
     INTERVAL '1-2' YEAR TO MONTH AS ym, INTERVAL '1 2' DAY TO HOUR AS dh,
     array(1, NULL) AS l, map('k', array(DATE '2026-01-01')) AS m,
     named_struct('a', 1, 'b c', named_struct('u', TIMESTAMP '2026-01-01 00:00:00')) AS st,
-    CAST(array() AS ARRAY<STRING>) AS e, CAST(NULL AS INT) AS nothing, uuid() AS u
+    CAST(array() AS ARRAY<STRING>) AS e, CAST(NULL AS INT) AS nothing, uuid() AS u,
+    parse_json('{"a": 1.50}') AS v, named_struct('a', 1, 'a', 2) AS du, NULL AS nil,
+    array(NULL) AS nils, INTERVAL '7' MONTH AS mo, 'a' COLLATE UTF8_LCASE AS co
     FROM range(2)"""
 
 
-async def test_materialised_query_keeps_every_type_and_value(engine: SparkConnectEngine) -> None:
-    result = pinned(f"INSERT INTO t {EVERY_TYPE}")
-    sql = (await replicate_rows(engine, result)).removeprefix("INSERT INTO t ")
-    session = engine.session("materialise")
-    columns = await session.columns(EVERY_TYPE)
-    assert [(c.name, c.type_text) for c in await session.columns(sql)] == [
+NAMES = "id b c f s x t d ts n ym dh l m st e nothing v du nil nils mo co"
+TEXTS = [f"hex({name})" if name == "x" else f"CAST({name} AS STRING)" for name in NAMES.split(" ")]
+
+
+async def check_restored(
+    session: SparkSession, query: str, schema: bytes, fill: Callable[[bytes], bytes]
+) -> None:
+    """Hold rows that went through the log against the query's own, in types and in values."""
+    columns = await session.columns(query)
+    plan = protos.base.Plan(root=restored(schema, [c.name for c in columns]))
+    filled = SparkPlan(fill(plan.SerializeToString()))
+    found = protos.data_types.DataType.FromString(await session.schema(filled))
+    assert [(c.name, c.type_text) for c in columns_of(found)] == [
         (c.name, c.type_text) for c in columns
     ]
-    text = ", ".join(
-        f"hex({c.name})" if c.name == "x" else f"CAST({c.name} AS STRING)"
-        for c in columns
-        if c.name != "u"
+    shown = protos.base.Plan()
+    shown.root.project.input.CopyFrom(protos.base.Plan.FromString(filled.plan).root)
+    for text in TEXTS:
+        shown.root.project.expressions.add().expression_string.expression = text
+    given = await rows(session, SparkPlan(shown.SerializeToString()))
+    expected = await rows(session, f"SELECT {', '.join(TEXTS)} FROM ({query})")
+    assert sorted(map(repr, given)) == sorted(map(repr, expected))
+
+
+async def test_materialised_query_keeps_every_type_and_value(engine: SparkConnectEngine) -> None:
+    found, (stream,) = await rows_of(engine, EVERY_TYPE)
+    session = engine.session("materialise")
+    await check_restored(session, EVERY_TYPE, found.schema, lambda p: with_rows(p, stream))
+
+
+async def test_materialised_parts_are_gathered_with_every_type_and_value(
+    engine: SparkConnectEngine,
+) -> None:
+    query = EVERY_TYPE.replace("range(2)", "range(0, 5, 1, 1)")
+    found, parts = await rows_of(engine, query, Limits(part_rows_max=2))
+    assert (len(parts), found.count, found.parts) == (3, 5, (0, 1, 2))
+    await check_restored(
+        engine.session("materialise"), query, found.schema, lambda p: with_table(p, found.table)
     )
-    before = await rows(session, f"SELECT {text} FROM ({EVERY_TYPE})")
-    assert await rows(session, f"SELECT {text} FROM ({sql})") == before
+    await apply(engine, drop(found.table))
+    table = staging_name(0, 0, uuid.uuid4().int)
+    await apply(engine, MAKE_SCHEMA)
+    for number, part in enumerate(parts):
+        await apply(engine, (go_on if number else begin)(table, part))
+    assert table in await engine.staged()
+    session = engine.session("materialise")
+    await check_restored(session, query, found.schema, lambda p: with_table(p, table))
+    await apply(engine, drop(table))
+    assert table not in await engine.staged()
+
+
+WIDE = "repeat('x', 1000 * 1000)"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT {WIDE} AS s, id FROM range(0, 150, 1, 3)",
+        f"SELECT array({WIDE}) AS a FROM range(0, 90, 1, 1)",
+        f"SELECT map(id, CAST({WIDE} AS BINARY)) AS m FROM range(0, 30, 1, 1)",
+        "SELECT id FROM range(0, 210000, 1, 7)",
+    ],
+)
+async def test_materialised_much_is_read_in_pieces_whole(
+    engine: SparkConnectEngine, query: str
+) -> None:
+    found, parts = await rows_of(engine, query)
+    assert found.table and found.count == sum(len(table_of(part)) for part in parts)
+    (expected,) = await rows(engine.session("materialise"), f"SELECT count(*) FROM ({query})")
+    assert found.count == expected[0]
+    await apply(engine, drop(found.table))
+
+
+def table_of(part: bytes) -> pa.Table:
+    with pa.ipc.open_stream(part) as reader:
+        return reader.read_all()
+
+
+async def test_materialised_rows_that_no_table_holds_are_one_part_or_refused(
+    engine: SparkConnectEngine,
+) -> None:
+    query = "SELECT make_interval(1, 2, 0, id) AS i FROM range(3)"
+    found, _ = await rows_of(engine, query)
+    assert found.count == 3 and not found.table
+    with pytest.raises(RefusedError) as caught:
+        await rows_of(engine, query, Limits(part_rows_max=2))
+    assert caught.value.error_class == "HAPROC_CANNOT_MATERIALISE"
+
+
+async def test_materialised_too_much_is_refused(engine: SparkConnectEngine) -> None:
+    with pytest.raises(RefusedError) as caught:
+        await rows_of(
+            engine, "SELECT id FROM range(1000)", Limits(part_rows_max=9, staged_bytes_max=100)
+        )
+    assert caught.value.error_class == "HAPROC_TOO_LARGE_TO_MATERIALISE"
 
 
 async def test_materialised_table_as_select_keeps_names_and_types(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     types = []
-    for name in ("a", "b"):
+    await apply(
+        engine, f"CREATE TABLE {schema}.c (c CHAR(3), v VARCHAR(4) COMMENT 'x') USING delta"
+    )
+    for name in ("a", "b", "direct"):
         # Delta stores no intervals and no names with spaces.
-        query = f"SELECT id, c, ts, m, l, rand() AS r FROM ({EVERY_TYPE})"
-        result = pinned(f"CREATE TABLE {schema}.{name} USING delta AS {query}")
-        await apply(engine, await replicate_rows(engine, result), settings=BERLIN)
-        types.append(await engine.session("types").columns(f"SELECT * FROM {schema}.{name}"))
-    assert types[0] == types[1]
-    assert [c.name for c in types[0]] == ["id", "c", "ts", "m", "l", "r"]
+        query = f"SELECT id, c, ts, m, l, v, rand() AS r FROM ({EVERY_TYPE})"
+        query += f" CROSS JOIN (SELECT c AS ch, v AS vc FROM {schema}.c)"
+        query = query.replace("rand() AS r", "ch, vc, rand() AS r")
+        sql = f"CREATE TABLE {schema}.{name} USING delta AS {query}"
+        plans = [SqlText(sql)] if name == "direct" else await replicate_rows(engine, pinned(sql))
+        await apply(engine, plans[0], settings=BERLIN)
+        session = engine.session("types")
+        types.append(await rows(session, f"DESCRIBE TABLE {schema}.{name}"))
+    assert types[0] == types[1] == types[2]
+    assert [c[0] for c in types[0]] == ["id", "c", "ts", "m", "l", "v", "ch", "vc", "r"]

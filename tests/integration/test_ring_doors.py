@@ -7,12 +7,15 @@ import json
 import threading
 import urllib.request
 import uuid
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import haclient
+from haclient.files import Loaded
 from tests.rig import Rig
 
 pytestmark = pytest.mark.spark
@@ -85,6 +88,41 @@ def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) 
         (2, None, None),
         (2, None, None),
     ]
+
+
+def test_files_are_loaded_once_however_often_they_are_begun(rig: Rig, tmp_path: Path) -> None:
+    columns = "id BIGINT NOT NULL, name STRING, price DECIMAL(10,2), at TIMESTAMP, day DATE"
+    table = rig.table(columns)
+    file = tmp_path / "rows.csv"
+    lines = [f'{n},"a ""b""\n{n}",{n}.5,2026-01-31T12:00:00Z,2026-01-31\n' for n in range(3000)]
+    file.write_text("ID,name,price,at,day\n" + "".join(lines))
+    ids: list[str] = []
+
+    def break_off(loaded: Loaded) -> None:
+        ids.append(loaded.load_id)
+        if loaded.pieces:
+            raise LookupError
+
+    with rig.connect() as connection, pytest.raises(LookupError):
+        connection.load(file, table, piece_bytes=90_000, at_once=1, on_progress=break_off)
+    with rig.connect("bca") as connection:
+        loaded = connection.load(file, table, piece_bytes=90_000, resume=ids[0])
+        assert (loaded.skipped, loaded.pieces) == (1, 2)
+        with connection.cursor() as cursor:
+            sets = [(n, f"set {n}") for n in range(3000, 4500)]
+            cursor.executemany(f"INSERT INTO {table} (id, name) VALUES (?, ?)", sets)
+            assert cursor.rowcount == 1500
+    rows = f"/api/ha/tables/{table}/rows"
+    kind = {"Content-Type": "application/x-ndjson"}
+    assert rig.send("c", "POST", rows, b'{"id": 4501, "day": "2026-01-31"}\n', **kind)[0] == 200
+    status, told = rig.send("c", "POST", rows, b'{"id": 1}\n{"id": 4502.5}\n', **kind)
+    assert (status, told["error_class"]) == (400, "HAPROC_ROWS_MISFIT")
+    assert told["message"].startswith("line 2: column id")
+    found = rig.everywhere(
+        f"SELECT count(*), count(DISTINCT id), sum(price), count(at), count(day), "
+        f"count_if(name = concat('a \"b\"\\n', id)) FROM {table}"
+    )
+    assert found == [(4501, 4501, Decimal("4500000.00"), 3000, 3001, 3000)]
 
 
 def test_appends_at_once_from_many_threads_all_arrive_on_every_cluster(rig: Rig) -> None:

@@ -174,6 +174,7 @@ def test_haproc_told_to_exit_when_its_cluster_is_down_ends_with_code_4(
     local = LocalRing.open_or_create(tmp_path / "ports", clusters=1).config.clusters[0]
     cluster["listen"] = f"127.0.0.1:{local.listen.port}"
     cluster["peer"] = f"127.0.0.1:{local.peer.port}"
+    del cluster["connect"]
     file = _variant(
         rig,
         tmp_path,
@@ -181,6 +182,7 @@ def test_haproc_told_to_exit_when_its_cluster_is_down_ends_with_code_4(
         log=f"sqlite://{tmp_path}/log.db",
         state_dir=str(tmp_path / "state"),
         clusters=[cluster],
+        jobs={},
         on_cluster_down="exit",
     )
     assert main(["start", "--config", str(file), "--cluster", "c", "--ready"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import Any
 
 import pytest
@@ -48,3 +49,49 @@ def test_reader_on_a_lagging_cluster_is_sent_to_a_fresher_one(rig: Rig) -> None:
     rig.settled()
     with rig.connect("c", consistency="linearizable") as reader:
         assert count(reader, table) == (1, "c")
+
+
+class Watcher:
+    """A client that asks for the number of rows, linearizable and kept, while others write."""
+
+    def __init__(self, rig: Rig, cluster: str, table: str) -> None:
+        self.acknowledged = self.sent = self.hits = 0
+        self.wrong: list[str] = []
+        self._rig, self._cluster, self._table = rig, cluster, table
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        with self._rig.connect(self._cluster, consistency="linearizable") as connection:
+            while not self._stopped.is_set():
+                least = self.acknowledged
+                cursor = connection.execute(f"SELECT count(*) FROM {self._table}", cache=True)
+                found = cursor.fetchall()[0][0]
+                if not least <= found <= self.sent:
+                    self.wrong.append(f"{found} rows, where {least} to {self.sent} were written")
+                self.hits += cursor.ha["cache"]["hit"]
+
+
+def test_kept_answer_is_never_older_than_what_was_acknowledged(rig: Rig) -> None:
+    table = rig.table()
+    counted = f"SELECT count(*) FROM {table}"
+    with rig.connect("a") as writer, Watcher(rig, "b", table) as elsewhere:
+        for number in range(1, 3):
+            elsewhere.sent = number
+            writer.execute(f"INSERT INTO {table} VALUES ({number}, 'x')")
+            elsewhere.acknowledged = number
+            for again in (False, True):
+                cursor = writer.execute(counted, cache=True)
+                assert cursor.fetchall() == [(number,)]
+                assert cursor.ha["cache"]["hit"] is again, cursor.ha
+            elsewhere.hits = 0
+            rig.wait(lambda: elsewhere.hits > 1, 20)
+        assert elsewhere.wrong == []

@@ -93,8 +93,10 @@ def test_log_is_trimmed_and_a_dead_cluster_holds_it_back_until_it_is_removed(tri
 
     # It is taken back while the log still has what it missed, and goes on where it was.
     c = rig.ring.config.cluster("c")
-    listen, peer = (f"{each.host}:{each.port}" for each in (c.listen, c.peer))
-    addresses = ["--listen", listen, "--peer", peer]
+    addresses = []
+    for name in ("listen", "peer", "connect"):
+        door = getattr(c, name)
+        addresses += [f"--{name}", f"{door.host}:{door.port}"]
     token = str(rig.sparks.folder / "secrets" / "c")
     spark = ["--spark", f"sc://127.0.0.1:{c.spark.port}", "--spark-token-file", token]
     assert main(["cluster", "add", "c", *config, *addresses, *spark]) == 0

@@ -6,6 +6,8 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,11 +17,15 @@ from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Settings
+from haproc.engine.interface import Session, Settings
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Treatment
 from haproc.route.analysis import Analysis
-from haproc.route.sessions import ClientSession
+from haproc.route.offload import Inline
+from haproc.route.repeatable import Reading, Repeatable
+from haproc.sessions.chain import Adoption, Key
+from haproc.sessions.client import ClientSession
+from haproc.sessions.journal import State
 from haproc.witness.judge import Verdict
 from tests.integration.engine_calls import apply, rows
 
@@ -197,6 +203,27 @@ QUERIES = [
     "SELECT 'INSERT INTO x' FROM IDENTIFIER('t')",
     f"SELECT {', '.join(map(str, range(40)))} FROM IDENTIFIER('t')",
 ]
+REPEATABLE = {
+    "WITH q AS (SELECT a, m FROM t WHERE b = '12:30') SELECT q.a, sum(m), f2(1, 'x') FROM q "
+    "WHERE EXISTS (SELECT 1 FROM us WHERE `a b` = q.a) GROUP BY q.a ORDER BY 1": "t u us",
+    "VALUES (1), (2)": "",
+}
+"""Queries that give the same as long as these tables do."""
+NOT_REPEATABLE = {
+    "SELECT a FROM t WHERE a IN (SELECT a FROM p)": "no managed Delta table",
+    "SELECT n FROM v": "view",
+    "SELECT frr(1), sum(c) FROM t LIMIT 1": "frr",
+    "SELECT * FROM table_changes('t', 0)": "cannot read",
+    "SELECT * FROM t VERSION AS OF 0": "VERSION AS OF",
+    "SELECT * FROM t@v0": "older version",
+    "SELECT a FROM t WHERE ts < now()": "now()",
+    "SELECT current_user() FROM t": "current_user",
+    "SELECT current_schema() FROM t": "current_schema",
+    "SELECT a, rand() FROM t": "rand",
+    "SELECT * FROM t TABLESAMPLE (10 PERCENT)": "TABLESAMPLE",
+    "SELECT input_file_name(), a FROM t": "input_file_name",
+    "SELECT system.session.x": "session variables",
+}
 SESSION_STATEMENTS = [
     f"CREATE TEMPORARY VIEW n AS SELECT {', '.join(map(str, range(40)))}",
     "CREATE TEMPORARY VIEW n AS SELECT now()",
@@ -252,6 +279,14 @@ class Witness:
         return await self.analysis.verdict(statement, pinned, self.settings, session)
 
 
+def _session(spark: Session, settings: Settings) -> ClientSession:
+    """Return a client's session that holds temporaries."""
+    adoption, state = Adoption(1, "first", "a"), State(settings)
+    session = ClientSession(Key("ann", "s"), "", spark, adoption, frozenset(), state)
+    session.holds_temporaries = True
+    return session
+
+
 @pytest.fixture
 async def witness(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Witness]:
     made = Witness(engine, schema)
@@ -288,7 +323,7 @@ async def test_query_and_session_statement_are_confirmed(witness: Witness) -> No
     """Whatever our own reading takes them for."""
     spark = witness.engine.session("reader")
     await spark.configure(witness.settings)
-    session = ClientSession("s", "ann", spark, witness.settings, holds_temporaries=True)
+    session = _session(spark, witness.settings)
     for sql in QUERIES:
         statement = witness.statement(sql)
         assert statement.operation_class is OperationClass.QUERY
@@ -341,7 +376,7 @@ async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
     witness: Witness,
 ) -> None:
     spark = witness.engine.session("client")
-    session = ClientSession("s", "ann", spark, witness.settings, holds_temporaries=True)
+    session = _session(spark, witness.settings)
     await spark.configure(witness.settings)
     await rows(spark, "CREATE TEMPORARY VIEW p AS SELECT 1L AS a, 'x' AS b, 2 AS i")
     await rows(spark, "DECLARE VARIABLE here INT DEFAULT 3")
@@ -358,3 +393,21 @@ async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
     assert verdict.treatment is Treatment.REFUSE
     verdict = await witness.verdict("INSERT INTO u SELECT a, b, 1 FROM u WHERE i = 5", session)
     assert verdict.treatment is Treatment.REPLICATE
+
+
+async def test_query_is_repeatable_where_it_rests_on_delta_tables_alone(witness: Witness) -> None:
+    written = SimpleNamespace(defined=lambda since: False)
+    schedule = SimpleNamespace(done_below=lambda concerned: 7)
+    core: Any = SimpleNamespace(schedule=schedule, heard=SimpleNamespace(written=written))
+    repeatable, settings = Repeatable(core, witness.analysis, Inline()), witness.settings
+    wrong = []
+    for sql, tables in REPEATABLE.items():
+        found = await repeatable.reading(witness.statement(sql), settings, "ann")
+        names = {f"spark_catalog.{settings.schema}.{name}" for name in tables.split()}
+        if found != Reading(7, frozenset(names)):
+            wrong.append((sql, found))
+    for sql, reason in NOT_REPEATABLE.items():
+        found = await repeatable.reading(witness.statement(sql), settings, "ann")
+        if reason not in found.reason:
+            wrong.append((sql, found))
+    assert wrong == []

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from haproc.engine import protos
+from haproc import protos
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.tasks import Tasks
+from tests.simulation.plans import text_of
 
 if TYPE_CHECKING:
     from tests.simulation.spark import SimSpark
@@ -27,6 +27,7 @@ class SimChannel(Channel):
 
     def __init__(self, spark: SimSpark, check: Callable[[], Awaitable[None]]) -> None:
         self.limits = EngineLimits()
+        self.tasks = Tasks(lambda: asyncio.get_running_loop().time())
         self._spark = spark
         self._alive = check
 
@@ -75,7 +76,7 @@ class SimChannel(Channel):
         await self._alive()
         await self._spark.travel()
         session = self._session(request, make=True)
-        sql = request.plan.root.sql.query or _insert(request.plan.command.write_operation_v2)
+        sql = text_of(request.plan)
         task = self._spark.start(session, request.operation_id, sql)
         await asyncio.wait([task])
         await self._alive()
@@ -87,16 +88,6 @@ class SimChannel(Channel):
     def _session(self, request: Any, *, make: bool) -> Any:
         observed = request.client_observed_server_side_session_id
         return self._spark.session(request.session_id, observed, make=make)
-
-
-def _insert(write: Any) -> str:
-    """Return rows that are appended as the INSERT that they are."""
-    with pa.ipc.open_stream(write.input.local_relation.data) as reader:
-        table = reader.read_all()
-    rows = [f"({', '.join(repr(v) for v in row.values())})" for row in table.to_pylist()]
-    return (
-        f"INSERT INTO {write.table_name} ({', '.join(table.column_names)}) VALUES {', '.join(rows)}"
-    )
 
 
 class _Call:

@@ -13,7 +13,7 @@ from haproc.membership.state import State
 from haproc.node.member import Observers, World, build_member
 from haproc.replicate.member.steps import Step
 from haproc.replicate.replica import Replica
-from tests.simulation.log import SimLog
+from tests.simulation.log import SimKeyedStore, SimLog
 from tests.simulation.network import Refused, SimLines, SimPeers
 from tests.simulation.spark import SimEngine
 
@@ -54,8 +54,14 @@ class Life:
             unix_ms,
         )
         engine: Any = SimEngine(node.spark, self.check)  # has not all of it
-        world = World(
-            SimLog(ring, self), engine, SimPeers(ring, self), members, self.trace, unix_ms
+        world = self.world = World(
+            SimLog(ring, self),
+            SimKeyedStore(ring, self),
+            engine,
+            SimPeers(ring, self),
+            members,
+            self.trace,
+            unix_ms,
         )
         self.member = build_member(config, world, Observers(on_state=self._state_changed))
         self.member.core.condition.drain(drained=node.drained)

@@ -1,4 +1,4 @@
-"""The log of a simulated ring: one store, and each process's own way to it."""
+"""What a simulated ring shares: one log and one keyed store, and each process's own way to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from dmq import Cursor, Entry, LogUnavailableError, Record
+from dmq import Cursor, Entry, Kept, LogUnavailableError, MemoryKeyedStore, Record
 from dmq.memory import MemoryLog, MemoryStore
 
 if TYPE_CHECKING:
@@ -29,13 +29,12 @@ class KeepingStore(MemoryStore):
         return super().append_stored(encoded)
 
 
-class SimLog:
-    """The shared log as one incarnation reaches it."""
+class _Reaching:
+    """A way that may be cut, is slow, loses calls and answers, and ends with its process."""
 
     def __init__(self, ring: Ring, life: Life) -> None:
         self._ring = ring
         self._life = life
-        self._log = MemoryLog(ring.store)
 
     async def _reach(self, call: Callable[[], Awaitable[T]]) -> T:
         ring = self._ring
@@ -50,6 +49,14 @@ class SimLog:
         if ring.rng.random() < ring.weather.log_error_rate / 2:
             raise LogUnavailableError("the answer was lost")
         return result
+
+
+class SimLog(_Reaching):
+    """The shared log as one incarnation reaches it."""
+
+    def __init__(self, ring: Ring, life: Life) -> None:
+        super().__init__(ring, life)
+        self._log = MemoryLog(ring.store)
 
     async def append(self, records: Sequence[Record]) -> list[int]:
         return await self._reach(lambda: self._log.append(records))
@@ -87,3 +94,36 @@ class SimLog:
 
     async def close(self) -> None:
         await self._log.close()
+
+
+class SimKeyedStore(_Reaching):
+    """The shared keyed store as one incarnation reaches it."""
+
+    def __init__(self, ring: Ring, life: Life) -> None:
+        super().__init__(ring, life)
+        self._store = MemoryKeyedStore(ring.keyed)
+
+    async def put(self, key: str, value: bytes) -> int:
+        return await self._reach(lambda: self._store.put(key, value))
+
+    async def get(self, key: str) -> Kept | None:
+        return await self._reach(lambda: self._store.get(key))
+
+    async def delete(self, key: str) -> None:
+        await self._reach(lambda: self._store.delete(key))
+
+    async def scan(self, prefix: str) -> dict[str, Kept]:
+        return await self._reach(lambda: self._store.scan(prefix))
+
+    async def keys(self, prefix: str) -> list[str]:
+        return await self._reach(lambda: self._store.keys(prefix))
+
+    async def revision(self) -> int:
+        return await self._reach(self._store.revision)
+
+    async def wait(self, prefix: str, after: int, timeout_s: float) -> bool:
+        await self._life.check()
+        return await self._store.wait(prefix, after, timeout_s)
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -13,6 +13,7 @@ from haproc.classify.model import Classified
 from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
+from haproc.node.member import build_sessions
 from haproc.pin.model import Pinned
 from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService
@@ -61,6 +62,7 @@ class Looking:
         settings: Settings,
         session: object,
         user: str,
+        carried: object,
     ) -> Verdict:
         """Spark's word on a write, as `haproc.route.analysis` brings it: it is as it seems."""
         self.looks += 1
@@ -88,8 +90,9 @@ def service(
     assert life is not None
     engine: Any = Looking(stage, name, meanwhile)
     reads = Doors(stage.ring, random.Random(1)).reads(life)
-    parsed, member = parse_rules(f"rules: {rules}"), life.member
-    doors = RingService(stage.ring.config, member.replica, engine, parsed, member.assurance, reads)
+    parsed, member, config = parse_rules(f"rules: {rules}"), life.member, stage.ring.config
+    sessions, *_ = build_sessions(config, member, life.world)
+    doors = RingService(config, member.replica, engine, parsed, member.assurance, reads, sessions)
     doors._making.analysis = engine
     return doors
 

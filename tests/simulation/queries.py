@@ -1,40 +1,24 @@
-"""Queries on a simulated cluster, and the text of their rows as SQLite reads it.
-
-Real are the rows' literals, made by `haproc.pin.materialise`; of Spark's SQL around them SQLite
-knows all but the types' names, ``5L``, and ``FROM VALUES (…) AS q(c1, …)``.
-"""
+"""Queries on a simulated cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from haproc import protos
+from haproc.engine.holes import column_names
 from haproc.engine.interface import Chunk, Column, Settings
-from haproc.engine.statement import SqlText, Statement
+from haproc.engine.statement import SparkPlan, SqlText, Statement
+from tests.simulation.plans import asked_in, read, schema_of, stream_of
 
 if TYPE_CHECKING:
     from tests.simulation.spark import SimSpark
 
-_ROWS = re.compile(r"FROM VALUES (\(.*\)) AS q\((.*?)\)", re.DOTALL)
-_LONG = re.compile(r"(?<=[( ])(-?\d+)L(?=[,)])")
 TEXTS = ("id", "x")
 """Columns of these names hold text, all others whole numbers."""
-
-
-def plain(sql: str) -> str:
-    """Return a statement with rows in it as SQLite reads it."""
-
-    def values(match: re.Match[str]) -> str:
-        names = match[2].split(", ")
-        columns = ", ".join(f"column{at} AS {name}" for at, name in enumerate(names, 1))
-        rows = _LONG.sub(r"\1", match[1])
-        return f"FROM (SELECT {columns} FROM (VALUES {rows}))"
-
-    return _ROWS.sub(values, sql).replace(" AS STRING)", " AS TEXT)")
 
 
 class SimReading:
@@ -53,24 +37,55 @@ class SimReading:
         names, _ = await self._read(sql)
         return [Column(name, "string" if name in TEXTS else "bigint") for name in names]
 
+    async def schema(self, query: Statement) -> bytes:
+        if isinstance(query, SparkPlan) and (rows := _rows_of(query)) is not None:
+            await self._check()
+            return schema_of(rows.column_names, TEXTS)
+        names, _ = await self._read(_sql(query))
+        return schema_of(names, TEXTS)
+
     async def query(self, statement: Statement, *, timeout_s: float) -> Result:
-        assert isinstance(statement, SqlText)
-        names, rows = await self._read(statement.sql)
-        types = [pa.string() if name in TEXTS else pa.int64() for name in names]
-        columns = [pa.array([row[at] for row in rows], type_) for at, type_ in enumerate(types)]
+        asked = asked_in(statement)
+        names, rows = await self._read(asked.sql, asked.table)
+        if asked.rows_max is not None:
+            rows = [(*row, False) for row in rows[: asked.rows_max]]
+            names = [*column_names(len(names)), "wide"]
+        kinds = [_kind(name, [row[at] for row in rows]) for at, name in enumerate(names)]
+        columns = [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
         return Result(pa.table(dict(zip(names, columns, strict=True))))
 
-    async def _read(self, sql: str) -> tuple[list[str], list[Any]]:
+    async def _read(self, sql: str, table: str = "") -> tuple[list[str], list[Any]]:
         await self._check()
         # The server goes on when its caller dies; nobody hears of it.
-        reading = asyncio.ensure_future(self._spark.read(sql))
+        reading = asyncio.ensure_future(self._spark.read(sql, table))
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         found = await asyncio.shield(reading)
         await self._check()
         return found
 
     async def aclose(self) -> None:
-        await self._check()
+        """Nothing to release."""
+
+
+def _kind(name: str, values: list[Any]) -> pa.DataType:
+    if name == "wide":
+        return pa.bool_()
+    text = name in TEXTS or any(isinstance(value, str) for value in values)
+    return pa.string() if text else pa.int64()
+
+
+def _rows_of(query: SparkPlan) -> pa.Table | None:
+    """Return the rows that a query consists of, if it does."""
+    root = protos.base.Plan.FromString(query.plan).root
+    return read(root.local_relation.data) if root.HasField("local_relation") else None
+
+
+def _sql(query: Statement) -> str:
+    """Return a query's text, also where it came as a plan."""
+    if isinstance(query, SparkPlan):
+        return str(protos.base.Plan.FromString(query.plan).root.sql.query)
+    assert isinstance(query, SqlText)
+    return query.sql
 
 
 class Result:
@@ -80,10 +95,7 @@ class Result:
         self._table = table
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._table.schema) as writer:
-            writer.write_table(self._table)
-        yield Chunk(sink.getvalue().to_pybytes(), self._table.num_rows)
+        yield Chunk(stream_of(self._table), self._table.num_rows)
 
     async def aclose(self) -> None:
         """Nothing to release."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dmq import decode
@@ -33,12 +34,16 @@ SHAPED = frozenset({"shaped"})
 class RestsScenario(Scenario):
     """See the module."""
 
-    setup = (
+    setup: tuple[str, ...] = (
         *SETUP,
         "CREATE TABLE shaped (c0)",
         "CREATE TABLE derived (id, seen, found)",
     )
-    mix = ("derive",) * 8 + ("shape",) * 3 + ("set", "set", "register", "copy", "create", "drop")
+    looks: tuple[str, ...] = ("derive", "shape")
+    """Steps that are made after a look at the ring."""
+    mix: tuple[str, ...] = (
+        ("derive",) * 8 + ("shape",) * 3 + ("set", "set", "register", "copy", "create", "drop")
+    )
 
     def __init__(self, seed: int, **options: int) -> None:
         super().__init__(seed, **options)
@@ -48,7 +53,7 @@ class RestsScenario(Scenario):
 
     async def write(self, attempt: Attempted, order: list[str], value: int) -> bool | None:
         """Try the nodes in order, round after round."""
-        if attempt.what not in ("derive", "shape"):
+        if attempt.what not in self.looks:
             return await super().write(attempt, order, value)
         maybe = False
         for _ in range(self.rng.choice((1, 8, 20))):
@@ -64,11 +69,17 @@ class RestsScenario(Scenario):
                     if error.error_class == TOO_LATE:
                         self.told_late += 1
                         return None
+                    if self.refuses(error):
+                        return False
                     assert error.kind is FailureKind.AVAILABILITY, error
                     maybe |= error.outcome is not WriteOutcome.NOT_SENT
                 order.append(order.pop(0))
             await asyncio.sleep(self.rng.uniform(0.1, 1))
         return None if maybe else False
+
+    def refuses(self, error: RequestError) -> bool:
+        """Whether an error is a right answer, and means that the write has no effect."""
+        return False
 
     async def submit(self, name: str, attempt: Attempted) -> Attempt:
         """A client's request to one node, on the way that the service takes."""
@@ -114,6 +125,20 @@ class RestsScenario(Scenario):
 
     # -- the checker -----------------------------------------------------------------------
 
+    def check_counts(self, name: str, what: str, ids: Sequence[str], report: Report) -> None:
+        """Judge by the ids that a cluster's table holds what attempts were told."""
+        for attempt in self.attempts:
+            if attempt.what != what:
+                continue
+            count = ids.count(attempt.id)
+            if count > 1:
+                report.wrong(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
+            if attempt.acknowledged and count == 0:
+                text = f"{attempt.id} was acknowledged and is not on {name}"
+                report.wrong(Violation.LOST, text)
+            if attempt.acknowledged is False and count:
+                report.wrong(Violation.REJECTED, f"{attempt.id} was rejected and is on {name}")
+
     def check_one(
         self, name: str, dump: dict[str, list[tuple[object, ...]]], report: Report
     ) -> None:
@@ -127,18 +152,7 @@ class RestsScenario(Scenario):
             if op_id not in stands:
                 text = f"{op_id} is on {name}, and every record of it was overtaken"
                 report.wrong(Violation.OVERTAKEN, text)
-        ids = [str(row[0]) for row in rows]
-        for attempt in self.attempts:
-            if attempt.what != "derive":
-                continue
-            count = ids.count(attempt.id)
-            if count > 1:
-                report.wrong(Violation.DOUBLED, f"{attempt.id} is {count} times on {name}")
-            if attempt.acknowledged and count == 0:
-                text = f"{attempt.id} was acknowledged and is not on {name}"
-                report.wrong(Violation.LOST, text)
-            if attempt.acknowledged is False and count:
-                report.wrong(Violation.REJECTED, f"{attempt.id} was rejected and is on {name}")
+        self.check_counts(name, "derive", [str(row[0]) for row in rows], report)
         shapes = set(self.ring.nodes[name].spark.columns("shaped"))
         for attempt in self.attempts:
             if attempt.what == "shape" and attempt.acknowledged and attempt.id not in shapes:

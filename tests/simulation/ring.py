@@ -10,8 +10,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from string import ascii_letters
 from typing import Any, TypeVar
 
+from dmq import MemoryKeys
 from haproc.classify.model import WriteConcern
 from haproc.config.model import (
     Address,
@@ -38,7 +40,9 @@ T = TypeVar("T")
 MEMBERSHIP = Membership(
     heartbeat_interval_s=0.5, window_s=5, check_interval_s=0.5, report_interval_s=2
 )
-LIMITS = Limits(lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000)
+LIMITS = Limits(
+    lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000, part_rows_max=2
+)
 TRIM = Trim(interval_s=1.0, keep_records=0, keep_s=0)
 """Everything goes that may go."""
 TIMEOUTS = Timeouts(
@@ -152,7 +156,7 @@ class Ring:
         """Nodes that reach neither the log nor anybody else."""
         self.cut_from_log: set[str] = set()
         """Nodes that reach each other, but not the log."""
-        self.names = tuple("abcdefg"[:size])
+        self.names = tuple(ascii_letters[:size])
         self.config = config_of(
             self.names,
             limits=limits,
@@ -165,6 +169,7 @@ class Ring:
         self.trims = 0
         self.weather = Weather()
         self.store = KeepingStore()
+        self.keyed = MemoryKeys()
         self.nodes = {name: Node(self, name) for name in self.names}
         self.steps: dict[Step, int] = {}
         self.history: list[str] = []

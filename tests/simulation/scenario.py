@@ -17,13 +17,14 @@ from itertools import pairwise
 from typing import Any
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
-from haproc.engine.statement import SqlText
+from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
 from tests.simulation import computed
 from tests.simulation.clock import run
 from tests.simulation.network import Refused
+from tests.simulation.plans import appending
 from tests.simulation.ring import LIMITS, Node, Ring
 from tests.simulation.violations import Problem, Violation
 
@@ -97,6 +98,8 @@ def build(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
                     return replace(op, operation_class=OperationClass.SYNCHRONOUS)
                 case 2:
                     return replace(op, tables_known=False, writes=frozenset())
+                case 3 if rng_value % 8 == 3:
+                    return replace(op, write=SparkPlan(appending("ids", op_id)), insert=None)
             return op
         case "register":
             sql = f"UPDATE registers SET history = history || ',{op_id}' WHERE k = {key}"
@@ -135,6 +138,7 @@ class Scenario:
 
     setup: tuple[str, ...] = SETUP
     mix: tuple[str, ...] = MIX
+    build = staticmethod(build)
 
     def __init__(
         self,
@@ -198,7 +202,7 @@ class Scenario:
         """Somebody sends a write once more that was answered or given up long ago."""
         await asyncio.sleep(self.rng.uniform(0, 60))
         name = self.rng.choice(self.ring.names)
-        op = build(attempt.what, attempt.id, name, value)
+        op = self.build(attempt.what, attempt.id, name, value)
         age_s = asyncio.get_running_loop().time() - attempt.started_at
         try:
             async with asyncio.timeout(30):
@@ -215,7 +219,7 @@ class Scenario:
         maybe = False
         for _ in range(self.rng.choice((1, 8, 20))):
             for name in list(order):
-                op = build(attempt.what, attempt.id, name, value)
+                op = self.build(attempt.what, attempt.id, name, value)
                 try:
                     async with asyncio.timeout(8):
                         age_s = asyncio.get_running_loop().time() - attempt.started_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Final
@@ -18,10 +18,15 @@ SEEDS: Final = int(os.environ.get("SEEDS", "16"))
 
 
 def one(seed: int, **options: int) -> Report:
+    """Run a seed of the scenario with every kind of fault."""
+    return judged(partial(simulate, **options), seed)
+
+
+def judged(run: Callable[[int], Report], seed: int) -> Report:
     """Run a seed; a crash of the run is a problem of the run."""
     logging.disable(logging.CRITICAL)
     try:
-        return simulate(seed, **options)
+        return run(seed)
     except Exception as error:
         return Report(seed, problems=[Problem(Violation.CRASHED, repr(error))])
     finally:

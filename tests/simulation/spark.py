@@ -18,17 +18,24 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import confs
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import ABSENT, Applied, Mark, Named, TableState
+from haproc.engine.holes import column_names
+from haproc.engine.interface import ABSENT, Applied, Column, Mark, Named, TableState
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.remote import RemoteSession
+from haproc.engine.staging import CATALOG
 from haproc.engine.status import SESSION_CHANGED
 from haproc.failure import ErrorClass
 from tests.simulation.connect import SimChannel
-from tests.simulation.queries import SimReading, plain
+from tests.simulation.merging import executed
+from tests.simulation.plans import DROP_STAGING, NOTHING, STAGING
+from tests.simulation.queries import SimReading
 
-_TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM)\s+(\w+)")
+_TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM|MERGE INTO)\s+(\w+)")
+_WHOLE = frozenset({"k", "n"})
+"""Columns of integers; all others are of text."""
 _STATES = (
     ("already exists", "42P07"),
     ("no such table", "42P01"),
@@ -110,11 +117,17 @@ class SimSpark:
         names = [
             row[0]
             for row in self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if not row[0].startswith(STAGING)
         ]
         return {
             name: sorted(self._disk.execute(f"SELECT * FROM {name}"), key=repr)
             for name in sorted(names)
         }
+
+    def staged(self) -> list[str]:
+        """Return the staging tables that there are."""
+        found = self._disk.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return [row[0] for row in found if row[0].startswith(STAGING)]
 
     # -- Engine ----------------------------------------------------------------------------
 
@@ -233,7 +246,8 @@ class SimSpark:
 
     async def _execute(self, session: SimSession, sql: str) -> Applied:
         self._check()
-        if sql.startswith("USE "):
+        idle = sql == DROP_STAGING and not self.staged()
+        if sql.startswith("USE ") or sql == NOTHING or idle:
             return Applied()
         life = self._life
         await asyncio.sleep(self._rng.expovariate(5))  # in Spark's queue
@@ -276,8 +290,11 @@ class SimSpark:
         self._check(life)
         return Applied(affected_rows=rows)
 
-    async def read(self, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
-        """Run a query; it sees the tables as they are at one moment while it runs."""
+    async def read(self, sql: str, table: str = "") -> tuple[list[str], list[tuple[object, ...]]]:
+        """Run a query; it sees the tables as they are at one moment while it runs.
+
+        With ``table``, what it gives becomes a staging table.
+        """
         self._check()
         life = self._life
         await asyncio.sleep(self.query_s + self._rng.expovariate(5))
@@ -288,11 +305,23 @@ class SimSpark:
         try:
             cursor = self._disk.execute(sql)
             found = [each[0] for each in cursor.description], cursor.fetchall()
+            if table:
+                found = self._fill(table, *found)
         except sqlite3.Error as error:
             raise _application_error(error) from error
         await asyncio.sleep(self._rng.expovariate(20))
         self._check(life)
         return found
+
+    def _fill(
+        self, table: str, names: list[str], rows: list[tuple[object, ...]]
+    ) -> tuple[list[str], list[tuple[object, ...]]]:
+        columns = ", ".join(column_names(len(names)))
+        self._disk.execute(f"CREATE TABLE {table} ({columns})")
+        values = ", ".join("?" * len(names))
+        self._disk.executemany(f"INSERT INTO {table} VALUES ({values})", rows)
+        self.on_commit(self.name, f"CREATE TABLE {table} of {len(rows)} rows")
+        return [], []
 
     def _commit(self, sql: str) -> int:
         if self.storage_away:
@@ -306,8 +335,12 @@ class SimSpark:
             raise EngineError(
                 ErrorKind.APPLICATION, "refused", error_class="REFUSED_HERE", sqlstate="42501"
             )
+        if sql == DROP_STAGING:
+            for name in self.staged():
+                self._disk.execute(f"DROP TABLE {name}")
+            return 0
         try:
-            rows = self._disk.execute(plain(sql)).rowcount
+            rows = executed(self._disk, sql)
         except sqlite3.Error as error:
             raise _application_error(error) from error
         self.on_commit(self.name, sql)
@@ -363,12 +396,30 @@ class SimEngine:
     async def default_place(self, table: str) -> str:
         return ""
 
+    async def plain_columns(self, table: str) -> Sequence[Column] | None:
+        await self._check()
+        await self._spark.look()
+        names = self._spark.columns(table)
+        await self._check()
+        return [Column(n, "int" if n in _WHOLE else "string") for n in names] or None
+
+    async def table_bytes(self, table: str) -> int | None:
+        return None
+
     async def server_settings(self, names: Collection[str]) -> Mapping[str, str | None]:
         return dict.fromkeys(names)
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         await self._check()
         found = await self._spark.offsets_applied(tables, application)
+        await self._check()
+        return found
+
+    async def staged(self) -> Collection[str]:
+        await self._check()
+        await self._spark.look()
+        prefix = f"{CATALOG}.{STAGING_SCHEMA}."
+        found = {prefix + name.removeprefix(STAGING) for name in self._spark.staged()}
         await self._check()
         return found
 

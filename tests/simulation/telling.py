@@ -37,12 +37,13 @@ from haproc.replicate.records.operation import (
     from_record,
 )
 from haproc.replicate.records.progress import Progress, from_cursor
-from haproc.replicate.records.rows import Passed, Rows
+from haproc.replicate.records.rows import Part, Passed, Rows
 from haproc.replicate.records.words import Abandon, Able, Unable
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage
 from tests.simulation.life import Life
 from tests.simulation.network import Refused
+from tests.simulation.plans import QUIET
 from tests.simulation.ring import LIMITS, Node
 from tests.simulation.spark import SimSession, SimSpark
 
@@ -154,7 +155,7 @@ class Telling(Stage):
         asked, released = spark.offsets_applied, spark.release
 
         def start(session: SimSession, operation_id: str, sql: str) -> asyncio.Task[Any]:
-            if sql.startswith("USE "):
+            if sql.startswith("USE ") or sql in QUIET:
                 return started(session, operation_id, sql)
             mark, self._running[spark.name, sql] = session.mark, False
             marked = "" if mark is None else f", mark {mark.version}"
@@ -173,9 +174,9 @@ class Telling(Stage):
             elif not self._running[spark.name, sql]:
                 self.say(name, f"has it already: {short(sql)}")
 
-        async def query(sql: str) -> Any:
-            self.say(name, f"runs {short(sql)}")
-            return await read(sql)
+        async def query(sql: str, table: str = "") -> Any:
+            self.say(name, f"runs {short(sql)}{' for ' * bool(table)}{table}")
+            return await read(sql, table)
 
         def session(session_id: str, observed: str, *, make: bool) -> SimSession:
             try:
@@ -314,8 +315,12 @@ def described(message: Message | Filler) -> str:
         case Claim():
             return f"{message.cluster}: claimed by process {message.incarnation}"
         case Rows():
-            told = _class(message.failure) if message.failure else short(message.sql)
+            told = _class(message.failure) if message.failure else str(message.count)
+            if message.filling is not None and message.filling.parts:
+                told += f", at {', '.join(map(str, message.filling.parts))}"
             return f"{message.by}: the rows of {message.offset}: {told}"
+        case Part():
+            return f"{message.by}: part {message.number} of the rows of {message.offset}"
         case Passed():
             return f"{message.by}: cannot run the query of {message.offset}"
         case Unable():

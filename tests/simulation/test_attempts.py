@@ -387,3 +387,30 @@ def test_look_on_a_cluster_that_is_far_behind_waits_until_it_is_near_enough() ->
         assert await ground >= stage.ring.store.end - 5
 
     story(tell, limits=replace(LIMITS, window_records=40))
+
+
+# -- time that is over -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("SELECT * FROM t", WriteOutcome.NOT_SENT),
+        ("UPDATE t SET x = 1", WriteOutcome.UNKNOWN),
+    ],
+)
+def test_request_whose_time_is_over_is_of_unknown_outcome_only_if_it_writes(
+    text: str, outcome: WriteOutcome
+) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        stage.node("a").spark.statement_s = 100
+        doors: Any = service(stage, "a")
+        doors._spark_session = lambda *_: asyncio.sleep(100)
+        with pytest.raises(RequestError) as caught:
+            await doors.execute(replace(sql("r", text), timeout_s=2))
+        assert caught.value.error_class == "HAPROC_TIMEOUT"
+        assert caught.value.outcome is outcome
+        stage.node("a").spark.statement_s = 0
+
+    story(tell)

@@ -115,7 +115,7 @@ def test_only_what_touches_its_tables_waits_for_its_rows() -> None:
         await tables(stage)
         await stage.submit("b", operation("u", Kind.CREATE_TABLE, "CREATE TABLE u (x)", "b"))
         stage.node("a").spark.query_s = 8
-        write = asyncio.ensure_future(stage.submit("a", gather("g", "a")))
+        write = asyncio.ensure_future(stage.submit("a", gather("g", "a"), 120))
         await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
         began = stage.now
         await asyncio.gather(*(stage.submit(name, insert(name, "u", name)) for name in "abc"))

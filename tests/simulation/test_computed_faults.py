@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from haproc.engine.statement import SqlText, Statement
+from haproc.engine.holes import with_rows
+from haproc.engine.interface import Lane
+from haproc.engine.statement import SparkPlan, Statement
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.liveness import progressing
@@ -21,9 +23,10 @@ from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.queue.schedule import Schedule, _State
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import Passed, Rows
+from haproc.replicate.records.rows import Filling, Passed, Rows
 from tests.simulation.computed import gather, make
 from tests.simulation.directed import Stage, story
+from tests.simulation.plans import read, stream_of
 from tests.simulation.ring import Node, Refused
 from tests.simulation.scenario import insert
 from tests.simulation.seeds import many, one
@@ -85,8 +88,11 @@ def test_rows_of_two_that_computed_at_once_whoever_reads_both_takes_the_first() 
         await stage.submit("a", gather("g", "a"))
         (first,) = rows_records(stage)
         core = stage.replica("b").core
-        sql = "INSERT INTO gathered VALUES ('g', 'one', 0)"
-        await core.own_log.append(replace(first, by="b", epoch=core.own_log.epoch, sql=sql))
+        assert first.filling is not None
+        rows = read(first.filling.rows)
+        rows = stream_of(rows.set_column(2, "n", [[0]]))
+        second = replace(first, filling=replace(first.filling, rows=rows))
+        await core.own_log.append(replace(second, by="b", epoch=core.own_log.epoch))
         await stage.settle()
 
     story(tell)
@@ -209,19 +215,20 @@ def second_rows_taken(patch: pytest.MonkeyPatch) -> None:
 
 def own_rows_applied(patch: pytest.MonkeyPatch) -> None:
     """Apply the rows that were computed here, not those that the log has."""
-    own: dict[tuple[Core, int], str] = {}
+    own: dict[tuple[Core, int], Filling] = {}
     compute, write = Computing._message, Computing.write
 
     async def computing(self: Computing, offset: int, op: Operation) -> Rows | Passed:
         message = await compute(self, offset, op)
-        if isinstance(message, Rows):
-            own[self._core, offset] = message.sql
+        if isinstance(message, Rows) and message.filling is not None:
+            own[self._core, offset] = message.filling
         return message
 
-    async def writing(self: Computing, unit: Unit) -> Statement:
-        found = await write(self, unit)
+    async def writing(self: Computing, unit: Unit, lane: Lane) -> Statement:
         mine = own.get((self._core, unit.version))
-        return SqlText(mine) if mine else found
+        if mine is None or mine.parts:
+            return await write(self, unit, lane)
+        return SparkPlan(with_rows(mine.plan, mine.rows))
 
     patch.setattr(Computing, "_message", computing)
     patch.setattr(Computing, "write", writing)

@@ -315,12 +315,12 @@ def test_write_of_unknown_outcome_is_found_by_its_id_on_every_cluster() -> None:
         pending = service(stage).find_write("one", "anonymous")
         assert pending is not None
         stage.node("a").spark.held.discard("t")
-        offset = (await pending).report.offset
+        offset = (await pending()).report.offset
         await stage.until(lambda: all(holds(stage.node(name), "one") for name in "abc"), NOTICED_S)
         for name in "abc":
             found = service(stage, name).find_write("one", "anonymous")
             assert found is not None
-            report = (await found).report
+            report = (await found()).report
             assert (report.cluster, report.offset) == (name, offset)
             assert service(stage, name).find_write("one", "somebody else") is None
             assert service(stage, name).find_write("two", "anonymous") is None

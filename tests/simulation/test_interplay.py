@@ -19,6 +19,7 @@ from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import Cause, Divergence, State
 from haproc.replicate.apply import computing
+from haproc.replicate.apply.materialise import Found
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.rows import Passed
@@ -177,8 +178,10 @@ def test_query_that_runs_while_storage_is_away_says_nothing_about_its_tables(
     """Tables then are not found, or have no rows."""
     original = SimSpark.read
 
-    async def read(self: SimSpark, sql: str) -> tuple[list[str], list[tuple[object, ...]]]:
-        names, found = await original(self, sql)
+    async def read(
+        self: SimSpark, sql: str, *table: Any
+    ) -> tuple[list[str], list[tuple[object, ...]]]:
+        names, found = await original(self, sql, *table)
         if self.storage_away and not empty:
             raise EngineError(
                 ErrorKind.APPLICATION, "no table", error_class="DELTA_TABLE_NOT_FOUND"
@@ -203,7 +206,7 @@ def test_fault_of_one_process_while_it_writes_rows_is_no_word_on_the_query(
 ) -> None:
     original, failed = computing.materialise, list[bool]()  # type: ignore[attr-defined]
 
-    async def materialise(*values: Any) -> tuple[str, int]:
+    async def materialise(*values: Any) -> Found:
         if not failed:
             failed.append(True)
             raise MemoryError

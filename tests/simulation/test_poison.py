@@ -15,6 +15,7 @@ from haproc.classify.model import Kind
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.agree import table_check as verify
+from haproc.replicate.agree.findings import Finding
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.contents import Checksums, Skip
@@ -48,6 +49,14 @@ def rows(stage: Stage, name: str) -> list[str]:
 
 def findings(found: Mapping[str, Any]) -> dict[str, str]:
     return {name: each["finding"] for name, each in found["clusters"].items()}
+
+
+def judging(stage: Stage, name: str) -> tuple[Finding, int, bool] | None:
+    """Return what a cluster found of itself, in how many tables, and whether since it started."""
+    found = stage.replica(name).verifier.judged
+    if found is None:
+        return None
+    return found.finding, found.tables["different"], found.at_ms is not None
 
 
 def skips(stage: Stage) -> list[tuple[str, int]]:
@@ -329,12 +338,15 @@ def test_table_changed_past_haproc_is_found_and_survives_a_restart() -> None:
         stage.node("b").spark.mend("INSERT INTO t VALUES ('past')")
         assert findings(await stage.verify("a"))["b"] == "different"
         await stage.until(lambda: stage.state("b") is State.DIVERGED)
+        assert judging(stage, "b") == (Finding.DIFFERENT, 1, True)
         stage.node("b").kill()
         stage.node("b").start()
         await stage.until(lambda: stage.alive_state("b") is State.DIVERGED, 120)
         assert "(t)" in stage.reason("b")
+        await stage.until(lambda: judging(stage, "b") == (Finding.DIFFERENT, 1, False))
         stage.node("b").spark.mend("DELETE FROM t")
         assert findings(await stage.verify("c"))["b"] == "equal"
+        await stage.until(lambda: judging(stage, "b") == (Finding.EQUAL, 0, True))
         await stage.settle()
 
     story(tell)

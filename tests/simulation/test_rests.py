@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import DONE_BEFORE, Status
 from haproc.replicate.reader import Reader
 from haproc.replicate.records.operation import Operation
 from tests.simulation.rests import simulate_rests
-from tests.simulation.scenario import Report
-from tests.simulation.seeds import SEEDS
-from tests.simulation.violations import Problem, Violation, found_in
+from tests.simulation.seeds import SEEDS, judged
+from tests.simulation.violations import Violation, found_in
 
 RUNS = SEEDS // 2
 
 
-def rests(seed: int) -> Report:
-    """Run a seed; a crash of the run is a problem of the run."""
-    logging.disable(logging.CRITICAL)
-    try:
-        return simulate_rests(seed)
-    except Exception as error:
-        return Report(seed, problems=[Problem(Violation.CRASHED, repr(error))])
-    finally:
-        logging.disable(logging.NOTSET)
+rests = partial(judged, simulate_rests)
 
 
 def test_ring_where_definitions_change_all_the_time_applies_nothing_that_was_overtaken() -> None:
@@ -72,21 +64,32 @@ def stale_counts_as_first(patch: pytest.MonkeyPatch) -> None:
 def judged_by_state(patch: pytest.MonkeyPatch) -> None:
     """Pass over an operation if this cluster has applied a definition since, not if the log has."""
 
-    def is_stale(self: Reader, offset: int, op: Operation, *, passed: bool) -> bool:
-        core = self._core
+    redefined: dict[int, frozenset[str]] = {}
+
+    def is_stale(core: Core, offset: int, op: Operation) -> bool:
         core.heard.definitions.note(offset, op)
+        redefined[offset] = op.redefines or frozenset()
         if op.analyzed_to is None:
             return False
         known = [core.outcomes.at(between) for between in range(op.analyzed_to, offset)]
         return any(
             each.outcome is not None
             and each.outcome.status is Status.APPLIED
-            and bool((each.operation.redefines or frozenset()) & op.rests_on)
+            and bool(redefined.get(each.offset, frozenset()) & op.rests_on)
             for each in known
             if each is not None
         )
 
-    patch.setattr(Reader, "_is_stale", is_stale)
+    judged = Reader._is_new
+
+    def is_new(self: Reader, offset: int, op: Operation, window_max: int | None = None) -> bool:
+        def stale(at: int, op: Operation, *, passed: bool) -> bool:
+            return is_stale(self._core, at, op)
+
+        patch.setattr(self._judge, "_stale", stale)
+        return judged(self, offset, op, window_max)
+
+    patch.setattr(Reader, "_is_new", is_new)
 
 
 @pytest.mark.parametrize(

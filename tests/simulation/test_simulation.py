@@ -17,7 +17,9 @@ from haproc.replicate.heard.window import Sighting, Window
 from haproc.replicate.queue import schedule
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import Intent, Unit
+from tests.simulation.broken import batch_formed_anew
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.scenario import insert, simulate
 from tests.simulation.seeds import SEEDS, many, one
@@ -55,25 +57,19 @@ def test_seed_run_twice_replays_exactly() -> None:
     assert simulate(7) == simulate(7)
 
 
-def batch_formed_anew(patch: pytest.MonkeyPatch) -> None:
-    """After a crash, forget the intents and combine whatever is there."""
-    original = Schedule.resume
-
-    def forgetful(self: Schedule, *args: object) -> None:
-        original(self, *args)  # type: ignore[arg-type]
-        self._old_batches, self._doubtful_below = {}, 0
-
-    patch.setattr(Schedule, "resume", forgetful)
-    patch.setattr(Schedule, "restore", lambda self, applied: [])
-
-
 def no_intent(patch: pytest.MonkeyPatch) -> None:
     """Start DDL without writing down that it may have run."""
     original = Schedule._start
 
-    def careless(self: Schedule, tasks: Sequence[schedule._Task], intent: Intent) -> Unit:
+    def careless(
+        self: Schedule,
+        tasks: Sequence[schedule._Task],
+        intent: Intent,
+        text: str = "",
+        **apart: bool,
+    ) -> Unit:
         ddl = tasks[0].op.kind in (Kind.CREATE_TABLE, Kind.DROP_TABLE)
-        return original(self, tasks, Intent.NONE if ddl else intent)
+        return original(self, tasks, Intent.NONE if ddl else intent, text, **apart)
 
     patch.setattr(Schedule, "_start", careless)
 
@@ -97,7 +93,7 @@ def cursor_before_data(patch: pytest.MonkeyPatch) -> None:
 
 def tables_ignored(patch: pytest.MonkeyPatch) -> None:
     """Run everything side by side."""
-    patch.setattr(schedule._Busy, "conflicts", lambda self, op: False)
+    patch.setattr(Turns, "_is_free", lambda self, offset, op: True)
 
 
 def marks_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -138,8 +134,8 @@ def doubt_taken_for_done(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(applier.Applier, "_execute", impatient)
 
 
-def intents_unguarded(patch: pytest.MonkeyPatch) -> None:
-    """Send the first attempt of any single INSERT without a guard, also if it has an intent."""
+def all_unguarded(patch: pytest.MonkeyPatch) -> None:
+    """Send every statement without a guard, whatever it is and whenever."""
 
     def mark(application: str, version: int, guarded: bool) -> Mark:
         return Mark(application, version, guarded=False)
@@ -163,7 +159,7 @@ def test_rule_of_looking_broken_on_purpose_is_found(monkeypatch: pytest.MonkeyPa
         (marks_dropped, Violation.DOUBLED),
         (not_fenced, Violation.DOUBLED),
         (doubt_taken_for_done, Violation.LOST),
-        (intents_unguarded, Violation.DOUBLED),
+        (all_unguarded, Violation.DOUBLED),
     ],
 )
 def test_rule_broken_on_purpose_is_found(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dmq import Cursor, Record, encode
+from dmq import Cursor, MemoryKeyedStore, Record, encode
 from dmq.sqlite import SqliteLog
 from haproc.config.model import Limits, Timeouts
 from haproc.membership.peers import PeerUnavailableError
@@ -73,7 +73,8 @@ async def started(spark: SimSpark, log: SqliteLog) -> tuple[Replica, asyncio.Tas
     engine: Any = SimEngine(spark, always)
     peers: Any = NoPeers()
     members = alone(config, spark.name, f"{spark.name}-new")
-    replica = build_member(config, World(log, engine, peers, members, unix_ms=unix_ms)).replica
+    world = World(log, MemoryKeyedStore(), engine, peers, members, unix_ms=unix_ms)
+    replica = build_member(config, world).replica
     return replica, asyncio.ensure_future(replica.run())
 
 
@@ -116,7 +117,7 @@ async def test_ring_over_the_state_of_version_1_goes_on_from_it(tmp_path: Path) 
 
 def later(format_version: int | None = None) -> bytes:
     """Return a record of a later version: of a kind, or of the format."""
-    data = encode(Record("operation.4", "later"))
+    data = encode(Record("operation.5", "later"))
     if format_version is not None:
         data = data[:2] + bytes([format_version]) + data[3:]
     return data
@@ -152,7 +153,7 @@ def test_cluster_stopped_by_a_later_version_goes_on_once_it_is_upgraded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def upgraded(record: Record) -> Message | Filler:
-        return Filler() if record.kind == "operation.4" else from_record(record)
+        return Filler() if record.kind == "operation.5" else from_record(record)
 
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))

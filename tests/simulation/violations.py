@@ -29,6 +29,7 @@ class Violation(StrEnum):
     UNVERIFIED = "the ring's own verification found its clusters different"
     NOT_ENDED = "a process that was replaced goes on"
     MISPLACED = "computed rows show something else than what stands before them in the order"
+    OTHERWISE = "a table holds something else than the log's statements leave one after another"
     STALE = "a read does not show what it must"
     OVERTAKEN = "applied, though what it rests on had been defined anew"
     UNFULFILLED = "acknowledged before its concern was met"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +17,11 @@ from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import RequestError
 from haproc.membership.messages import Beat, Report
+from haproc.replicate.archive.pages import Page
 from haproc.route.classifying import with_bound
 from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
 from haproc.route.offload import Inline
-from haproc.route.rows import fitted
+from haproc.route.rows.reading import fitted
 
 
 def arrow(**columns: Any) -> bytes:
@@ -89,7 +91,7 @@ class CannedService:
         self.requests: list[Request] = []
         self.needed: list[int] = []
         self.rows: list[Request] = []
-        self.sessions: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self.sessions: dict[str, tuple[str, tuple[str, ...], bool]] = {}
         self.streams: list[CannedStream] = []
         self.cancelled: list[str] = []
         self.finished: list[str] = []
@@ -103,14 +105,18 @@ class CannedService:
     def canned(self, statement: Sent) -> Canned:
         if isinstance(statement, SentRows):
             return self.table.get(statement.table, WRITE)
-        return self.table.get(statement.text, ONE)
+        return self.table.get(statement.text, ONE) if isinstance(statement, SentSql) else WRITE
 
     def note(self, request: Request) -> int | None:
         """Note what is asked; return how many rows it brings."""
-        if isinstance(request.statement, SentSql):
+        if not isinstance(request.statement, SentRows):
             self.requests.append(request)
             return None
-        stream = fitted(request.statement.stream, self.columns, 1 << 20)
+        stream = request.statement.stream
+        if not isinstance(stream, bytes):
+            self.rows.append(request)
+            return None
+        stream = fitted(stream, self.columns, 1 << 20)
         self.rows.append(request)
         return int(pa.ipc.open_stream(stream).read_all().num_rows)
 
@@ -137,18 +143,18 @@ class CannedService:
         report = HaReport("a", canned.operation_class, offset, outcomes, 8 if offset else 5)
         return Answer(report, stream, canned.columns, brought or canned.affected_rows)
 
-    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
+    def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
         found = self.written.get((user, request_id))
-        return None if found is None else self.execute(found)
+        return None if found is None else partial(self.execute, found)
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         self.needed.append(needed)
         return await self.execute(request)
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str]
+        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
     ) -> Mapping[str, str]:
-        self.sessions[session_id] = (user, tuple(statements))
+        self.sessions[session_id] = (user, tuple(statements), afresh)
         return {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC"}
 
     async def close_session(self, session_id: str, user: str) -> None:
@@ -194,7 +200,15 @@ class CannedStatus:
             "log_end": 120,
             "cursor": 118,
             "lag": 2,
-            "recovery": {"applied": 0, "remaining": 0, "rate_per_s": 0.0, "seconds_left": 0.0},
+            "recovery": {
+                "applied": 0,
+                "remaining": 0,
+                "rate_per_s": 0.0,
+                "seconds_left": 0.0,
+                "replay_s": 0.0,
+                "copy_s": None,
+                "copy_is_faster": False,
+            },
             "in_sync": ["a"],
             "high_watermark": 118,
             "transport": {
@@ -328,8 +342,26 @@ class CannedPeers:
         self.seen.append((seen, timeout_s))
         return {"seen": "s2", "state": "READY", "known_to": 9, "unfinished": [5]}
 
+    def latencies(self, start: int, end: int) -> Mapping[int, int]:
+        return {offset: 10 * offset for offset in range(start, end)}
+
     def status(self) -> Mapping[str, Json]:
         return {"state": "READY", "cursor": 3, "lag": 0}
+
+
+class CannedArchive:
+    """What was applied, as one page."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.below: list[int] = []
+
+    async def page(self, start: int, rows_max: int) -> Page:
+        self.asked.append((start, rows_max))
+        return Page(b"rows", 2, start, start + 5, start + 9)
+
+    async def archived(self, below: int) -> None:
+        self.below.append(below)
 
 
 class CannedMembers:

@@ -5,26 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from aiohttp import web
 
+from haproc.config.archive import Archive
 from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
 from haproc.doors.apps import client_app, operator_app
+from haproc.doors.clients.operations_door import keep
+from haproc.doors.clients.verify_door import attest
 from haproc.doors.http.connections import no_shortcut
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.forwarded import Forwarded
 from haproc.doors.operators.heartbeats import HeartbeatDoor
+from haproc.doors.operators.jobs import supervise
 from haproc.doors.operators.members import admit
+from haproc.doors.operators.sessions import SessionsService, attend
 from haproc.doors.operators.settings import tell
 from haproc.engine.interface import EngineAddress
+from haproc.jobs.service import JobService
 from haproc.metrics import Metrics
 from haproc.statements.gate import Gate
 from tests.unit.canned import (
     CannedAdmission,
+    CannedArchive,
     CannedDrains,
     CannedMembers,
     CannedOperators,
@@ -33,6 +40,7 @@ from tests.unit.canned import (
     CannedSettings,
     CannedStatus,
 )
+from tests.unit.session_rig import Ring as SessionRing
 
 STATEMENTS = "/api/2.0/sql/statements"
 ARROW = {"Accept": "application/vnd.apache.arrow.stream"}
@@ -117,10 +125,15 @@ async def door(
     limits: Limits | None = None,
     users: tuple[User, ...] = (),
     operator: bool = False,
+    sessions: SessionsService | None = None,
     connections_max: int = 100,
+    archive: CannedArchive | None = None,
+    archives: str | None = None,
+    jobs: JobService | None = None,
 ) -> AsyncIterator[Rig]:
     """Open a client (or operator) door on a free port."""
     config = make_config(tmp_path, limits=limits, users=users)
+    config = replace(config, archive=Archive(user=archives))
     service, status, peers = CannedService(), CannedStatus(), CannedPeers()
     operators, drains = CannedOperators(), CannedDrains()
     members = CannedMembers()
@@ -134,8 +147,12 @@ async def door(
         )
         admit(app, config, admission)
         tell(app, config, CannedSettings())
+        attend(app, config, sessions or SessionRing().member().listing)
+        supervise(app, config, jobs)
     else:
         app = client_app(config, "a", service, status, metrics)
+        keep(app, config, archive or CannedArchive())
+        attest(app, config, operators)
     listener = Listener(
         app,
         Address("127.0.0.1", 0),

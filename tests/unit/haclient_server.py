@@ -38,10 +38,16 @@ class Server:
         self.name = name
         self.seen: list[dict[str, Any]] = []
         self.appended: list[tuple[str, dict[str, str], pa.Table]] = []
+        self.bodies: list[tuple[str, dict[str, str], bytes]] = []
+        """Rows that came in other forms: their type, what was asked, and they themselves."""
+        self.written: dict[str, dict[str, Any]] = {}
+        """The ``ha`` blocks of writes that it can tell of, by id."""
         self.cancelled: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.sessions: dict[str, list[str]] = {}
         self.script: deque[Behaviour] = deque()
+        self.rows_script: deque[Behaviour] = deque()
+        """The same for rows."""
         self.ready = True
         self.token = ""
         """What every request must show, if anything."""
@@ -79,6 +85,7 @@ class Server:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_post("/api/2.0/sql/statements", self._statement)
+        app.router.add_get("/api/2.0/sql/statements/{id}", self._told_again)
         app.router.add_post("/api/2.0/sql/statements/{id}/cancel", self._cancel)
         app.router.add_put("/api/ha/sessions/{id}", self._open_session)
         app.router.add_delete("/api/ha/sessions/{id}", self._close_session)
@@ -176,24 +183,39 @@ class Server:
             return self.answer(None, {"class": "asynchronous", "affected_rows": rows})
         return self.answer(pa.table({"n": pa.array([1], pa.int32())}))
 
+    async def _told_again(self, request: web.Request) -> web.Response:
+        ha = self.written.get(request.match_info["id"])
+        if ha is None:
+            return self.error(404, "refused", "HAPROC_STATEMENT_UNKNOWN")
+        return web.json_response({"status": {"state": "SUCCEEDED"}, "ha": ha})
+
     async def _cancel(self, request: web.Request) -> web.Response:
         self.cancelled.append(request.match_info["id"])
         self.waiting.set()
         return web.json_response({})
 
     async def _open_session(self, request: web.Request) -> web.Response:
-        self.sessions[request.match_info["id"]] = list((await request.json())["statements"])
+        begins = list((await request.json())["begin_with"])
+        self.sessions.setdefault(request.match_info["id"], begins)
         return web.json_response({"cluster": self.name})
 
     async def _close_session(self, request: web.Request) -> web.Response:
         self.sessions.pop(request.match_info["id"], None)
         return web.json_response({})
 
-    async def _rows(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        table = pa.ipc.open_stream(body).read_all()
-        self.appended.append((request.match_info["table"], dict(request.query), table))
-        report = {"cluster": self.name, "class": "asynchronous", "affected_rows": table.num_rows}
+    async def _rows(self, request: web.Request) -> Any:
+        if self.rows_script:
+            return await self.rows_script.popleft()(self, request, {})
+        body, query = await request.read(), dict(request.query)
+        if request.content_type == ARROW:
+            table = pa.ipc.open_stream(body).read_all()
+            self.appended.append((request.match_info["table"], query, table))
+            rows = table.num_rows
+        else:
+            self.bodies.append((request.content_type, query, body))
+            rows = body.count(b"\n")
+        report = {"cluster": self.name, "class": "asynchronous", "affected_rows": rows}
+        self.written[query.get("request_id", "")] = report
         return web.json_response({"statement_id": "x", "ha": report})
 
     def report(self, ha: dict[str, Any] | None = None) -> str:
@@ -227,6 +249,17 @@ def failing(status: int, kind: str, error_class: str, sqlstate: str = "", **more
 
     async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
         return server.error(status, kind, error_class, sqlstate, **more)
+
+    return behave
+
+
+def busy(for_s: float) -> Behaviour:
+    """Answer that there is as much to do as is taken, for so long."""
+
+    async def behave(server: Server, request: web.Request, body: Any) -> web.StreamResponse:
+        answer = server.error(429, "availability", "HAPROC_BUSY")
+        answer.headers["Retry-After"] = f"{for_s:g}"
+        return answer
 
     return behave
 

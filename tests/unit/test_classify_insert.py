@@ -46,6 +46,8 @@ LITERALS = {
     "DATE'2020-01-31'": "t",
     "date '2020-01-31'": "t",
     "TIMESTAMP'2020-01-01 10:00:00.123'": "T",
+    "TIMESTAMP'2020-01-01 10:00:00.123+01:00'": "z",
+    "timestamp '2020-01-01 10:00:00-05:30'": "z",
     "X'00fF'": "x",
 }
 
@@ -81,6 +83,8 @@ def test_signature_of_literal_is_its_type(literal: str, letter: str) -> None:
         (["(1.5)", "(1e3)"], None),
         (["(1)", "(1S)"], None),
         (["(DATE'2020-01-01')", "(TIMESTAMP'2020-01-01')"], None),
+        # By spark.sql.timestampType only one of them may be a TIMESTAMP_NTZ.
+        (["(TIMESTAMP'2020-01-01')", "(TIMESTAMP'2020-01-01 00:00:00+00:00')"], None),
         (["(1)", "(1, 2)"], None),
         (["(1, 2)", "(1)"], None),
         (["(12345678901234567890123456789012345678)", "(0.5)"], None),
@@ -108,7 +112,9 @@ def test_signature_of_rows_is_their_common_type_or_nothing(
         "(CAST(1 AS INT))",
         "(INTERVAL '1' DAY)",
         "(TIMESTAMP'now')",
-        "(TIMESTAMP'2020-01-01 00:00:00+01:00')",
+        "(TIMESTAMP'2020-01-01 00:00:00 Europe/Zurich')",
+        "(TIMESTAMP'2020-01-01 00:00:00+1')",
+        "(TIMESTAMP'2020-01-01+01:00')",
         "(DATE'today')",
         "(1BD2)",
         "(1.5e3BD)",

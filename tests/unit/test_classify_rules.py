@@ -48,7 +48,7 @@ def test_examples_in_shipped_rules_are_valid() -> None:
     lines = SHIPPED.read_text(encoding="utf-8").splitlines()
     start = lines.index("# rules:")
     example = "\n".join(line[2:] for line in lines[start:] if line.startswith("#"))
-    assert len(parse_rules(example).rules) == 5
+    assert len(parse_rules(example).rules) == 6
 
 
 def test_rule_for_kind_gives_class_and_name() -> None:
@@ -164,6 +164,25 @@ def test_rule_that_refuses_a_table_refuses_a_query_whose_tables_are_not_told() -
     assert classified(rules, "SHOW TABLES").kind is Kind.SHOW
 
 
+def test_rule_for_the_cache_is_about_queries() -> None:
+    rules = """
+    - {name: never, table: spark_catalog.ledger.*, cache: false}
+    - {name: dashboards, user: dash, cache: true}
+    """
+    assert classified(rules, "SELECT * FROM t", "dash").cache is True
+    assert classified(rules, "SELECT * FROM t", "ann").cache is None
+    assert classified(rules, "SELECT * FROM ledger.book", "dash").cache is False
+    for sql in ("INSERT INTO t VALUES (1)", "SHOW TABLES", "DROP TABLE ledger.book"):
+        assert classified(rules, sql, "dash").cache is None
+
+
+def test_rule_against_the_cache_holds_for_a_query_that_could_read_the_table() -> None:
+    sql = "FROM t insert SELECT insert.a"  # two readings of it differ
+    against = "- {table: spark_catalog.ledger.*, cache: false}"
+    assert classified(against, sql).cache is False
+    assert classified(against.replace("false", "true"), sql).cache is None
+
+
 def test_rule_may_set_class_and_write_concern() -> None:
     rules = "- {kind: insert, class: synchronous, write_concern: majority}"
     statement = classified(rules, "INSERT INTO t VALUES (1)")
@@ -183,6 +202,10 @@ def test_rule_may_set_class_and_write_concern() -> None:
         ("rules: [{kind: [insert, use], write_concern: all}]", "rules[0].write_concern"),
         ("rules: [{kind: unknown, write_concern: all}]", "rules[0].write_concern"),
         ("rules: [{kind: select, class: query, write_concern: one}]", "rules[0].write_concern"),
+        ("rules: [{cache: maybe}]", "rules[0].cache"),
+        ("rules: [{cache: true, refuse: x}]", "rules[0]"),
+        ("rules: [{cache: true, class: synchronous}]", "rules[0]"),
+        ("rules: [{kind: [select, insert], cache: true}]", "rules[0].cache"),
         ("- 1", "(file)"),
         ("a: [", "(file)"),
         ("other: 1", "other"),

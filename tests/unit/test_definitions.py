@@ -23,6 +23,7 @@ from haproc.replicate.heard.definitions import (
     redefined_by,
 )
 from haproc.replicate.heard.window import Sighting, Window
+from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
@@ -95,6 +96,15 @@ def test_stale_look_before_what_was_read_is_not_known() -> None:
     assert definitions.stale(7, looked(copy("c", "s", "t"), 4, "s")) is True
 
 
+def test_stale_what_was_let_in_before_a_fence_and_stands_behind_it() -> None:
+    definitions = after(sent(insert("i", "t")))
+    definitions.note(1, Fence("job/7"))
+    assert definitions.stale(2, looked(insert("w", "t"), 1, "job/7")) is True
+    assert definitions.stale(2, looked(insert("w", "t"), 2, "job/7")) is False
+    assert definitions.stale(2, looked(insert("w", "t"), 1, "job/8")) is False
+    assert definitions.stale(2, sent(insert("w", "t"))) is False
+
+
 def test_unchanged_only_what_is_remembered_and_was_not_defined_since() -> None:
     definitions = after(sent(ddl("v", "a")), *[sent(insert("i", "t"))] * 9)
     assert definitions.unchanged(["v"], 10 - REACH)
@@ -159,6 +169,14 @@ def test_redefined_by_says_what_a_statement_may_define_anew(
     sql: str, names: frozenset[str] | None
 ) -> None:
     assert redefined_by(made(sql)) == names
+
+
+def test_redefined_by_what_reads_unknown_tables_is_what_it_writes() -> None:
+    read = replace(made("INSERT INTO t SELECT * FROM s"), tables_known=False)
+    made_anew = replace(made("CREATE TABLE t AS SELECT 1"), tables_known=False)
+    assert redefined_by(read) is None
+    assert redefined_by(replace(read, writes_known=True)) == frozenset()
+    assert redefined_by(replace(made_anew, writes_known=True)) == {"spark_catalog.default.t"}
 
 
 def test_redefined_by_session_that_merges_schemas_makes_every_insert_a_definition() -> None:

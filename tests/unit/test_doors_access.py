@@ -123,7 +123,7 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
         rig.metrics.applied("ok", 5)
         rig.metrics.peer("b", True, False, True, 3)
         rig.metrics.recovery(1, 2, 3.5)
-        rig.metrics.sessions(4)
+        rig.metrics.sessions(4, 9, 2)
         async with rig.http.get(rig.url + "/metrics") as response:
             assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             text = await response.text()
@@ -138,22 +138,25 @@ async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> Non
             'haproc_peer_in_sync{peer="b"} 1.0',
             'haproc_peer_lag_records{peer="b"} 3.0',
             "haproc_sessions 4.0",
+            "haproc_sessions_of_ring 9.0",
+            "haproc_sessions_adopted_total 2.0",
             "haproc_results_kept 1.0",
         ):
             assert line in text, line
 
 
-async def test_session_opened_and_closed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("field", "afresh"), [("begin_with", False), ("statements", True)])
+async def test_session_opened_and_closed(tmp_path: Path, field: str, afresh: bool) -> None:
     async with door(tmp_path) as rig:
         url = f"{rig.url}/api/ha/sessions/s1"
-        async with rig.http.put(url, json={"statements": ["USE sales"]}) as response:
+        async with rig.http.put(url, json={field: ["USE sales"]}) as response:
             assert await response.json() == {
                 "catalog": "spark_catalog",
                 "schema": "default",
                 "time_zone": "UTC",
                 "cluster": "a",
             }
-        assert rig.service.sessions == {"s1": ("anonymous", ("USE sales",))}
+        assert rig.service.sessions == {"s1": ("anonymous", ("USE sales",), afresh)}
         async with rig.http.delete(url) as response:
             assert (response.status, await response.json()) == (200, {})
         assert rig.service.sessions == {}
@@ -165,6 +168,8 @@ async def test_session_opened_and_closed(tmp_path: Path) -> None:
         ("s1", {"statements": "USE x"}, "statements must be a list"),
         ("s1", {"statements": {}}, "statements must be a list"),
         ("s1", {"statements": [1]}, "statements[0] must be a string"),
+        ("s1", {"begin_with": "USE x"}, "begin_with must be a list"),
+        ("s1", {"begin_with": [], "statements": []}, "not both"),
         ("s1", {"statement": []}, "unknown field 'statement'"),
         ("a b", {}, "the session's id"),
         ("x" * 129, {}, "the session's id"),
@@ -191,6 +196,8 @@ async def test_session_wrong_body_refused(
         ("statement", "\ud800", "surrogate"),
         ("wait_timeout", "1s", "wait_timeout must be"),
         ("wait_timeout", "51s", "wait_timeout must be"),
+        ("wait_timeout", "\u0665s", "wait_timeout must be"),
+        ("query_tags", [{"key": "request_id", "value": v} for v in "ab"], "several request_id"),
         ("wait_timeout", 5, "wait_timeout must be a string"),
         ("on_wait_timeout", "STOP", "known values: CONTINUE, CANCEL"),
         ("row_limit", 0, "row_limit must be at least 1"),
@@ -288,6 +295,32 @@ async def test_access_with_two_tokens_refused(tmp_path: Path, operator: bool) ->
         async with rig.http.get(rig.url + path, headers=headers) as response:
             assert response.status == 401
             assert "several" in (await response.json())["message"]
+
+
+@pytest.mark.parametrize(
+    "name", ["Idempotency-Key", "HAProc-Consistency", "HAProc-Write-Concern", "Content-Encoding"]
+)
+async def test_statement_with_two_headers_of_a_name_refused(tmp_path: Path, name: str) -> None:
+    async with door(tmp_path) as rig:
+        headers = [("Content-Type", "application/json"), (name, "one"), (name, "two")]
+        data = b'{"statement": "SELECT 1"}'
+        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
+            assert response.status == 400
+            assert (await response.json())["message"] == f"there are several headers {name}"
+        assert not rig.service.requests
+
+
+@pytest.mark.parametrize("encoding", ["gzip, gzip", "br", "zstd", "gzip;q=1", "x"])
+async def test_statement_with_an_encoding_that_is_not_undone_refused(
+    tmp_path: Path, encoding: str
+) -> None:
+    async with door(tmp_path) as rig:
+        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+        data = b'{"statement": "SELECT 1"}'
+        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
+            assert response.status == 415
+            assert (await response.json())["error_class"] == "HAPROC_CONTENT_TYPE"
+        assert not rig.service.requests
 
 
 async def test_access_without_a_token_and_with_a_wrong_one_say_different_things(

@@ -75,7 +75,7 @@ async def test_port_taken_meanwhile_is_waited_for(
     with rig.taken(), caplog.at_level(logging.ERROR):
         await rig.door.follow(State.READY)
         assert not rig.listener.is_open
-    assert f"another process has taken {rig.address.url}" in caplog.text
+    assert f"clients on {rig.address.url}: another process has taken it" in caplog.text
     await asyncio.wait_for(rig.again.wait(), 5)
     await rig.door.follow(State.READY)
     assert await rig.answers()

@@ -190,8 +190,6 @@ async def test_client_that_takes_nothing_of_its_answer_is_cut_off(
     ("headers", "status"),
     [
         ("Expect: miracles\r\nContent-Length: 2\r\n", b"417"),
-        ("Content-Encoding: br\r\nContent-Length: 2\r\n", b"415"),
-        ("Content-Encoding: zstd\r\nContent-Length: 2\r\n", b"415"),
     ],
 )
 async def test_header_that_aiohttp_refuses_answered_as_json(
@@ -218,14 +216,16 @@ POST = (
     "Content-Type: application/json\r\n"
 )
 
+PACKED = b"Connection: close\r\nContent-Encoding: %s\r\nContent-Length: 9\r\n\r\nann-token"
+
 
 @pytest.mark.parametrize(
     ("token", "rest"),
     [
         (TOKEN, b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
         (TOKEN, b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}\r\n\r\n0\r\n\r\n"),
-        (TOKEN, b"Content-Encoding: deflate\r\nContent-Length: 9\r\n\r\nann-token"),
-        ("wrong", b"Content-Encoding: gzip\r\nContent-Length: 9\r\n\r\nann-token"),
+        (TOKEN, PACKED % b"deflate"),
+        ("wrong", PACKED % b"gzip"),
         ("wrong", b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
     ],
 )

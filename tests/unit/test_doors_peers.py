@@ -16,7 +16,9 @@ from haproc.membership import drift
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.membership.peers import Peers, PeerUnavailableError
+from haproc.sessions.journal import SqlEntry
 from tests.unit.door_rig import Rig, door, make_config
+from tests.unit.session_rig import Ring
 from tests.unit.test_doors_openapi import check
 
 
@@ -130,3 +132,27 @@ async def _apply(rig: Rig, body: dict[str, object]) -> int:
     headers = {"Authorization": "Bearer ring-secret"}
     async with rig.http.post(rig.url + "/ha/v1/apply", json=body, headers=headers) as response:
         return response.status
+
+
+async def test_operators_see_and_close_sessions(tmp_path: Path) -> None:
+    member = Ring().member("a")
+    session = await member.sessions.enter("ann", "s/1", create=True)
+    await member.sessions.record(session, SqlEntry("CREATE TEMPORARY VIEW v AS SELECT 1"))
+    headers = {"Authorization": "Bearer ring-secret"}
+    async with door(tmp_path, operator=True, sessions=member.listing) as rig:
+        url = rig.url + "/ha/v1/sessions"
+        async with rig.http.get(url, headers=headers) as response:
+            told = await response.json()
+            check("get", "/ha/v1/sessions", response.status, told)
+        (shown,) = told["sessions"]
+        assert (told["total"], shown["user"], shown["session_id"]) == (1, "ann", "s/1")
+        assert (shown["owner"], shown["steps"], shown["adoptions"]) == ("a", 1, 0)
+        for status in (200, 404):
+            body = {"user": "ann", "session_id": "s/1"}
+            async with rig.http.post(url + "/close", json=body, headers=headers) as response:
+                assert response.status == status
+                check("post", "/ha/v1/sessions/close", status, await response.json())
+        async with rig.http.get(url + "?limit=0", headers=headers) as response:
+            assert response.status == 400
+        async with rig.http.get(url) as response:
+            assert response.status == 401

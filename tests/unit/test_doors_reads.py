@@ -18,7 +18,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
 from haproc.failure import FailureKind, RequestError
 from haproc.membership.peer_doors import PeerDoors
-from haproc.membership.peers import PeerUnavailableError
+from haproc.membership.peers import PeerBusyError, PeerUnavailableError
 from haproc.route import pieces
 from haproc.route.forward import HttpForwarding
 from haproc.route.model import Freshness, Request, SentSql
@@ -255,10 +255,11 @@ async def test_forwarded_result_that_breaks_off_is_no_end(tmp_path: Path) -> Non
 
 
 async def test_peers_queries_count_among_those_under_way(tmp_path: Path) -> None:
+    # They do not wait in line: their own HAProc keeps a place for them, for which others wait.
     async with peer(tmp_path, Limits(statements_max=1)) as (rig, forwarding):
         rig.service.table["SELECT n"] = Canned([*chunks_of(TABLES[0]), asyncio.Event()])
         first = await forwarding.query("a", request(), 0, 5.0)
-        with pytest.raises(PeerUnavailableError, match="statements_max"):
+        with pytest.raises(PeerBusyError, match="statements_max"):
             await forwarding.query("a", request(), 0, 5.0)
         await first.result.aclose()
 

@@ -21,11 +21,14 @@ from haproc.doors.apps import REGISTRY
 from haproc.engine.interface import Column
 from haproc.failure import FailureKind, RequestError
 from haproc.route.model import SentRows
-from haproc.route.rows import RowsError, fits, plain, read
+from haproc.route.rows.fitting import fits, plain
+from haproc.route.rows.forms import RowsError
+from haproc.route.rows.reading import read
 from tests.unit.canned import ONE, WRITE, Canned, stream_of
 from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
+CSV = {"Content-Type": "text/csv"}
 
 
 def fit(kind: pa.DataType, type_text: str) -> bool:
@@ -247,7 +250,12 @@ ONE_ROW = pa.table({"n": pa.array([1], pa.int32())})
 @pytest.mark.parametrize(
     ("query", "headers", "data", "status", "told"),
     [
-        ("", {"Content-Type": "text/csv"}, b"1,2", 415, "text/csv"),
+        ("", {"Content-Type": "text/html"}, b"1,2", 415, "text/html"),
+        ("", {"Content-Type": "text/csv; charset=latin1"}, b"1,2", 415, "latin1"),
+        ("?delimiter=ab", CSV, b"1,2", 400, "delimiter must be one ASCII character"),
+        ("?time_zone=Europe/Nowhere", CSV, b"1,2", 400, "no time zone 'Europe/Nowhere'"),
+        ("?first_line=-1", CSV, b"1,2", 400, "first_line must be a number of a line"),
+        ("?null=x", ROWS, b"", 400, "null says nothing of application/vnd.apache.arrow.stream"),
         ("", ROWS, b"", 400, "not an Arrow IPC stream"),
         ("", ROWS, b"nonsense that is no stream", 400, "not an Arrow IPC stream"),
         ("", ROWS, stream_of(pa.table({"x": [1]})), 400, "no column x"),
@@ -266,7 +274,8 @@ ONE_ROW = pa.table({"n": pa.array([1], pa.int32())})
 async def test_rows_refused(
     tmp_path: Path, query: str, headers: dict[str, str], data: bytes, status: int, told: str
 ) -> None:
-    async with door(tmp_path, limits=Limits(operation_bytes_max=100_000)) as rig:
+    limits = Limits(operation_bytes_max=100_000, staged_bytes_max=100_000)
+    async with door(tmp_path, limits=limits) as rig:
         async with rig.http.post(rows_url(rig, query), data=data, headers=headers) as response:
             answer = await response.json()
             assert (response.status, answer["kind"]) == (status, "refused")
@@ -344,7 +353,7 @@ async def test_rows_under_way_are_found_by_their_id_and_count_once(tmp_path: Pat
 
 
 async def test_rows_over_a_limit_wait_for_nobody(tmp_path: Path) -> None:
-    async with door(tmp_path, limits=Limits(statements_max=1)) as rig:
+    async with door(tmp_path, limits=Limits(statements_max=1, statement_queue_s=0)) as rig:
         hold = asyncio.Event()
         rig.service.table["t"] = dataclasses.replace(WRITE, hold=hold)
         data = stream_of(pa.table({"n": pa.array([1], pa.int32())}))

@@ -265,7 +265,7 @@ async def test_repeat_while_streaming_runs_after_the_first(tmp_path: Path) -> No
         first = asyncio.create_task(stream())
         await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
         others = [asyncio.create_task(stream()), asyncio.create_task(rig.post(**body))]
-        await until(lambda: rig.app[REGISTRY].gate.inside >= 2)
+        await until(lambda: rig.app[REGISTRY].gate._waiting.taken == 3)
         assert len(rig.service.requests) == 1
         hold.set()
         await asyncio.gather(first, *others)
@@ -273,7 +273,7 @@ async def test_repeat_while_streaming_runs_after_the_first(tmp_path: Path) -> No
 
 
 async def test_too_many_at_once_answered_429(tmp_path: Path) -> None:
-    async with door(tmp_path, limits=Limits(statements_max=2)) as rig:
+    async with door(tmp_path, limits=Limits(statements_max=2, statement_queue_s=0)) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(ONE.chunks, hold=hold)
         for _ in range(2):

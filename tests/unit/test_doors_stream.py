@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.frames import FrameError, continuation, joined, opening
 from haproc.engine.interface import Chunk
+from haproc.failure import ErrorClass, refused
+from haproc.route.model import Answer, HaReport, Request
+from haproc.route.streams import Collected
 from haproc.statements.cut import Cutter
 from tests.unit.canned import ONE, Canned, chunks_of
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, Rig, door, until
@@ -49,6 +53,44 @@ async def test_stream_without_any_chunk_is_an_empty_stream(tmp_path: Path) -> No
         rig.service.table["NONE"] = Canned([], OperationClass.SESSION)
         async with stream(rig, statement="NONE") as answer:
             assert pa.ipc.open_stream(await answer.read()).read_all().num_rows == 0
+
+
+async def test_answer_of_a_write_is_one_piece(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        report = HaReport("a", OperationClass.ASYNCHRONOUS, 7)
+
+        async def execute(request: Request) -> Answer:
+            return Answer(report, Collected(()), affected_rows=1)
+
+        rig.service.execute = execute  # type: ignore[method-assign]
+        async with stream(rig, statement="INSERT INTO t VALUES (1)") as answer:
+            assert json.loads(answer.headers["HAProc-Report"])["log_offset"] == 7
+            data = await answer.read()
+            assert int(answer.headers["Content-Length"]) == len(data)
+        assert pa.ipc.open_stream(data).read_all().num_rows == 0
+
+
+@pytest.mark.parametrize("headers", [ARROW, {}], ids=["streamed", "whole"])
+async def test_refused_request_leaves_nothing_for_the_collector(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with door(tmp_path) as rig:
+        rig.service.table["NO"] = Canned(error=refused(ErrorClass.UNCLASSIFIED, "no"))
+
+        async def ask() -> None:
+            body = {"statement": "NO"}
+            async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as answer:
+                assert answer.status == 400
+
+        await ask()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                await ask()
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(("limit", "rows"), [("row_limit", 150), ("byte_limit", 100)])

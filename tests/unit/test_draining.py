@@ -21,6 +21,7 @@ from haproc.membership.clusters import ClusterView
 from haproc.membership.draining import refusal
 from haproc.membership.state import State
 from haproc.node.maintenance import Maintenance, drained_file
+from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.identity import Identity
 from haproc.statements import registry as boards
@@ -142,6 +143,33 @@ async def test_drained_core_takes_the_writes_that_were_let_in_while_it_can() -> 
     assert core.condition.out_of_service, "who waits for an outcome is told that it will not come"
     core.condition.cluster_answers(up=True, error="")
     assert not core.condition.out_of_service
+
+
+async def test_waits_end_when_the_member_leaves_service_however_soon_it_is_back() -> None:
+    core = core_of()
+    well(core)
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        async with core.condition.in_service(20):
+            begun.set()
+            await ended.wait()
+
+    waiting = asyncio.create_task(wait())
+    await begun.wait()
+    for up in (False, True):
+        core.condition.cluster_answers(up=up, error="")
+    with pytest.raises(OutOfServiceError):
+        await waiting
+    core.condition.cluster_answers(up=False, error="")
+    with pytest.raises(OutOfServiceError):
+        await wait()
+    well(core)
+    with pytest.raises(TimeoutError):
+        async with core.condition.in_service(0.001):
+            await ended.wait()
+    ended.set()
+    await wait()
 
 
 # -- what clients still have there ---------------------------------------------------------------

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from haproc.engine import protos
+from haproc import protos
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress, Settings

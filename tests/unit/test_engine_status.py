@@ -12,7 +12,8 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haproc.engine import failure, protos
+from haproc import protos
+from haproc.engine import failure
 from haproc.engine.errors import ErrorKind
 from haproc.engine.status import (
     CHAIN_MAX,

@@ -100,6 +100,8 @@ TABLE = [
     (progress(unexplained=1), AttemptEnd.UNEXPLAINED, Done()),
     (progress(unexplained=1), AttemptEnd.NOT_TAKEN, Try(1)),
     (progress(untried=()), AttemptEnd.UNEXPLAINED, Pause(0.025)),
+    (progress(), AttemptEnd.BUSY, Try(1)),
+    (progress(untried=(), outage_since=-25.0), AttemptEnd.BUSY, Pause(0.025)),
 ]
 
 
@@ -116,6 +118,24 @@ def test_error_that_says_nothing_is_not_held_against_the_server() -> None:
     assert memory == memory_of(3) and state.outage_since is None
     _, state = noted(POLICY, memory, progress(), 1, AttemptEnd.UNEXPLAINED, 10.0)
     assert state.unexplained == 1
+
+
+def test_busy_server_is_well_and_left_alone_for_as_long_as_it_asks() -> None:
+    memory, state = memory_of(3), progress(untried=())
+    after_first, state = noted(POLICY, memory, state, 1, AttemptEnd.BUSY, 10.0, 3.0)
+    after_all, state, pause = after(
+        POLICY, after_first, state, 0, AttemptEnd.BUSY, 10.0, jitter=0.5, wait_s=2.0
+    )
+    assert after_all == memory and pause == Pause(2.5)
+    assert resume(POLICY, memory, state, 13.0)[1].wait_s == 0.0
+
+
+def test_busy_server_closes_the_circuit_that_it_is_on_trial_of() -> None:
+    memory = memory_of(2, s0=LAPSED)
+    memory, trial, action = begin(POLICY, memory, 10.0, 9.0, True)
+    assert action == Try(0)
+    memory, _, action = after(POLICY, memory, trial, 0, AttemptEnd.BUSY, 10.1, 0.0)
+    assert (memory, action) == (memory_of(2), Try(1))
 
 
 def test_order_of_a_fresh_connection_is_the_list() -> None:

@@ -1,4 +1,4 @@
-"""Reading a statement takes time in proportion to its length.
+"""Reading a statement or a plan takes time in proportion to its length.
 
 What is counted is work, not time: the calls that classifying and pinning make. From a text to one
 of twice and four times its length they may grow by steps, but not faster than the text.
@@ -7,22 +7,33 @@ of twice and four times its length they may grow by steps, but not faster than t
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache, reduce
 from types import FrameType
 from typing import Any
 
+import pyspark.sql.connect.functions as F
 import pytest
 
+from haproc import protos
 from haproc.classify.classifier import classify
 from haproc.classify.model import RefusedError
 from haproc.classify.names import Context
+from haproc.classify.plans.classifying import classify_plan
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.rules import Rules
 from haproc.classify.tokens import LexicalError, tokenize
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment
 from haproc.pin.parameters import bind, expand_rows, parse_parameters
+from haproc.pin.plan_parts import input_of, with_input
+from haproc.pin.plans import plan_reasons
+from haproc.witness.plans import condition_questions, input_question
+from tests.unit.recorded_plans import recorded
 
 MOMENT = Moment(datetime(2026, 3, 1, tzinfo=UTC), 1, "UTC", "ann", "spark_catalog", "default")
 SHORT = 45
@@ -85,11 +96,13 @@ def work(action: Callable[[int], object], length: int) -> int:
         nonlocal calls
         calls += event.endswith("call")
 
+    gc.disable()  # it would end what earlier tests left, and that is work, too
     sys.setprofile(count)
     try:
         action(length)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
@@ -108,6 +121,73 @@ def grows_with_its_length(action: Callable[[int], object]) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_work_on_a_longer_text_grows_no_faster_than_the_text(name: str) -> None:
     grows_with_its_length(lambda count: read(TEXTS[name](count)))
+
+
+def over(count: int, first: Any, step: Callable[[Any, int], Any]) -> Any:
+    return reduce(step, range(count), first)
+
+
+PLANS: dict[str, Callable[[Any, int], object]] = {
+    "steps": lambda s, n: over(n, s.table("t"), lambda d, at: d.filter(F.col("a") > at)).collect(),
+    "columns": lambda s, n: over(
+        n, s.table("t"), lambda d, at: d.withColumn(f"c{at}", F.upper("b"))
+    ).write.insertInto("u"),
+    "values": lambda s, n: (
+        s.table("t").select(*(F.upper(f"a{at}") for at in range(n))).writeTo("u").append()
+    ),
+    "nested": lambda s, n: s.table("t").select(
+        *(over(20, F.col("a"), lambda e, at: F.concat(e, F.lit("x"))) for _ in range(n))
+    ).writeTo("u").append(),
+    "unions": lambda s, n: over(
+        n, s.table("t"), lambda d, at: d.union(s.table(f"t{at}"))
+    ).writeTo("u").append(),
+    "texts": lambda s, n: (
+        s.table("t").select(*(F.expr(f"upper(a{at})") for at in range(n))).writeTo("u").append()
+    ),
+    "statements": lambda s, n: over(
+        n, s.table("t"), lambda d, at: d.union(s.sql(f"SELECT * FROM t{at}"))
+    ).writeTo("u").append(),
+    "a_statement_with_frames": lambda s, n: s.sql(
+        "SELECT * FROM " + ", ".join(f"{{d{at}}}" for at in range(n)),
+        **{f"d{at}": s.table(f"t{at}") for at in range(n)},
+    ).collect(),
+    "rows": lambda s, n: s.createDataFrame([(at, "x") for at in range(n)], ["a", "b"])
+    .writeTo("u").append(),
+    "clauses": lambda s, n: over(
+        n,
+        s.table("t").alias("s").mergeInto("u", F.expr("s.a = u.a")),
+        lambda m, at: m.whenMatched(F.col("s.a") == at).update({"b": F.lit(at)}),
+    ).merge(),
+    "condition": lambda s, n: s.table("t").writeTo("u").overwrite(
+        F.col("a").isin(*range(n))
+    ),
+    "unknown_functions": lambda s, n: s.table("t").select(
+        *(F.call_function(f"f{at}", F.col("a")) for at in range(n))
+    ).writeTo("u").append(),
+}  # fmt: skip
+
+
+def read_a_plan(data: bytes) -> None:
+    """Do with a plan all that is done before it is logged, but for what Spark is asked."""
+    with contextlib.suppress(RefusedError):
+        plan = opened(parse(protos.base.Plan, data))
+        classify_plan(read_plan(plan), Context(), Rules.builtin())
+        plan_reasons(plan)
+        input_question(plan)
+        list(condition_questions(plan))
+        if (source := input_of(plan)) is not None:
+            with_input(plan, source)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_work_on_a_larger_plan_grows_no_faster_than_the_plan(name: str) -> None:
+    @cache
+    def data(count: int) -> bytes:
+        return bytes(recorded(lambda s: PLANS[name](s, count)).SerializeToString())
+
+    for step in range(3):
+        data(SHORT << step)
+    grows_with_its_length(lambda count: read_a_plan(data(count)))
 
 
 def test_work_on_more_parameters_grows_no_faster_than_they_do() -> None:

@@ -166,8 +166,8 @@ async def test_executemany_of_rows_that_the_server_does_not_count_counts_them(
 ) -> None:
     servers[0].script.append(answering(pa.table({}), {"affected_rows": None}))
     cursor = connect(servers).cursor()
-    await settle(cursor.executemany("INSERT INTO t VALUES (?)", [[n] for n in range(10_000)]))
-    assert cursor.rowcount == 10_000
+    await settle(cursor.executemany("INSERT INTO t VALUES (?)", [[n] for n in range(1000)]))
+    assert cursor.rowcount == 1000
 
 
 async def test_nextset_gives_the_result_up_for_there_is_no_other(
@@ -215,12 +215,11 @@ async def test_application_error_is_raised_without_failover(
     "behaviour",
     [
         UNAVAILABLE,
-        failing(429, "availability", "HAPROC_BUSY"),
         reset,
         breaking_off(BIG, 1000, 0.0),
         breaking_off(BIG, 1000, 0.5),
     ],
-    ids=["503", "429", "reset", "no body", "half a body"],
+    ids=["503", "reset", "no body", "half a body"],
 )
 async def test_availability_error_fails_over_with_the_same_request_id(
     connect: Open, servers: list[Server], behaviour: Any
@@ -412,31 +411,27 @@ async def test_session_is_opened_when_the_server_asks_and_kept(
     assert servers[0].seen[-1]["session_id"] in servers[0].sessions
 
 
-async def test_session_moves_with_the_client_and_survives_a_restart(
+async def test_session_goes_on_on_another_server_by_its_id_alone(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
     await run(connection, "USE x")
-    await run(connection, "USE y")
+    servers[1].sessions = servers[0].sessions  # the ring's
     servers[0].stop()
-    assert (await run(connection)).ha["cluster"] == "b"
+    assert (await run(connection, "USE y")).ha["cluster"] == "b"
     assert list(servers[1].sessions.values()) == [["USE x", "USE y"]]
-    servers[1].sessions.clear()
-    await run(connection, "USE z")
-    assert list(servers[1].sessions.values()) == [["USE x", "USE y", "USE z"]]
     await settle(connection.close())
     assert not servers[1].sessions
 
 
-async def test_session_statement_with_parameters_cannot_be_replayed(
+async def test_session_that_the_ring_does_not_have_any_more_is_told(
     connect: Open, servers: list[Server]
 ) -> None:
     connection = connect(servers)
-    await run(connection, "USE x", [1])
-    assert (await run(connection)).ha["cluster"] == "a"
-    servers[0].stop()
-    error = await fails(connection)
-    assert error.error_class == "HACLIENT_SESSION_LOST"
+    await run(connection, "USE x")
+    servers[0].sessions.clear()
+    assert (await fails(connection)).error_class == "HAPROC_SESSION_UNKNOWN"
+    assert not servers[0].sessions
 
 
 async def test_append_in_a_session_goes_where_the_session_is(

@@ -16,11 +16,12 @@ import pytest
 
 import haclient
 import haclient.aio
-from haclient import Failover
+from haclient import Failover, Outcome
 from tests.unit.haclient_server import (
     WAIT_S,
     Server,
     answering,
+    busy,
     failing,
     finishing_while_draining,
     reset,
@@ -395,3 +396,46 @@ async def test_level_of_one_statement_goes_before_the_connections(
     assert tuple(server.seen[-1][field] for field in fields) == asked
     with pytest.raises(haclient.InterfaceError, match="acceptable_offset_lag"):
         await run(connection, acceptable_offset_lag="5")
+
+
+async def test_whether_a_kept_answer_will_do_is_sent_as_it_is(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect([servers[0]], discover=False)
+    for cache in (True, False, None):
+        await run(connection, cache=cache)
+    assert [body.get("cache") for body in servers[0].seen] == [True, False, None]
+    with pytest.raises(haclient.InterfaceError, match="cache must be True or False"):
+        await run(connection, cache="yes")
+
+
+# -- servers with as much to do as they take -----------------------------------------------------
+
+
+async def test_busy_servers_are_asked_again_until_the_deadline(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, outage_s=0.0, discover=False)
+    servers[0].script.append(busy(0))
+    assert (await run(connection)).ha["cluster"] == "b"
+    for server in servers:
+        server.script.extend([busy(0)] * 4)
+    assert (await run(connection)).ha["cluster"] == "a", "it is well"
+    for server in servers:
+        server.script.extend([busy(0), busy(0), busy(60)])
+    with pytest.raises(haclient.Error) as raised:
+        await run(connection, timeout_s=20.0)
+    error = raised.value
+    assert (error.outcome, error.error_class) == (Outcome.NOT_SENT, "HACLIENT_DEADLINE")
+
+
+async def test_retry_that_nobody_takes_leaves_the_outcome_as_unknown_as_it_was(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, discover=False)
+    for server in servers:
+        server.script.extend([busy(60)] * 2)
+    for age_s, outcome in ((0.0, Outcome.NOT_SENT), (5.0, Outcome.UNKNOWN)):
+        with pytest.raises(haclient.Error) as raised:
+            await run(connection, timeout_s=20.0, age_s=age_s, request_id=f"r{age_s}")
+        assert raised.value.outcome == outcome

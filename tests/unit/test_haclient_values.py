@@ -20,7 +20,7 @@ from haclient import columns, parameters
 from haclient.frames import BrokenStream, Frames, read_whole
 from haclient.output import text
 from haclient.request_ids import new_request_id, request_id
-from haclient.rows import arrow_stream
+from haclient.rows import Rows
 from haclient.settings import parse_servers
 from haclient.statements import Split, is_row_insert, split
 from haproc.pin.parameters import bind, parse_parameters
@@ -277,18 +277,48 @@ def test_is_row_insert_of_a_statement(sql: str, expected: bool) -> None:
     assert is_row_insert(sql) is expected
 
 
-def test_arrow_stream_of_every_form_is_the_same_table() -> None:
+def sent(rows: Rows) -> pa.Table:
+    """Return the rows of a body, however it is sent."""
+    body = rows.body()
+    data = body if isinstance(body, bytes) else b"".join(body)
+    return pa.ipc.open_stream(data).read_all()
+
+
+def test_rows_of_every_form_are_the_same_table() -> None:
     batches = TABLE.to_batches(max_chunksize=300)
     forms = [TABLE, batches, iter(batches), TABLE.to_reader(), TABLE.to_pandas()]
-    for form in forms:
-        assert pa.ipc.open_stream(arrow_stream(form)).read_all().equals(TABLE)
-    assert pa.ipc.open_stream(arrow_stream(batches[0])).read_all().num_rows == 300
+    for form in [*forms, TABLE.to_reader, lambda: iter(batches)]:
+        rows = Rows(form)
+        assert sent(rows).equals(TABLE) and sent(rows).equals(TABLE), "also a second time"
+    assert sent(Rows(batches[0])).num_rows == 300
 
 
-@pytest.mark.parametrize("data", [5, [], ["x"]])
-def test_arrow_stream_of_something_else_is_refused(data: Any) -> None:
+@pytest.mark.parametrize("data", [5, [], ["x"], lambda: 5])
+def test_rows_of_something_else_are_refused(data: Any) -> None:
     with pytest.raises(haclient.InterfaceError):
-        arrow_stream(data)
+        Rows(data).body()
+
+
+MANY = pa.table({"n": range(3_000_000)})
+
+
+@pytest.mark.parametrize("form", [lambda: MANY, lambda: MANY.to_batches(), lambda: MANY.to_reader])
+def test_many_rows_are_sent_in_pieces_as_often_as_need_be(form: Any) -> None:
+    rows = Rows(form())
+    first, again = rows.body(), rows.body()
+    assert not isinstance(first, bytes) and not isinstance(again, bytes)
+    data = list(first)
+    assert max(map(len, data)) < 5 << 20
+    assert b"".join(again) == b"".join(data), "a retry is the same request"
+    assert pa.ipc.open_stream(b"".join(data)).read_all().equals(MANY)
+
+
+@pytest.mark.parametrize("form", [MANY.to_reader, lambda: iter(MANY.to_batches(100_000))])
+def test_many_rows_that_were_read_once_cannot_be_sent_again(form: Any) -> None:
+    rows = Rows(form())
+    assert sent(rows).equals(MANY)
+    with pytest.raises(haclient.InterfaceError, match="a function that returns a new iterator"):
+        rows.body()
 
 
 def test_servers_of_a_text_or_a_list_are_the_same() -> None:

@@ -11,7 +11,7 @@ from dmq.errors import LogCorruptError, LogError, LogUnavailableError
 from dmq.interface import CURSOR_NOTE_BYTES_MAX, Cursor
 from dmq.kafka_clients import Clients, secrets
 from dmq.kafka_cursors import from_metadata, to_metadata
-from dmq.kafka_topic import KafkaUrl, check_options, faults, needed, parse_url
+from dmq.kafka_topic import STORE, KafkaUrl, check_options, faults, needed, parse_url
 
 OPTIONS = KafkaOptions()
 SINGLE = KafkaOptions(replication_factor=1, min_insync_replicas=1)
@@ -112,6 +112,27 @@ def test_faults_partitions_and_copies_are_named() -> None:
     found = faults("t", 1, 1, needed(OPTIONS) | {"flush.messages": "1"}, OPTIONS)
     assert "kafka-reassign-partitions" in found[0]
     assert any("nothing could be appended" in fault for fault in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cleanup.policy", "delete"),
+        ("cleanup.policy", "compact,delete"),
+        ("delete.retention.ms", "1000"),
+        ("unclean.leader.election.enable", "true"),
+    ],
+)
+def test_faults_keyed_store_that_would_lose_values_is_named_with_its_fix(
+    name: str, value: str
+) -> None:
+    wanted = needed(OPTIONS, STORE)
+    assert faults("t", 2, 3, wanted, OPTIONS, STORE) == []
+    assert faults("t", 2, 3, wanted | {"delete.retention.ms": "999999999"}, OPTIONS, STORE) == []
+    found = faults("t", 2, 3, wanted | {name: value}, OPTIONS, STORE)
+    assert found[0].startswith(f"{name} is {value}, but must be")
+    assert f"--add-config {name}={wanted[name]}" in found[1]
+    assert "must have 2" in faults("t", 1, 3, wanted, OPTIONS, STORE)[0]
 
 
 @pytest.mark.parametrize("name", ["acks", "bootstrap_servers", "sasl_pasword", "group_id"])

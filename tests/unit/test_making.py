@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark.sql.connect.functions as F
 import pytest
 
+from haproc import protos
 from haproc.config.model import Reads
+from haproc.engine.holes import with_rows
 from haproc.engine.interface import Column
 from haproc.route import making
 from haproc.route.model import Request, SentRows
 from haproc.route.offload import Offload
-from haproc.route.rows import fitted
+from haproc.route.plans import computed
+from haproc.route.rows.reading import fitted
 from tests.unit.canned import stream_of
+from tests.unit.recorded_plans import recorded
 from tests.unit.test_reads_between_doors import pair
 
 
@@ -46,3 +51,17 @@ async def test_rows_however_short_are_fitted_beside_the_event_loop(
     await texts.aclose()
     assert answer.affected_rows == 1 and len(short) < 10_000
     assert at_it and threading.get_ident() not in at_it
+
+
+def test_computed_plan_keeps_the_alias_with_what_merges_and_asks_for_the_rows_below_it() -> None:
+    def program(s: Any) -> Any:
+        source = s.range(3).alias("s")
+        return source.mergeInto("t", F.expr("s.id = t.id")).whenNotMatched().insertAll().merge()
+
+    write = computed(recorded(program), None)
+    assert protos.relations.Relation.FromString(write.query).WhichOneof("rel_type") == "range"
+    template = protos.base.Plan.FromString(write.template).command.merge_into_table_command
+    assert template.source_table_plan.subquery_alias.alias == "s"
+    filled = protos.base.Plan.FromString(with_rows(write.template, b"rows"))
+    source = filled.command.merge_into_table_command.source_table_plan.subquery_alias
+    assert source.input.local_relation.data == b"rows"

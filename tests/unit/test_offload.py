@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from haproc.classify.rules import Rules
 from haproc.config.shares import Shares
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route import messages
+from haproc.route.model import Request, SentSql
 from haproc.route.offload import Inline, Offload
 
 DEADLINE_S = 30.0
@@ -161,3 +163,8 @@ async def test_answer_that_cannot_be_taken_in_is_not_left_for_the_next(
     with pytest.raises(MemoryError):
         await offload.run("ann", LONG, len, "first")
     assert await offload.run("bob", LONG, len, "the second") == 10
+
+
+def test_request_travels_between_processes() -> None:
+    request = Request("r", SentSql("SELECT 1"), "f")
+    assert pickle.loads(pickle.dumps(request)) == request

@@ -19,10 +19,11 @@ from dmq import LogCorruptError, Record, decode, encode
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.config.model import Address
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.membership.roster import Member
 from haproc.replicate.records.contents import Checksums, Skip, Verify
 from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
     SYNCHRONOUS,
@@ -35,7 +36,16 @@ from haproc.replicate.records.operation import (
     from_record,
     to_record,
 )
-from haproc.replicate.records.rows import Passed, QueryWrite, Rows
+from haproc.replicate.records.rows import (
+    ComputedPlan,
+    Filling,
+    Part,
+    Passed,
+    QueryWrite,
+    Rows,
+    SessionRef,
+    SpooledRows,
+)
 from haproc.replicate.records.words import Abandon, Able, Unable
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -72,6 +82,10 @@ A = Member("a", Address("host-a", 8090), "http://host-a:8080")
 B = Member("b", Address("::1", 8091), "http://[::1]:8081")
 C = Member("c", Address("10.0.0.3", 65_535), "https://zürich.example.com")
 ROWS = pa.table({"n": pa.array([1, None], pa.int64()), "s": pa.array(["ü", "😀"])})
+PLAN = bytes.fromhex(
+    "122c122a0a1552130a11313820616c7320c39c626572736368c3a413220a0a066d61696e2e7510012802"
+)
+"""Stands for a plan; what is in one is nothing to the log."""
 MESSAGES: dict[str, Message] = {
     "operation_sql": INSERT,
     "operation_unknown_tables": DDL,
@@ -103,8 +117,45 @@ MESSAGES: dict[str, Message] = {
         window=65_536,
         own_id=True,
     ),
+    "operation_plan": replace(
+        INSERT,
+        write=SparkPlan(PLAN),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+        analyzed_to=2**40,
+        rests_on=frozenset({"main.air.flüge"}),
+    ),
     "rows": Rows(41, ID, "b", 12, "INSERT INTO flüge VALUES (1, 'Zürich 😀')", 1),
     "rows_failure": Rows(41, ID, "b", 12, failure=FAILURE),
+    "operation_computed_plan": replace(
+        INSERT,
+        write=ComputedPlan(b"relation", PLAN, SessionRef("ada", "s-1", 3)),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_computed_plan_alone": replace(
+        INSERT,
+        write=ComputedPlan(b"relation", PLAN),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_spooled": replace(
+        INSERT,
+        write=SpooledRows("c.s.t", b"no rows"),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "rows_filling": Rows(41, ID, "b", 12, "", 2, None, Filling(PLAN, b"rows", (), 4)),
+    "rows_parts": Rows(41, ID, "b", 12, "", 2**40, None, Filling(PLAN, b"", (43, 2**40), 2**44)),
+    "part": Part(41, ID, "b", 12, 1, 1_790_000_000_456, b"\x00rows"),
     "passed": Passed(41, ID, "b", 12, FAILURE),
     "decision_commit": Decision(41, ID, Verdict.COMMIT, "b", 12),
     "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
@@ -113,6 +164,7 @@ MESSAGES: dict[str, Message] = {
     "unable": Unable(41, ID, "b", 12, "OOM: für »flüge« reicht es nicht 😀"),
     "able": Able(41, ID, "b", 12),
     "abandon": Abandon(41, ID, "c", 13, 47, {"b": 44, "c": 46}, {"a": 7, "d": -1}, "b: OOM 😀"),
+    "fence": Fence("job/4711"),
     "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
     "verify": Verify("b"),
     "checksums": Checksums(
@@ -129,6 +181,12 @@ VERSIONS = {
     "operation_rests_on": "v3",
     "operation_redefines": "v3",
     "operation_computed": "v3",
+    "operation_plan": "v4",
+    "operation_computed_plan": "v4",
+    "operation_computed_plan_alone": "v4",
+    "operation_spooled": "v4",
+    "rows_filling": "v2",
+    "rows_parts": "v2",
 }
 """Those that are not of version 1."""
 NO_MESSAGES = {"record.bin", "log.db.xz", "log_tables.json"}
@@ -213,7 +271,7 @@ operations = (
         kind=st.just(Kind.INSERT),
         origin=text,
         fingerprint=text,
-        write=st.builds(SqlText, text),
+        write=st.builds(SqlText, text) | st.builds(SparkPlan, st.binary()),
         user=text,
         since=offsets,
         window=offsets,
@@ -230,6 +288,7 @@ messages = st.one_of(
     ),
     st.builds(FailureReport, offsets, text, offsets, failures),
     st.builds(Claim, text, text),
+    st.builds(Fence, text),
     st.builds(
         Roster,
         change=st.sampled_from(Change),
@@ -264,8 +323,14 @@ def test_from_record_header_that_is_not_known_is_passed_over(name: str) -> None:
 
 def test_from_record_later_version_of_a_kind_says_to_upgrade() -> None:
     record = decode(golden("operation_since"))
-    with pytest.raises(LogCorruptError, match=r"'operation.4' is not known .* upgrade"):
-        from_record(replace(record, kind="operation.4"))
+    with pytest.raises(LogCorruptError, match=r"'operation.5' is not known .* upgrade"):
+        from_record(replace(record, kind="operation.5"))
+
+
+def test_from_record_form_that_is_not_known_says_to_upgrade() -> None:
+    record = decode(golden("operation_plan"))
+    with pytest.raises(LogCorruptError, match=r"form 'song' is not known .* upgrade"):
+        from_record(replace(record, headers={**record.headers, "form": "song"}))
 
 
 def test_from_record_unknown_kind_says_to_upgrade() -> None:
@@ -351,3 +416,4 @@ def test_operation_is_exclusive_where_its_tables_do_not_say_all(
 def test_operation_size_is_that_of_its_write() -> None:
     assert DDL.size_bytes == len("MSCK REPAIR TABLE flüge")
     assert replace(DDL, write=ArrowRows("x", b"1234567")).size_bytes == 7
+    assert replace(DDL, write=SparkPlan(b"1234567")).size_bytes == 7

@@ -5,10 +5,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from haproc.replicate.queue.outcomes import DONE_BEFORE, FOREIGN, STALE, Outcome, Outcomes, Status
-from haproc.replicate.records.failures import Failure
+import pyarrow as pa
+
+from haproc.engine.interface import Applied
+from haproc.engine.statement import ArrowRows
+from haproc.replicate.queue.facts import Facts
+from haproc.replicate.queue.outcomes import (
+    DONE_BEFORE,
+    FOREIGN,
+    RESULTS_BYTES_MAX,
+    STALE,
+    Outcome,
+    Outcomes,
+    Status,
+)
+from haproc.replicate.records.failures import MESSAGE_CHARACTERS_MAX, Failure
 from tests.simulation.clock import run
-from tests.unit.operations import update
+from tests.unit.canned import stream_of
+from tests.unit.operations import insert, update
 
 OK = Outcome(Status.APPLIED)
 BAD = Outcome(Status.FAILED, failure=Failure("DIVIDE_BY_ZERO", "22012", "no"))
@@ -178,3 +192,33 @@ def test_pass_over_is_forgotten_with_the_window() -> None:
     outcomes.pass_over(0, update("a", "x"), STALE)
     outcomes.admit(3, update("b", "x"))
     assert outcomes.at(0) is None
+
+
+def test_rows_of_an_operation_are_counted_and_not_kept() -> None:
+    outcomes = Outcomes(100)
+    many = ArrowRows("t", stream_of(pa.table({"n": range(5000)})))
+    known = outcomes.admit(7, replace(update("a", "t"), write=many))
+    outcomes.resolve(7, OK)
+    assert known.facts == Facts.of(replace(update("a", "t"), write=many))
+    assert known.facts.rows == 5000
+    assert Facts.of(update("a", "t")).rows is None
+    assert Facts.of(insert("a", "t", rows=3)).rows == 3
+
+
+def test_resolve_of_many_results_keeps_the_newest_of_them_whole() -> None:
+    outcomes = Outcomes(1000)
+    result = Applied((bytes(RESULTS_BYTES_MAX // 4),), affected_rows=3)
+    for offset in range(10):
+        outcomes.admit(offset, update(f"{offset}", "t"))
+        outcomes.resolve(offset, Outcome(Status.APPLIED, result) if offset else BAD)
+    kept = [known.outcome for at in range(10) if (known := outcomes.at(at))]
+    whole = Outcome(Status.APPLIED, result)
+    short = Outcome(Status.APPLIED, Applied(affected_rows=3))
+    assert kept[1:] == [short] * 5 + [whole] * 4
+    first = kept[0]
+    assert first is not None and first.failure is not None and BAD.failure is not None
+    assert first.failure.same_as(BAD.failure) and first.failure.message != BAD.failure.message
+
+
+def test_failure_message_is_cut_to_what_is_remembered() -> None:
+    assert len(Failure("A", "", "x" * (1 << 20)).message) == MESSAGE_CHARACTERS_MAX

@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pyarrow as pa
 
-from dmq.memory import MemoryLog, MemoryStore
+from dmq import MemoryKeyedStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
-from haproc.config.model import Address, ClusterConfig, Config, Consistency, Reads
+from haproc.config.model import Address, ClusterConfig, Config, Consistency, Limits, Reads
 from haproc.doors.apps import REGISTRY, client_app, operator_app
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.forwarded import Forwarded
 from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.engine.interface import Applied, EngineAddress, Settings, TableState
+from haproc.engine.interface import Applied, EngineAddress, Restore, Settings, TableState
 from haproc.engine.statement import SqlText, Statement
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
-from haproc.node.member import World, build_member
+from haproc.node.member import World, build_member, build_sessions
 from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Candidate
@@ -56,9 +56,11 @@ class Spark:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     """Statements are applied while this is set."""
     queries: list[str] = field(default_factory=list)
+    applied: list[object] = field(default_factory=list)
+    """What ran with a mark: clients' writes."""
     settings_: Settings = field(default_factory=Settings)
 
-    def session(self, key: str) -> Any:
+    def session(self, key: str, restore: Restore | None = None) -> Any:
         return self
 
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Any:
@@ -79,6 +81,8 @@ class Spark:
 
     async def apply(self, *given: Any, **named: Any) -> Applied:
         await self.go.wait()
+        if given[2] is not None:
+            self.applied.append(given[0])
         return Applied(affected_rows=1)
 
     async def fence(self) -> None: ...
@@ -107,14 +111,22 @@ class HAProc:
         self.others: list[HAProc] = []
         self.peers = PeerDoors(config, name)
         spark: Any = self.spark  # has no checksums
-        world = World(MemoryLog(store), spark, HttpPeers(self.peers), alone(config, name))
+        keyed, peers = MemoryKeyedStore(), HttpPeers(self.peers)
+        world = World(MemoryLog(store), keyed, spark, peers, alone(config, name))
         member = build_member(config, world)
         self.core, self.replica = member.core, member.replica
         self.metrics = Metrics("demo", name, ["READY"])
         forwarding = HttpForwarding(self.peers)
         reads = Reading(self.replica, config.reads, self.positions, forwarding, self.metrics)
         self.service = RingService(
-            config, member.replica, spark, Rules.builtin(), member.assurance, reads
+            config,
+            member.replica,
+            spark,
+            Rules.builtin(),
+            member.assurance,
+            reads,
+            build_sessions(config, member, world)[0],
+            counts=self.metrics,
         )
         cluster = config.cluster(name)
         status, heartbeats = CannedStatus(), HeartbeatDoor(config, CannedMembers())
@@ -130,6 +142,7 @@ class HAProc:
             heartbeats,
             Forwarded(self.service, clients[REGISTRY].gate),
         )
+        self.registry = clients[REGISTRY]
         self._doors = [
             Listener(clients, cluster.listen, shutdown_s=1),
             Listener(operators, cluster.peer, shutdown_s=1, shortcut=heartbeats.shortcut),
@@ -181,7 +194,9 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def pair(tmp_path: Path, reads: Reads) -> AsyncIterator[Pair]:
+async def pair(
+    tmp_path: Path, reads: Reads | None = None, limits: Limits | None = None
+) -> AsyncIterator[Pair]:
     clusters = tuple(
         ClusterConfig(
             name,
@@ -191,7 +206,8 @@ async def pair(tmp_path: Path, reads: Reads) -> AsyncIterator[Pair]:
         )
         for name in "ab"
     )
-    config = Config("demo", "memory:", clusters, "ring-secret", tmp_path, reads=reads)
+    config = Config("demo", "memory:", clusters, "ring-secret", tmp_path)
+    config = replace(config, reads=reads or config.reads, limits=limits or config.limits)
     store = MemoryStore()
     a, b = HAProc(config, "a", store), HAProc(config, "b", store)
     a.others, b.others = [b], [a]
@@ -267,6 +283,24 @@ async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
                 told = await response.json()
                 assert (response.status, told["error_class"]) == (status, error_class), told
         assert a.spark.queries == [] and b.spark.queries == []
+        b.spark.go.set()
+
+
+async def test_query_for_which_only_a_busy_peer_is_fresh_enough_is_told_so_at_once(
+    tmp_path: Path,
+) -> None:
+    async with pair(tmp_path, Reads(wait_s=0.1)) as ring, contextlib.AsyncExitStack() as places:
+        a, b = ring.a, ring.b
+        b.spark.go.clear()
+        await ring.ask(a, "INSERT INTO t VALUES (1)")
+        for _ in range(a.config.limits.statements_max):
+            await places.enter_async_context(a.registry.gate.place("x"))
+        async with asyncio.timeout(WAIT_S):
+            told = await ring.ask(b, QUERY, consistency="linearizable")
+        assert told["error_class"] == "HAPROC_BUSY"
+        assert "a has what is needed; a is busy" in told["message"]
+        await places.aclose()
+        assert await ring.name_from(b, consistency="linearizable") == "a"
         b.spark.go.set()
 
 

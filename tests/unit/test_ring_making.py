@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from haproc.cli.main import main
+from haproc.ring.access import CERTIFICATE, token_file
 from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
 from haproc.ring.spark_settings import properties
@@ -160,3 +161,24 @@ def test_kill_of_an_unknown_part_names_all_there_are(
     make(tmp_path, LogChoice("kafka"))
     assert main(["ring", "kill", "broker7", "--folder", str(tmp_path)]) == 1
     assert "the ring has no 'broker7'; it has a, b, broker1" in capsys.readouterr().err
+
+
+def test_ring_has_doors_for_pyspark_behind_its_other_ports(tmp_path: Path) -> None:
+    ring = make(tmp_path, LogChoice())
+    assert ring.spark_url == "sc://127.0.0.1:7006,127.0.0.1:7007"
+    assert ring.urls == "http://127.0.0.1:7000,http://127.0.0.1:7003"
+    assert not ring.config.users and ring.config.connect.ssl_key_file is None
+
+
+def test_ring_with_users_has_tokens_and_a_certificate(tmp_path: Path) -> None:
+    ring = LocalRing.open_or_create(tmp_path, clusters=1, base_port=7000, users=["alice"])
+    (alice,) = ring.config.users
+    assert (tmp_path / token_file("alice")).read_text() == alice.token
+    assert (tmp_path / token_file("alice")).stat().st_mode & 0o077 == 0
+    assert ring.config.connect.ssl_certificate_file == tmp_path.resolve() / CERTIFICATE
+    assert b"BEGIN CERTIFICATE" in (tmp_path / CERTIFICATE).read_bytes()
+
+
+def test_ring_whose_user_has_no_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RingError, match="is no user's name"):
+        LocalRing.open_or_create(tmp_path, clusters=1, users=["../x"])

@@ -7,7 +7,8 @@ to are those of docs/design.md, "Applying" and "Exactly once":
 - what an operation conflicts with and precedes it is durably done before it starts; this one rule
   is: never side by side, in log order on each table, nothing past an exclusive operation;
 - nothing takes effect twice, and in the end everything has taken effect once;
-- a batch whose intent was stored is formed again with exactly the same operations;
+- a batch whose intent was stored is formed again with exactly the same operations, or taken apart
+  behind a look at the table;
 - after a restart the first statement on each table is a single operation or the stored batch;
 - `low` never goes back, and all progress survives the way through the cursor.
 """
@@ -15,7 +16,7 @@ to are those of docs/design.md, "Applying" and "Exactly once":
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -29,23 +30,28 @@ from hypothesis.stateful import (
 
 from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from haproc.engine.interface import Column
+from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
+from tests.windows import operation
 
 ME, PEER = "a", "b"
 TABLES = st.sampled_from("xyz")
 LIMITS = BatchLimits(operations_max=4)
+COLUMNS = (Column("k", "int"), Column("v", "string"))
 KINDS = (
     *["insert"] * 5,
     "insert of another form",
     *["update"] * 2,
+    *["update by key"] * 2,
     "copy",
     "unknown",
-    "mine",
+    *["mine"] * 2,
     *["theirs"] * 2,
     "something else",
 )
@@ -123,7 +129,9 @@ class Life(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        self.schedule = Schedule(ME, from_cursor(self.cursor), len(self.log), LIMITS)
+        self.elsewhere = Elsewhere()
+        progress = from_cursor(self.cursor)
+        self.schedule = Schedule(ME, progress, len(self.log), LIMITS, self.elsewhere)
         self.running: list[Running] = []
         self.seen_fates: dict[int, Verdict] = {}
         self.permitted: set[int] = set()
@@ -165,6 +173,9 @@ class Life(RuleBasedStateMachine):
                 self.log.append(insert(op_id, table, signature="j"))
             case "update":
                 self.log.append(update(op_id, table, reads=other))
+            case "update by key":
+                op = operation(f"UPDATE {table} SET v = 'a' WHERE k = 1", table)
+                self.log.append(replace(op, origin=PEER))
             case "copy":
                 self.log.append(copy(op_id, other, table))
             case "unknown":
@@ -222,6 +233,16 @@ class Life(RuleBasedStateMachine):
         if decided.verdict is Verdict.REJECT and not runs:
             self.dropped.add(decided.offset)
         self.schedule.decide(decided.offset, decided.verdict)
+
+    @rule(below=st.integers(0, 60))
+    def others_pass(self, below: int) -> None:
+        self.elsewhere.passed(below)
+
+    @rule(columns=st.sampled_from([COLUMNS, COLUMNS, None]))
+    def look_at_tables(self, columns: tuple[Column, ...] | None) -> None:
+        composing = self.schedule.composing
+        for table in self.schedule.tables_to_describe():
+            composing.describe(table, columns, composing.definitions)
 
     @precondition(lambda self: self.undecided())
     @rule(data=st.data())
@@ -298,6 +319,8 @@ class Life(RuleBasedStateMachine):
             if running.unit.intent is not Intent.NONE:
                 self.store()
             running.sent = True
+        elif running.unit.apart and not running.committed and not self.shown(running.unit):
+            self.take_apart(running)
         elif not running.committed:
             self.cluster.run(running.unit)
             running.committed = True
@@ -322,15 +345,20 @@ class Life(RuleBasedStateMachine):
             if running.sent
             and not running.committed
             and len(running.unit.offsets) > 1
-            and self.cluster.marks.get(min(running.unit.operations[0].writes), -1)
-            < running.unit.version
+            and not self.shown(running.unit)
         ]
+
+    def shown(self, unit: Unit) -> bool:
+        """Whether the table says that the unit is there."""
+        return self.cluster.marks.get(min(unit.operations[0].writes), -1) >= unit.version
 
     @precondition(lambda self: self.splittable())
     @rule(data=st.data())
     def split(self, data: st.DataObject) -> None:
         """The combined statement meets an application error: none of it takes effect, ever."""
-        running = data.draw(st.sampled_from(self.splittable()))
+        self.take_apart(data.draw(st.sampled_from(self.splittable())))
+
+    def take_apart(self, running: Running) -> None:
         self.running.remove(running)
         self.schedule.split(running.unit)
         self.stored_batches.pop(running.unit.offsets[0], None)
@@ -391,6 +419,7 @@ class Life(RuleBasedStateMachine):
         self.read(len(self.log))
         while self.running or self.schedule.pending:
             idle = not self.running
+            self.look_at_tables(COLUMNS)
             self.take(4)
             assert self.running or not idle, "nothing runs and nothing starts"
             for running in list(self.running):

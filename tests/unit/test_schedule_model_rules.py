@@ -10,8 +10,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from haproc.replicate.queue import schedule as schedule_module
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from tests.simulation.violations import found_by
@@ -20,16 +20,17 @@ from tests.unit.test_schedule_model import Life
 
 def tables_ignored(patch: pytest.MonkeyPatch) -> None:
     """Run everything side by side."""
-    patch.setattr(schedule_module._Busy, "conflicts", lambda self, op: False)
+    patch.setattr(Turns, "_is_free", lambda self, offset, op: True)
 
 
 def readers_ignored(patch: pytest.MonkeyPatch) -> None:
     """Let writers pass those that read the table."""
 
-    def conflicts(self: schedule_module._Busy, op: Operation) -> bool:
-        return not (op.writes | op.reads).isdisjoint(self.writes)
+    def is_free(self: Turns, offset: int, op: Operation) -> bool:
+        writing = (self._lines[table].writing for table in op.reads | op.writes)
+        return all(next(iter(line), offset) >= offset for line in writing)
 
-    patch.setattr(schedule_module._Busy, "conflicts", conflicts)
+    patch.setattr(Turns, "_is_free", is_free)
 
 
 def exclusive_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -77,12 +78,11 @@ def alone_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def completed_is_released(patch: pytest.MonkeyPatch) -> None:
     """Let what conflicts start before the progress is durable."""
-    original = Schedule.complete
+    original, release = Schedule.complete, Schedule.release
 
     def hasty(self: Schedule, unit: Unit) -> None:
         original(self, unit)
-        for offset in unit.offsets:
-            self._bytes -= self._tasks.pop(offset).op.size_bytes
+        release(self, unit)
 
     patch.setattr(Schedule, "complete", hasty)
     patch.setattr(Schedule, "release", lambda self, unit: None)
@@ -108,7 +108,7 @@ def test_rule_broken_on_purpose_is_found(
 ) -> None:
     break_rule(monkeypatch)
     quick = settings(
-        max_examples=2000,
+        max_examples=5000,
         stateful_step_count=50,
         deadline=None,
         phases=[Phase.generate],

@@ -162,6 +162,16 @@ def test_held_schedule_starts_nothing_exclusive() -> None:
     assert offsets(schedule.take(LANES)) == [(1,)]
 
 
+def test_schedule_is_held_until_the_last_one_lets_go() -> None:
+    schedule = schedule_of("D")
+    schedule.hold(held=True)
+    schedule.hold(held=True)
+    schedule.hold(held=False)
+    assert schedule.take(LANES) == []
+    schedule.hold(held=False)
+    assert offsets(schedule.take(LANES)) == [(0,)]
+
+
 def test_isolated_operation_is_not_combined() -> None:
     schedule = schedule_of("ix ix ix")
     schedule.isolate(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ from hypothesis import strategies as st
 
 from haproc.config.model import Limits, User
 from haproc.config.shares import Denied, Shares, user_max
-from haproc.engine.interface import Settings
 from haproc.failure import RequestError
-from haproc.route.sessions import Sessions
 from haproc.statements import registry as registry
 from tests.unit.canned import Canned, chunks_of, stream_of
 from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door, make_config, until
+from tests.unit.session_rig import Ring
 
 USERS = (User("ann", "ann-token"), User("bob", "bob-token"))
 
@@ -69,7 +67,9 @@ async def get(rig: Rig, user: str, path: str) -> int:
 
 
 async def test_statements_of_one_user_leave_places_for_others(tmp_path: Path) -> None:
-    async with door(tmp_path, users=USERS, limits=Limits(statements_max=4)) as rig:
+    async with door(
+        tmp_path, users=USERS, limits=Limits(statements_max=4, statement_queue_s=0)
+    ) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = Canned(hold=hold)
         slow = {"statement": "SLOW", "wait_timeout": "0s"}
@@ -113,7 +113,7 @@ async def test_bytes_of_one_users_requests_leave_memory_for_others(tmp_path: Pat
 
 
 async def test_what_is_refused_or_attaches_holds_no_bytes_afterwards(tmp_path: Path) -> None:
-    limits = Limits(statements_max=2)
+    limits = Limits(statements_max=2, statement_queue_s=0)
     async with door(tmp_path, users=USERS, limits=limits) as rig:
         hold = asyncio.Event()
         rig.service.table["SLOW"] = rig.service.table["t"] = Canned(hold=hold)
@@ -166,28 +166,20 @@ async def test_results_of_one_user_leave_room_for_others(
         assert await get(rig, "bob", f"{STATEMENTS}/{first['statement_id']}") == 200
 
 
-class _Spark:
-    busy = False
-
-    async def aclose(self) -> None:
-        pass
-
-
 async def test_sessions_of_one_user_leave_room_for_others_and_share_no_ids() -> None:
-    make: Any = lambda name: _Spark()  # noqa: E731
-    sessions = Sessions(make, Settings(), Shares(4, 2))
-    mine = [await sessions.open(name, "ann", 0.0) for name in ("s1", "s2")]
+    sessions = Ring().member().sessions
+    sessions.room = Shares(4, 2)
+    mine = [await sessions.enter("ann", name, create=True) for name in ("s1", "s2")]
     with pytest.raises(RequestError, match="2 of them of ann"):
-        await sessions.open("s3", "ann", 0.0)
-    theirs = await sessions.open("s1", "bob", 0.0)
-    assert sessions.get("s1", "ann", 1.0) is mine[0]
-    assert sessions.get("s1", "bob", 1.0) is theirs
-    await sessions.close("s1", "bob")
-    assert sessions.get("s1", "ann", 1.0) is mine[0]
-    await sessions.close("s1", "ann")
-    with contextlib.suppress(KeyError):
-        await sessions.close("s1", "ann")
-    await sessions.open("s3", "ann", 2.0)
+        await sessions.enter("ann", "s3", create=True)
+    theirs = await sessions.enter("bob", "s1", create=True)
+    assert await sessions.enter("ann", "s1", create=False) is mine[0]
+    assert await sessions.enter("bob", "s1", create=False) is theirs
+    await sessions.close("bob", "s1")
+    assert await sessions.enter("ann", "s1", create=False) is mine[0]
+    for _ in range(2):
+        await sessions.close("ann", "s1")
+    await sessions.enter("ann", "s3", create=True)
 
 
 def _registry() -> Any:

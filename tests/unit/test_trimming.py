@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from haproc.replicate.heard.members import names_needed
 from haproc.replicate.heard.window import Sighting, Window
-from haproc.replicate.trim.plan import Plan, needs, plan, trims
+from haproc.replicate.trim.plan import ARCHIVE, Plan, needs, plan, trims, with_archive
 
 WINDOW = 10
 
@@ -111,3 +111,10 @@ def test_window_rebuilt_from_a_trimmed_log_judges_as_the_whole_one(
             again.knows_from(start)
         found.append(again.see(*record, WINDOW))
     assert found[low - start :] == told[low:]
+
+
+def test_plan_waits_for_the_archive_and_names_it() -> None:
+    needed = with_archive(needs("abc", {"a": 100, "b": 100, "c": 90}, WINDOW), 40, WINDOW)
+    assert plan(0, 100, needed, WINDOW, 10**6) == Plan(0, 100, 30, ARCHIVE, 50)
+    archived = with_archive(needs("abc", {"a": 100, "b": 100, "c": 90}, WINDOW), 100, WINDOW)
+    assert plan(0, 100, archived, WINDOW, 10**6) == Plan(0, 100, 80, "c", 10)

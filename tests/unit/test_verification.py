@@ -5,14 +5,19 @@ Docs: docs/design.md, "Poison operations and verification".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haproc.engine.interface import TableState
 from haproc.replicate.agree.findings import Finding, compare
-from haproc.replicate.records.contents import Checksums
+from haproc.replicate.agree.table_check import Verifier
+from haproc.replicate.records.contents import Checksums, Verify
 
 WORDS = {"=": Finding.EQUAL, "x": Finding.DIFFERENT, "?": Finding.UNDECIDED}
 WORDS["-"] = Finding.UNAVAILABLE
@@ -78,6 +83,19 @@ def test_compare_tables_are_judged_one_by_one() -> None:
     assert findings.clusters["a"] is Finding.EQUAL
 
 
+def test_findings_are_counted_by_table_for_each_cluster() -> None:
+    told = {
+        "a": Checksums(9, "a", 0, {"s": "1", "t": "1", "u": ""}),
+        "b": Checksums(9, "b", 0, {"s": "1", "t": "1", "u": "2"}),
+        "c": Checksums(9, "c", 0, {"s": "1", "t": "2", "u": "2"}),
+    }
+    findings = compare(told, "abcd", "a")
+    nothing = {finding.value: 0 for finding in Finding}
+    assert findings.counted("a") == {**nothing, "equal": 2, "undecided": 1}
+    assert findings.counted("c") == {**nothing, "equal": 2, "different": 1}
+    assert findings.counted("d") == {**nothing, "unavailable": 3}
+
+
 def test_compare_tie_is_named() -> None:
     assert compare(records({"a": "1", "b": "2"}), "abc", "c").tied == ("t",)
     assert compare(records({"a": "1", "b": "2"}), "abc", "a").tied == ()
@@ -112,3 +130,58 @@ def test_compare_never_finds_all_different_and_equal_ones_are_found_alike(
     if len(unmarked) == 1:  # all that count agree: they are right
         (right,) = unmarked
         assert by_sum[right] == {Finding.EQUAL}
+
+
+class Reading:
+    """What a verifier needs of its cluster, whose tables take as long to read as a test wants."""
+
+    def __init__(self) -> None:
+        self.reading: list[str] = []
+        self.go_on = asyncio.Event()
+        self.told: list[Checksums] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.holds: list[bool] = []
+
+    def core(self) -> Any:
+        async def allowed() -> None:
+            return
+
+        async def append(message: Checksums) -> None:
+            self.told.append(message)
+
+        return SimpleNamespace(
+            me="a",
+            notes=SimpleNamespace(born=0),
+            unix_ms=lambda: 0,
+            condition=SimpleNamespace(allowed=allowed, now=SimpleNamespace(diverged=None)),
+            backoff=lambda: None,
+            engine=self,
+            schedule=SimpleNamespace(hold=lambda *, held: self.holds.append(held)),
+            tasks=SimpleNamespace(spawn=lambda each: self.tasks.append(asyncio.create_task(each))),
+            news=SimpleNamespace(changed=lambda: None),
+            own_log=SimpleNamespace(epoch=0, append=append),
+            timeouts=SimpleNamespace(apply_s=1.0, retry_first_s=0.0),
+        )
+
+    async def table_states(self) -> list[TableState]:
+        return [TableState(name, 1) for name in ("s", "t")]
+
+    async def checksum(self, state: TableState, *, timeout_s: float) -> str:
+        self.reading.append(state.name)
+        await self.go_on.wait()
+        return "1"
+
+
+async def test_tables_are_read_for_the_newest_marker_alone() -> None:
+    cluster = Reading()
+    verifier = Verifier(cluster.core())
+    for offset in (5, 6):
+        verifier.read(offset, Verify("a"))
+        await verifier.at(offset)
+        await asyncio.sleep(0)
+    assert cluster.reading == ["s", "s"]
+    cluster.go_on.set()
+    await asyncio.gather(*cluster.tasks)
+    assert cluster.reading == ["s", "s", "t"]
+    assert [(each.marker, each.tables) for each in cluster.told] == [(6, {"s": "1", "t": "1"})]
+    assert cluster.holds == [True, True, False, False]

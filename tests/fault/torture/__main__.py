@@ -37,6 +37,8 @@ def main() -> int:
         help="read levels at which some clients read",
     )
     parser.add_argument("--load", type=float, default=1.0, help="how much of the usual is written")
+    parser.add_argument("--clients", nargs="+", default=[], help="only these, such as set-1")
+    parser.add_argument("--programs", type=int, default=4, help="PySpark programs")
     parser.add_argument(
         "--targets",
         type=Target,
@@ -66,6 +68,8 @@ def main() -> int:
         levels=tuple(given.readers),
         load=given.load,
         targets=tuple(given.targets),
+        clients=tuple(given.clients),
+        programs=given.programs,
         redis=given.state == "redis",
     )
     signal.signal(signal.SIGTERM, _interrupted)

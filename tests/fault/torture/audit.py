@@ -25,6 +25,9 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SqlText
+from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.records.fence import Fence
+from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.records.progress import from_cursor
 from haproc.ring.compare import contents
 from tests.fault.torture.history import (
@@ -146,7 +149,7 @@ async def read_rows(session: Session, sql: str, timeout_s: float) -> list[tuple[
 async def finish(config: Config, tables: Sequence[str] | None, history: History) -> None:
     """Write down the whole log, and (with ``tables``) what every cluster holds."""
     async with opened_log(config) as log:
-        await _write_log(log, history)
+        await _write_log(log, config.limits.window_records, history)
         if tables is None:
             return
         checksums = await contents(config)
@@ -167,12 +170,18 @@ async def finish(config: Config, tables: Sequence[str] | None, history: History)
             )
 
 
-async def _write_log(log: Log, history: History) -> None:
+async def _write_log(log: Log, window_records: int, history: History) -> None:
+    """Write down which operations the log has, but for those that every cluster passes over."""
     entries: list[tuple[int, str]] = []
-    at = await log.start()
+    definitions, at = Definitions(window_records), await log.start()
+    definitions.begin(at)
     while batch := await log.read(at):
-        operations = [e for e in batch if e.record.kind.startswith("operation")]
-        entries += [(e.offset, e.record.key) for e in operations]
+        for entry in batch:
+            message = from_record(entry.record)
+            if isinstance(message, Operation) and not definitions.stale(entry.offset, message):
+                entries.append((entry.offset, entry.record.key))
+            if isinstance(message, Operation | Fence):
+                definitions.note(entry.offset, message)
         at = batch[-1].offset + 1
     for first in range(0, max(1, len(entries)), _LOG_ENTRIES_A_LINE):
         history.write("log", entries=entries[first : first + _LOG_ENTRIES_A_LINE])

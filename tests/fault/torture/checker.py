@@ -3,8 +3,9 @@
 The clients' own knowledge is judged first (`tables`): what was acknowledged is there once, what
 surely failed is not, what is unknown is there or not, wholly, and the same everywhere; the order
 of acknowledged writes is kept. Independently of that, the log says what each table must hold
-(`replay`): its operations, one after another, the first of each request id. And nobody ever read
-what was not possible (`sightings`), or older than the level of the read allows (`levels`).
+(`replay`): its operations, one after another, the first of each request id but for the stale ones
+(`haproc.replicate.heard.definitions`). And nobody ever read what was not possible (`sightings`), or
+older than the level of the read allows (`levels`).
 """
 
 from __future__ import annotations
@@ -102,6 +103,16 @@ def _check_log(run: Run) -> Iterator[Violation]:
 
 def _check_events(events: Sequence[Mapping[str, object]]) -> Iterator[Violation]:
     for event in events:
+        if event["type"] == "program-error" and not event["given_up"]:
+            yield Violation(
+                Wrong.ERROR,
+                f"{event['process']} saw at {event['t']} s, {event['took_s']} s after it had asked "
+                f"for {event['what']}: {event['error']}",
+            )
+        if event["type"] == "session" and not event["ok"]:
+            yield Violation(
+                Wrong.SESSION, f"{event['process']}'s at {event['t']} s: {event['found']}"
+            )
         if event["type"] == "ended":
             yield Violation(
                 Wrong.ENDED,

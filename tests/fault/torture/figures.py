@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ def figures(run: Run) -> dict[str, Any]:
         "reads": _reads(run),
         "levels": _levels(run),
         "failovers": _failovers(run),
+        "programs": _programs(run),
         "longest_s": _longest(run),
         "no_cluster_ready_s": _without_any(run.events),
         "recovery_s": _recoveries(run.events),
@@ -102,6 +104,25 @@ def _failovers(run: Run) -> dict[str, int]:
     """Return how many answers came from another HAProc than the client had meant to ask."""
     writes = sum(op.failed_over for op in run.ops)
     return {"writes": writes, "reads": sum(read.failed_over for read in run.reads)}
+
+
+def _programs(run: Run) -> dict[str, dict[str, Any]]:
+    """Return of each PySpark program how its session fared, and on how many others it went on."""
+    found: dict[str, dict[str, Any]] = {}
+    names = dict.fromkeys(e["process"] for e in run.events if e["type"] == "session")
+    for name in names:
+        mine = [e for e in run.events if e.get("process") == name]
+        took = [op.took_s for op in run.ops if op.process == name and op.outcome is Outcome.ACK]
+        seen = [read.cluster for read in run.reads if read.process == name]
+        found[name] = {
+            "sessions whole": sum(e["type"] == "session" and e["ok"] for e in mine),
+            "writes": len(took),
+            "reads": len(seen),
+            "moves": sum(one != other for one, other in itertools.pairwise(seen)),
+            "longest_s": round(max(took, default=0.0), 1),
+            "errors": sum(e["type"] == "program-error" for e in mine),
+        }
+    return found
 
 
 def _longest(run: Run) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """What happened, as lines of JSON: written while it happens, and read back for the checker.
 
+Several processes of one machine write into one file: each line is one write at its end.
+
 Every line has a ``type`` and the times ``t`` (seconds since the run began, monotonic) and ``wall``.
 An operation has two lines, ``invoke`` and ``complete``; where the second is missing, because the
 run itself died, its outcome is unknown.
@@ -224,17 +226,26 @@ def _position(packed: Mapping[str, Any] | None) -> Position | None:
 
 
 class History:
-    """Appends events to a file; threads share it."""
+    """Appends events to a file; threads share it, and so do processes.
 
-    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._file = file.open("a", encoding="utf-8")
+    ``began`` is when the run began, by the machine's clock: now, unless another process began it.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        clock: Callable[[], float] = time.monotonic,
+        began: float | None = None,
+    ) -> None:
+        self.file = file
+        self.began = clock() if began is None else began
+        self._raw = file.open("ab", buffering=0)
         self._clock = clock
-        self._began = clock()
         self._lock = threading.Lock()
 
     def now(self) -> float:
         """Return the seconds since the run began."""
-        return self._clock() - self._began
+        return self._clock() - self.began
 
     def write(self, kind: str, **fields: Any) -> float:
         """Write one event and return its time."""
@@ -242,15 +253,14 @@ class History:
             # Within the lock, so that the lines stand in the order of their times.
             at = round(self.now(), 4)
             line = json.dumps({"t": at, "wall": round(time.time(), 3), "type": kind, **fields})
-            if not self._file.closed:
-                self._file.write(line + "\n")
-                self._file.flush()
+            if not self._raw.closed:
+                self._raw.write(f"{line}\n".encode())
             return at
 
     def close(self) -> None:
         """Close the file; what is written later is dropped."""
         with self._lock:
-            self._file.close()
+            self._raw.close()
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -287,6 +297,9 @@ def from_lines(lines: Iterable[Mapping[str, Any]]) -> Run:
                 log = [*(log or []), *((offset, key) for offset, key in line["entries"])]
             case _:
                 events.append(line)
+    if log is not None:
+        log = _that_count(log)
+        ops = {each: _placed(op, log) for each, op in ops.items()}
     return Run(
         tuple(ops.values()),
         tuple(reads),
@@ -321,6 +334,27 @@ def _completed(op: Op, line: Mapping[str, Any]) -> Op:
         asked=line.get("asked", ""),
         answered_by=line.get("answered_by", ""),
     )
+
+
+def _that_count(log: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the log's operations by their requests' ids.
+
+    One that was rejected and made again, as ``ID~2`` and so on, stands for nothing.
+    """
+    last: dict[str, int] = {}
+    read = []
+    for offset, key in log:
+        request_id, _, number = key.partition("~")
+        read.append((offset, request_id, int(number or 1)))
+        last[request_id] = max(last.get(request_id, 0), read[-1][2])
+    return [(offset, each) for offset, each, number in read if number == last[each]]
+
+
+def _placed(op: Op, log: Sequence[tuple[int, str]]) -> Op:
+    """Return an acknowledged write with its place, which a PySpark program is not told."""
+    if op.outcome is not Outcome.ACK or op.offset is not None:
+        return op
+    return replace(op, offset=next((offset for offset, key in log if key == op.id), None))
 
 
 def _read(line: Mapping[str, Any]) -> Read:

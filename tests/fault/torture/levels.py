@@ -187,7 +187,8 @@ class _OfClients:
 
     A cluster has shown of a table what it has shown, but may run what is done to others at the same
     time in another order than the log's. So what a client knows from one cluster counts there for
-    the same table only, and on all other clusters for every table.
+    the same table only, and on all other clusters for every table. Who acknowledged a PySpark
+    program's write is not known: any may have.
     """
 
     def __init__(self) -> None:
@@ -203,7 +204,7 @@ class _OfClients:
         counted = [
             known.before(read.invoked_s)
             for (cluster, table), known in self._known[read.process].items()
-            if cluster != read.cluster or table == read.table
+            if cluster not in ("", read.cluster) or table == read.table
         ]
         return max(counted, key=lambda known: known[0], default=(0, ""))
 

@@ -19,6 +19,7 @@ from tests.fault.torture.history import History, Level, Run, load
 from tests.fault.torture.nemesis import Nemesis
 from tests.fault.torture.part import Part
 from tests.fault.torture.plan import Fault, Target, plan
+from tests.fault.torture.programs import ENDS_S, make_programs
 from tests.fault.torture.stage import Stage, open_ring, python_path
 from tests.fault.torture.violations import Violation
 from tests.fault.torture.watch import Watch
@@ -31,7 +32,9 @@ SETTINGS = {
         "peer_s": 1.5,
         "retry_max_s": 1.0,
         "drain_s": 10,
-    }
+    },
+    # So that rows come in several parts here, too.
+    "limits": {"part_bytes_max": 65536, "part_rows_max": 1000},
 }
 _CLIENT_ENDS_S = 90.0
 """More than a client's longest request."""
@@ -57,6 +60,10 @@ class Options:
     """How much of the usual is written."""
     targets: tuple[Target, ...] = tuple(Target)
     """What is killed and frozen."""
+    clients: tuple[str, ...] = ()
+    """Of haclient's clients those with these names; all, if none is named."""
+    programs: int = 4
+    """PySpark programs beside the other clients."""
     redis: bool = False
     """Whether the HAProcs keep their state in a Redis, which is struck, too."""
 
@@ -133,16 +140,31 @@ def _play(options: Options, stage: Stage, history: History) -> None:
     nemesis = Nemesis(stage, planned(), history, lambda: watch.starved)
     auditor = audit.Auditor(stage.ring.config, options.seed, history)
     clients = workloads.make_clients(
-        stage.url, stage.names, options.seed, history, options.levels, options.load
+        stage.url,
+        stage.names,
+        options.seed,
+        history,
+        options.levels,
+        options.load,
+        options.clients,
     )
-    parts: list[Part] = [watch, auditor, *clients, nemesis]
+    programs = make_programs(
+        stage.address,
+        stage.names,
+        options.seed,
+        history,
+        count=options.programs,
+        first_number=workloads.NUMBER_MAX + 1,
+    )
+    parts: list[Part] = [watch, auditor, *clients, *programs, nemesis]
     try:
         for part in parts:
             part.start()
         _wait_for_faults(options, nemesis, parts)
         nemesis.calm()
         history.write("calm", kills=dict(nemesis.kills))
-        _end([auditor, *clients])
+        _end([auditor, *clients], _CLIENT_ENDS_S, programs)
+        _end(programs, ENDS_S + _CLIENT_ENDS_S)
         settled = _wait_until(lambda: nemesis.all_run() and watch.settled, SETTLED_S)
         history.write("settled", ok=settled, status=watch.status)
     finally:
@@ -167,10 +189,10 @@ def _wait_for_faults(options: Options, nemesis: Nemesis, parts: Sequence[Part]) 
         time.sleep(_TURN_S)
 
 
-def _end(parts: Sequence[Part]) -> None:
-    for part in parts:
+def _end(parts: Sequence[Part], within_s: float, others: Sequence[Part] = ()) -> None:
+    for part in (*parts, *others):
         part.stop()
-    end = time.monotonic() + _CLIENT_ENDS_S
+    end = time.monotonic() + within_s
     for part in parts:
         part.join(max(0.0, end - time.monotonic()))
         if part.is_alive():

@@ -1,8 +1,8 @@
 """The ring on which it happens: real processes, with a proxy in every link between them.
 
 Each HAProc is started with a configuration file of its own, in which its own doors are real and
-everything else (its Spark, its peers' operator doors) is reached through a proxy. Clients come
-through proxies as well.
+everything else (its Spark, its peers' operator doors) is reached through a proxy. Clients and
+PySpark programs come through proxies as well.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Stage:
         config = self.ring.config
         for cluster in config.clusters:
             self._link(f"clients-{cluster.name}", cluster.listen.port)
+            assert cluster.connect is not None
+            self._link(f"programs-{cluster.name}", cluster.connect.port)
             self._link(f"{cluster.name}-spark", cluster.spark.port)
             if self.redis is not None:
                 self._link(f"{cluster.name}-redis", self.redis.port)
@@ -109,6 +111,10 @@ class Stage:
     def url(self, name: str) -> str:
         """Return a client door, as clients reach it."""
         return f"http://127.0.0.1:{self.proxies.port(f'clients-{name}')}"
+
+    def address(self, name: str) -> str:
+        """Return the host and port of a Spark Connect door, as PySpark programs reach it."""
+        return f"127.0.0.1:{self.proxies.port(f'programs-{name}')}"
 
     # -- processes ---------------------------------------------------------------------------
 

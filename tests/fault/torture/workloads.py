@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ TABLES = {
     **dict.fromkeys(LISTS, TableKind.LIST),
 }
 LEVELS = (Level.LINEARIZABLE, Level.SESSION, Level.BOUNDED)
+NUMBER_MAX = 49
+"""Of a client of haclient; programs have higher ones."""
 READERS = 4
 """Clients that read at these levels in turn."""
 BOUNDS = (0, 2, 10)
@@ -47,6 +49,8 @@ SHARED_KEYS = ("0", "1", "2", "3")
 _MILLION = 1_000_000
 _TIMEOUTS_S = (8.0, 20.0, 60.0, 60.0)
 """Short ones, so that there are unknown outcomes as well."""
+_CACHED = 0.5
+"""The share of reads to which a kept answer will do."""
 _OUTCOMES = {
     haclient.Outcome.NOT_SENT: Outcome.NOT_SENT,
     haclient.Outcome.REJECTED: Outcome.REJECTED,
@@ -174,7 +178,9 @@ class Client(Part):
 
     def read(self, table: str, level: Level = Level.ANY, lag_max: int = 0) -> None:
         """Read a whole table, with one line in the history."""
-        options: dict[str, Any] = {"consistency": level.value}
+        # A kept answer has to show what any other would.
+        cache = self._random.random() < _CACHED
+        options: dict[str, Any] = {"consistency": level.value, "cache": cache}
         if level is Level.BOUNDED:
             options["acceptable_offset_lag"] = lag_max
         known = {"process": self.name, "table": table, "level": level, "lag_max": lag_max}
@@ -194,6 +200,7 @@ class Client(Part):
                 **known,
                 cluster=cursor.ha["cluster"],
                 answered_by=self._servers.get(cursor.server, ""),
+                cache=cursor.ha.get("cache"),
                 after_offset=cursor.ha.get("after_offset"),
                 content=content_json(content_of(table, rows)),
                 position=None,
@@ -388,10 +395,11 @@ def make_clients(
     history: History,
     levels: Sequence[Level] = LEVELS,
     load: float = 1.0,
+    only: Collection[str] = (),
 ) -> list[Client]:
     """Return all clients of a run; each prefers another cluster than the one before.
 
-    ``load``: the writers' pauses are longer by 1 / load.
+    ``load``: the writers' pauses are longer by 1 / load. ``only``: those with these names.
     """
     kinds: list[tuple[str, type[Client]]] = [
         *_WRITERS.items(),
@@ -409,4 +417,4 @@ def make_clients(
             shortest_s, longest_s = client.pause_s
             client.pause_s = (shortest_s / load, longest_s / load)
         clients.append(client)
-    return clients
+    return [client for client in clients if not only or client.name in only]

@@ -1,19 +1,13 @@
-"""Which sessions are closed, and when."""
+"""Which of the sessions that requests share are closed, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
-from haproc.config.shares import Shares
 from haproc.engine.interface import Column, ResultStream, Settings
 from haproc.engine.statement import Statement
-from haproc.failure import RequestError
-from haproc.route.sessions import GIVEN_UP_S, Sessions, SharedSessions
-
-_DEFAULTS = Settings()
+from haproc.route.shared_sessions import GIVEN_UP_S, SharedSessions
 
 
 class _Spark:
@@ -88,17 +82,3 @@ async def test_shared_session_is_another_one_behind_ddl_and_the_old_one_is_kept_
     assert made.closed() == [False, False]  # who was just given it may not have begun yet
     assert await shared.get(_in("a"), 1, 1 + GIVEN_UP_S) is after
     assert made.closed() == [True, False]
-
-
-async def test_clients_session_expires_only_if_nothing_runs_in_it() -> None:
-    made = _Made()
-    sessions = Sessions(made.make, _DEFAULTS, Shares(10), idle_s=10)
-    await sessions.open("long", "u", 0.0)
-    made[0].busy = True
-    await sessions.open("other", "u", 11.0)
-    assert sessions.get("long", "u", 12.0).spark is made[0]
-    made[0].busy = False
-    await sessions.open("third", "u", 30.0)
-    with pytest.raises(RequestError):
-        sessions.get("long", "u", 31.0)
-    assert made.closed() == [True, True, False]

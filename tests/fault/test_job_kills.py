@@ -1,0 +1,21 @@
+"""A job under which a HAProc is killed and frozen, and its program killed: `job_kills` in short."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fault.job_kills import Deed, Killing
+from tests.rig import Rig
+
+pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite")]
+
+SEED = 1313
+
+
+def test_job_killed_under_writes_each_row_once(rig: Rig) -> None:
+    print(f"python -m tests.fault.job_kills --seed {SEED}: more of it")
+    told = Killing(rig, SEED, [Deed.APPEND]).run(1, minutes=3)
+    assert told.wrong == [], str(told)
+    assert told.attempts > 1 and told.batches > 0
+    assert told.stopped >= 1, str(told)
+    print(told)

@@ -1,0 +1,108 @@
+"""PySpark programs among the clients: each a process of its own, as in life.
+
+Here is what starts and ends one; `pyspark_program` is what runs in it. A program is told all it
+needs in one line of JSON, writes into the run's history itself, and ends once its input does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tests.fault.torture.history import History
+from tests.fault.torture.part import Part
+
+ENDS_S = 240.0
+"""More than a plain program's longest pause between two tries (60 s) and a slow statement."""
+_LOOK_S = 0.2
+_SAID_SHOWN = 3000
+
+
+class Way(StrEnum):
+    """How a program reaches the ring."""
+
+    PLAIN = "plain"
+    """PySpark as it comes; its channel has the doors' addresses as a list, as of one name."""
+    CHANNEL = "channel"
+    """`haclient.spark`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a program is told."""
+
+    name: str
+    number: int
+    way: Way
+    doors: tuple[str, ...]
+    """``host:port``, in its order."""
+    seed: int
+    file: str
+    began: float
+    """The history, and when the run began by the machine's clock."""
+
+
+class Program(Part):
+    """Runs one program until it is stopped; what it says is in a file beside the history."""
+
+    def __init__(self, told: Told, history: History) -> None:
+        super().__init__(told.name, history)
+        self._told = told
+
+    def work(self) -> None:
+        """Start it, and let it come to its end; RuntimeError if that is a bad one."""
+        said = Path(self._told.file).parent / f"{self.name}.log"
+        command = [sys.executable, "-m", "tests.fault.torture.pyspark_program"]
+        with (
+            said.open("wb") as output,
+            subprocess.Popen(
+                [*command, json.dumps(asdict(self._told))],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=Path(__file__).parents[3],
+            ) as process,
+        ):
+            while process.poll() is None and not self._stopped.wait(_LOOK_S):
+                pass
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(ENDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if process.returncode:
+            end = said.read_text(errors="replace")[-_SAID_SHOWN:]
+            raise RuntimeError(f"{self.name} ended with {process.returncode}: {end}")
+
+
+def make_programs(
+    address: Callable[[str], str],
+    names: Sequence[str],
+    seed: int,
+    history: History,
+    *,
+    count: int,
+    first_number: int,
+) -> list[Program]:
+    """Return so many programs, plain ones and others in turns, each with its order of the doors."""
+    made = []
+    for index in range(count):
+        way = list(Way)[index % len(Way)]
+        first = index % len(names)
+        told = Told(
+            name=f"{way}-{index // len(Way) + 1}",
+            number=first_number + index,
+            way=way,
+            doors=tuple(address(each) for each in (*names[first:], *names[:first])),
+            seed=seed,
+            file=str(history.file),
+            began=history.began,
+        )
+        made.append(Program(told, history))
+    return made

@@ -1,0 +1,54 @@
+"""A ring of one cluster in this process, over a Spark that is there, for requests."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from dmq import Log, MemoryKeyedStore, MemoryLog, MemoryStore
+from haproc.classify.rules import Rules
+from haproc.config.model import Address, ClusterConfig, Config
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.interface import EngineAddress
+from haproc.membership.http_peers import HttpPeers
+from haproc.membership.links import Links
+from haproc.membership.members import Members
+from haproc.membership.peer_doors import PeerDoors
+from haproc.metrics import Metrics
+from haproc.node.member import LocalMember, World, build_member, build_reads, build_sessions
+from haproc.ring.ports import free_port
+from haproc.route.forward import HttpForwarding
+from haproc.route.service import RingService
+
+
+@asynccontextmanager
+async def one_cluster(
+    address: EngineAddress, log: Log | None = None
+) -> AsyncIterator[tuple[RingService, LocalMember]]:
+    """Give the service of a HAProc whose ring is this cluster alone, once it serves."""
+    ring = f"one{uuid.uuid4().hex[:8]}"
+    here, there = (Address("127.0.0.1", free_port()) for _ in range(2))
+    config = Config(ring, "memory:", (ClusterConfig("a", here, there, address),), "secret")
+    engine = SparkConnectEngine(address, ring=ring, cluster="a")
+    peers = PeerDoors(config, "a")
+    members = Members(config.membership, ("a", "a1"), (), Links(config, "a"))
+    log = log or MemoryLog(MemoryStore())
+    world = World(log, MemoryKeyedStore(), engine, HttpPeers(peers), members)
+    member = build_member(config, world)
+    reads = build_reads(config, member, HttpForwarding(peers), Metrics(ring, "a", ["READY"]))
+    sessions, *_ = build_sessions(config, member, world)
+    service = RingService(
+        config, member.replica, engine, Rules.builtin(), member.assurance, reads, sessions
+    )
+    running = asyncio.ensure_future(member.replica.run())
+    try:
+        async with asyncio.timeout(60):
+            await member.replica.core.news.until(lambda: member.replica.serving)
+        yield service, member
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await peers.aclose()
+        await engine.aclose()

@@ -1,0 +1,355 @@
+"""PySpark's own client in front of one HAProc and a real Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from dmq import MemoryKeyedStore
+from haproc.config.model import Address, ClusterConfig, Config, Connect, User
+from haproc.config.shares import Shares
+from haproc.engine.interface import EngineAddress
+from haproc.metrics import Metrics
+from haproc.node.doors import connect_door
+from haproc.ring.access import CERTIFICATE, make_access
+from haproc.ring.ports import free_port
+from haproc.ring.spark import LocalSpark
+from haproc.route.offload import Inline
+from haproc.statements.gate import Gate
+from haproc.statements.registry import Registry
+from haproc.statements.store import ResultStore
+from tests.integration.conftest import address_of
+from tests.integration.one_cluster import one_cluster
+from tests.integration.pyspark_program import FailedError, Program
+
+pytestmark = pytest.mark.spark
+
+
+@contextlib.asynccontextmanager
+async def door(spark: LocalSpark, folder: Path, **settings: Any) -> AsyncIterator[int]:
+    """Give the port of an open door."""
+    metrics = Metrics("ring", "a", ["READY"])
+    async with one_cluster(address_of(spark)) as (service, _):
+        here = ClusterConfig(
+            "a",
+            Address("127.0.0.1", free_port()),
+            Address("127.0.0.1", free_port()),
+            EngineAddress("127.0.0.1", spark.port, spark.token),
+            connect=Address("127.0.0.1", free_port()),
+        )
+        config = Config("ring", "memory:", (here,), "secret", folder, **settings)
+        gate = Gate(config, metrics)
+        store = ResultStore(folder / "results", Shares(1 << 20))
+        registry = Registry(service, store, config, gate, metrics)
+        listener = connect_door(config, "a", service, registry, Inline(), MemoryKeyedStore())
+        assert listener is not None
+        await listener.open()
+        try:
+            yield listener.port
+        finally:
+            await listener.aclose()
+            await registry.aclose()
+
+
+async def _run(
+    work: Callable[[Program], None], port: int, parameters: str = "", **environment: str
+) -> None:
+    """Have a program run beside the event loop, which serves it."""
+
+    def run() -> None:
+        program = Program(f"sc://localhost:{port}/;{parameters}", environment)
+        try:
+            work(program)
+        finally:
+            program.end()
+
+    await asyncio.to_thread(run)
+
+
+async def test_program_queries_writes_and_changes_its_session(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    def work(program: Program) -> None:
+        run = program.run
+        assert run('spark.sql("SELECT 1 AS a").collect()') == [[1]]
+        assert run("spark.range(10).count()") == 10
+        assert run('spark.sql("SELECT :a + 1", args={"a": 3}).collect()') == [[4]]
+
+        run(f'spark.sql("CREATE TABLE {schema}.t (a INT, b STRING) USING delta")')
+        run(f"spark.sql(\"INSERT INTO {schema}.t VALUES (1, 'x')\")")
+        run(f'spark.sql("INSERT INTO {schema}.t VALUES (?, ?)", args=[2, "y"])')
+        run(f'spark.createDataFrame([(3, "z")], "a INT, b STRING").writeTo("{schema}.t").append()')
+        assert run(f'spark.table("{schema}.t").orderBy("a").collect()') == [
+            [1, "x"],
+            [2, "y"],
+            [3, "z"],
+        ]
+        changed = run(f'spark.sql("DELETE FROM {schema}.t WHERE a = 1").collect()')
+        assert changed == [[1]]
+
+        run('spark.range(3).createOrReplaceTempView("v")')
+        run('spark.udf.register("plus", lambda x: x + 1, "long")')
+        assert run('spark.sql("SELECT sum(plus(id)) FROM v").collect()') == [[6]]
+        run(f'spark.catalog.setCurrentDatabase("{schema}")')
+        run("spark.sql(\"INSERT INTO t SELECT 4, 'w'\")")
+        assert run('spark.table("t").count()') == 3
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
+async def test_settings_are_spark_s_or_haproc_s_or_refused(
+    spark: LocalSpark, tmp_path: Path
+) -> None:
+    def work(program: Program) -> None:
+        run = program.run
+        run('spark.conf.set("spark.sql.ansi.enabled", "false")')
+        assert run('spark.conf.get("spark.sql.ansi.enabled")') == "false"
+        assert run('spark.sql("SELECT 1/0").collect()') == [[None]]
+        run('spark.conf.unset("spark.sql.ansi.enabled")')
+        assert run('spark.conf.get("spark.sql.ansi.enabled")') == "true"
+        assert run('spark.conf.get("spark.sql.session.timeZone")') == "UTC"
+
+        assert run('spark.conf.get("haproc.consistency")') == "bounded"
+        run('spark.conf.set("haproc.consistency", "linearizable")')
+        assert run('spark.conf.get("haproc.consistency")') == "linearizable"
+        run('spark.conf.unset("haproc.consistency")')
+        assert run('spark.conf.get("haproc.consistency")') == "bounded"
+        with pytest.raises(FailedError, match="known values: any, bounded"):
+            run('spark.conf.set("haproc.consistency", "some")')
+
+        asked = 'spark.sql("SET haproc.write_concern").collect()'
+        assert run(asked) == [["haproc.write_concern", "<undefined>"]]
+        said = run('spark.sql("SET haproc.write_concern = majority").collect()')
+        assert said == [["haproc.write_concern", "majority"]] == run(asked)
+        assert run('spark.conf.get("haproc.write_concern")') == "majority"
+        run('spark.sql("RESET haproc.write_concern")')
+        assert run(asked) == [["haproc.write_concern", "<undefined>"]]
+        run('spark.sql("SET haproc.consistency = any")')
+        run('spark.sql("RESET")')
+        assert run('spark.conf.get("haproc.consistency")') == "bounded"
+        with pytest.raises(FailedError, match="there is no option"):
+            run('spark.sql("SET haproc.nothing = 1")')
+        with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
+            run('spark.conf.set("spark.sql.warehouse.dir", "/tmp")')
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port, "haproc-consistency=bounded")
+
+
+async def test_errors_are_the_exceptions_that_spark_s_would_be(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    def work(program: Program) -> None:
+        for line, kind, message in (
+            ('spark.table("nope").collect()', "AnalysisException", "TABLE_OR_VIEW_NOT_FOUND"),
+            ('spark.sql("INSERT INTO nope SELECT 1")', "AnalysisException", "TABLE_OR_VIEW_NOT"),
+            ('spark.sql("SELECT 1/0").collect()', "ArithmeticException", "DIVIDE_BY_ZERO"),
+            (
+                'spark.range(1).write.parquet("/tmp/x")',
+                "UnsupportedOperationException",
+                "HAPROC_PATH",
+            ),
+            (
+                'spark.readStream.format("rate").load().isStreaming',
+                "UnsupportedOperationException",
+                "HAPROC_STREAMING",
+            ),
+        ):
+            with pytest.raises(FailedError) as failed:
+                program.run(line)
+            assert failed.value.kind == kind and message in failed.value.message
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
+async def test_files_and_checkpoints_are_the_session_s(spark: LocalSpark, tmp_path: Path) -> None:
+    module = tmp_path / "shipped.py"
+    module.write_text("def ten(x):\n    return 10 * x\n")
+
+    def work(program: Program) -> None:
+        run = program.run
+        run(f'spark.addArtifacts("{module}", pyfile=True)')
+        run('ten = F.udf(lambda x: __import__("shipped").ten(x), "long")')
+        assert run('spark.range(3).select(ten("id")).collect()') == [[0], [10], [20]]
+        assert run("spark.range(3).localCheckpoint().count()") == 3
+        jar = tmp_path / "x.jar"
+        jar.write_bytes(b"PK")
+        with pytest.raises(FailedError, match="HAPROC_JVM_CODE"):
+            run(f'spark.addArtifacts("{jar}")')
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
+async def test_user_shows_a_token_over_tls(spark: LocalSpark, tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    files = make_access(tmp_path, ["alice"])["connect"]
+    secured = Connect(**{key: tmp_path / file for key, file in files.items()})
+    users = (User("alice", "the token of alice"),)
+
+    def known(program: Program) -> None:
+        assert program.run("spark.range(2).count()") == 2
+
+    def unknown(program: Program) -> None:
+        with pytest.raises(FailedError, match="HAPROC_UNAUTHENTICATED"):
+            program.run("spark.range(2).count()")
+
+    trust = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / CERTIFICATE)}
+    async with door(spark, tmp_path, connect=secured, users=users) as port:
+        await _run(known, port, "use_ssl=true;token=the%20token%20of%20alice", **trust)
+        await _run(unknown, port, "use_ssl=true;token=another", **trust)
+
+
+ASIDE = (
+    "import threading, time; done = []; aside = lambda work: threading.Thread("
+    "target=lambda: done.append(_outcome(work)), daemon=True).start()"
+)
+OUTCOME = """
+def _outcome(work):
+    try:
+        return work()
+    except Exception as error:
+        return str(error)
+"""
+
+
+async def test_interrupt_stops_queries_on_spark_too_and_lets_writes_go_on(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    beats = tmp_path / "beats"
+
+    def work(program: Program) -> None:
+        run = program.run
+        run(f"exec({OUTCOME!r})")
+        run(ASIDE)
+        run(f'spark.sql("CREATE TABLE {schema}.t (a BIGINT) USING delta")')
+        beat = f'__import__("os").write(__import__("os").open("{beats}", 1090), b"x")'
+        slow = f'F.udf(lambda x: (__import__("time").sleep(0.05), {beat}, x)[2], "long")'
+        run(f"slow = {slow}")
+        run(
+            "running = lambda: next(each.operation_id for each in "
+            "spark.client._get_operation_statuses().operation_statuses "
+            "if each.state == 2)"
+        )
+        for interrupt in (
+            "spark.interruptAll()",
+            'spark.interruptTag("mine")',
+            "spark.interruptOperation(running())",
+        ):
+            beats.unlink(missing_ok=True)
+            run(
+                'aside(lambda: (spark.addTag("mine"), '
+                'spark.range(0, 400, 1, 1).select(slow("id")).collect()))'
+            )
+            until(beats.exists)
+            assert len(run(interrupt)) == 1
+            run("while not done: time.sleep(0.01)")
+            assert "OPERATION_CANCELED" in run("done.pop()")
+            until_still(beats)
+        run(
+            'aside(lambda: spark.range(0, 40, 1, 1).select(slow("id").alias("a"))'
+            f'.writeTo("{schema}.t").append())'
+        )
+        beats.unlink()
+        until(beats.exists)
+        assert run("spark.interruptAll()") == []
+        run("while not done: time.sleep(0.01)")
+        assert run("done.pop()") is None
+        assert run(f'spark.table("{schema}.t").count()') == 40
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def until_still(beats: Path) -> None:
+    """Wait until nothing is appended any more; a task would do so for 20 s."""
+    end = time.monotonic() + 10
+    size, since = -1, time.monotonic()
+    while time.monotonic() - since < 0.7:
+        assert time.monotonic() < end, "it goes on"
+        if (found := beats.stat().st_size) != size:
+            size, since = found, time.monotonic()
+        time.sleep(0.02)
+
+
+async def test_session_is_copied_and_closed_for_good(spark: LocalSpark, tmp_path: Path) -> None:
+    def work(program: Program, port: int) -> None:
+        run = program.run
+        run('spark.conf.set("haproc.consistency", "any")')
+        run('spark.conf.set("spark.sql.ansi.enabled", "false")')
+        run('spark.range(3).createOrReplaceTempView("v")')
+        run("other = spark.cloneSession()")
+        run("first = spark.session_id")
+        run('spark.catalog.dropTempView("v")')
+        assert run('other.table("v").count()') == 3
+        assert run('other.conf.get("haproc.consistency")') == "any"
+        assert run('other.conf.get("spark.sql.ansi.enabled")') == "false"
+        assert run("other.session_id == first") is False
+        run("from pyspark.sql.connect.session import SparkSession as S")
+        run("spark.stop()")
+        assert run('other.table("v").count()') == 3
+        run(f'again = S("sc://localhost:{port}/;session_id=" + first)')
+        with pytest.raises(FailedError, match=r"INVALID_HANDLE\.SESSION_CLOSED"):
+            run("again.range(1).collect()")
+        with pytest.raises(FailedError, match=r"INVALID_HANDLE\.FORMAT"):
+            run('other.cloneSession("nonsense")')
+
+    async with door(spark, tmp_path) as port:
+        await _run(lambda program: work(program, port), port)
+
+
+async def test_status_tells_what_became_of_operations(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    def work(program: Program) -> None:
+        run = program.run
+        run(f'spark.sql("CREATE TABLE {schema}.t (a INT) USING delta")')
+        run("ids = []; old = spark.client._execute_plan_request_with_metadata")
+        run(
+            "spark.client._execute_plan_request_with_metadata = "
+            "lambda operation_id=None: (ids.append(str(__import__('uuid').uuid4())), "
+            "old(operation_id=ids[-1]))[1]"
+        )
+        told = (
+            "[s.state for s in spark.client._get_operation_statuses(ids[-1:]).operation_statuses]"
+        )
+        run(f'spark.sql("INSERT INTO {schema}.t VALUES (1)")')
+        assert run(told) == [4]
+        with pytest.raises(FailedError):
+            run(f'spark.sql("INSERT INTO {schema}.t VALUES (1/0)")')
+        assert run(told) == [5]
+        run("ids.append(str(__import__('uuid').uuid4()))")
+        assert run(told) == [1]
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
+async def test_health_is_told_without_a_token(spark: LocalSpark, tmp_path: Path) -> None:
+    users = (User("alice", "the token of alice"),)
+    async with (
+        door(spark, tmp_path, users=users) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"") == b"\x08\x01"
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await check(b"\x0a\x01x")
+        assert failed.value.code() is grpc.StatusCode.NOT_FOUND

@@ -1,0 +1,152 @@
+"""Reads as in `reads`, with the cache in front of them: kept answers are held against the same log.
+
+The real `haproc.route.caching` keeps and gives. A query looks at its two tables at two moments, and
+may be asked for again at once, by whatever client, so that answers are given again while things
+break. What Spark's analysis would say stands here: these tables, and no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from haclient.freshness import Seen
+from haproc.classify.model import Classified, Kind, OperationClass
+from haproc.config.cache import Cache
+from haproc.config.model import Consistency
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Chunk, Settings
+from haproc.failure import FailureKind, RequestError
+from haproc.replicate.heard.written import defines
+from haproc.replicate.member.core import Core
+from haproc.replicate.replica import Replica
+from haproc.route.caching import Caching
+from haproc.route.classifying import Understood
+from haproc.route.model import Answer, HaReport, Request
+from haproc.route.repeatable import Reading, Repeatable
+from haproc.route.streams import Replayed
+from tests.simulation.clock import run
+from tests.simulation.life import Life
+from tests.simulation.network import Refused
+from tests.simulation.reads import TABLES, Counted, Doors, ReadScenario
+from tests.simulation.ring import Ring
+from tests.simulation.scenario import Report
+
+QUERY = Classified(
+    "SELECT", Kind.SELECT, OperationClass.QUERY, frozenset(TABLES), frozenset(), True, "default"
+)
+
+
+class TheseTables(Repeatable):
+    """What Spark's analysis would say, some time after it was asked."""
+
+    def __init__(self, core: Core, doors: Doors) -> None:
+        self._core = core
+        self._doors = doors
+
+    async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
+        since = self._core.schedule.done_below(defines)
+        await asyncio.sleep(self._doors.rng.expovariate(50))
+        return Reading(since, frozenset(TABLES))
+
+
+class Hits(Counted):
+    """What happened to reads, and how many answers were kept ones."""
+
+    hits: int = 0
+
+    def cached(self, outcome: str) -> None:
+        self.hits += outcome == "hit"
+
+    def cache(self, answers: int, bytes_used: int, given_up: object) -> None:
+        """Nothing is bounded here."""
+
+
+class CachedDoors(Doors):
+    """What each process has in front of its replica, the cache among it."""
+
+    def __init__(self, ring: Ring, scenario: CachedScenario) -> None:
+        super().__init__(ring, scenario.read_rng)
+        self.counted: Hits = Hits()
+        self._caching: dict[Life, Caching] = {}
+
+    def caching(self, life: Life) -> Caching:
+        """Return a process's cache, made when first asked for."""
+        if life not in self._caching:
+            core = life.member.core
+            repeatable = TheseTables(core, self)
+            self._caching[life] = Caching(core, Cache(by_default=True), repeatable, self.counted)
+        return self._caching[life]
+
+    async def ask(self, name: str, request: Request) -> tuple[frozenset[str], HaReport]:
+        """A client's query to one node; raises Refused and RequestError."""
+        life = self.ring.nodes[name].life
+        if life is None:
+            raise Refused
+        asked, caching = Understood(request, None, Settings(), QUERY), self.caching(life)
+
+        async def work(replica: Replica) -> tuple[frozenset[str], HaReport]:
+            if not replica.serving:
+                raise replica.writes.unavailable()
+            answer = await self.reads(life).elsewhere(request, partial(caching.held, asked))
+            answer = answer or await caching.answer(asked, partial(self.look, life))
+            caching.count(answer)
+            found = [chunk.data.decode().split() async for chunk in answer.result]
+            await life.check()
+            return frozenset(each for ids in found for each in ids), answer.report
+
+        return await life.call(work)
+
+    async def look(self, life: Life) -> Answer:
+        """Run the query on the process's own cluster: table by table."""
+        spark, rng = life.node.spark, self.rng
+        chunks = []
+        for table in TABLES:
+            try:
+                await life.check()
+                await asyncio.sleep(rng.expovariate(20))
+                spark._check()
+                found = spark.dump()
+                await asyncio.sleep(rng.expovariate(20))
+                spark._check()
+            except EngineError as error:
+                failed = FailureKind.AVAILABILITY
+                raise RequestError(failed, str(error), error_class="SIM") from error
+            ids = sorted(str(row[0]) for row in found.get(table, []))
+            chunks.append(Chunk(" ".join(ids).encode(), len(ids)))
+        await life.check()
+        after = life.member.core.schedule.high
+        report = HaReport(life.node.name, OperationClass.QUERY, after_offset=after)
+        return Answer(report, Replayed(chunks))
+
+
+class CachedScenario(ReadScenario):
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, steps=16)
+        self.doors = CachedDoors(self.ring, self)
+
+    async def read(
+        self,
+        level: Consistency,
+        number: int,
+        order: list[str],
+        seen: Seen,
+        known: frozenset[str],
+        plain: bool,
+    ) -> tuple[Seen, frozenset[str]] | None:
+        """Read three times."""
+        found = None
+        for _ in range(3):
+            found = await super().read(level, number, order, seen, known, plain) or found
+            seen, known = found or (seen, known)
+        return found
+
+
+def simulate_cached(seed: int) -> tuple[Report, Hits]:
+    """Run one seed; return what it came to and what happened to reads."""
+    scenario = CachedScenario(seed)
+    report = run(scenario.main())
+    assert isinstance(scenario.doors, CachedDoors)
+    return report, scenario.doors.counted

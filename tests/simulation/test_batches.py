@@ -1,0 +1,120 @@
+"""INSERTs that run as one statement, which Delta does not guard the first time that it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from haproc.engine.interface import Lane
+from haproc.engine.statement import SqlText
+from haproc.replicate.apply.doubts import Doubts
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.coalesce import combine
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import Intent, Unit
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.scenario import insert
+from tests.simulation.violations import found_by
+
+OPERATIONS = [insert(name, "t", "a") for name in ("two", "three", "four")]
+ROWS = sorted([("one",), ("two",), ("three",), ("four",)])
+
+
+def combined() -> str:
+    """The statement that they become."""
+    found = combine(OPERATIONS)
+    assert isinstance(found, SqlText)
+    return found.sql
+
+
+async def sent_together(stage: Stage) -> list[asyncio.Future[Outcome]]:
+    """Have them wait for an INSERT that is under way, and let that go."""
+    spark = stage.node("a").spark
+    spark.held.add("t")
+    sent: list[asyncio.Future[Outcome]] = []
+    for op in (insert("one", "t", "a"), *OPERATIONS):
+        sent.append(asyncio.ensure_future(stage.submit("a", op)))
+        await stage.until(lambda: stage.replica("a").core.schedule.pending == len(sent))
+    spark.held.clear()
+    return sent
+
+
+async def committed_without_an_answer(stage: Stage) -> None:
+    """It commits, and seems to fail."""
+    await stage.submit("a", ddl("a"))
+    spark = stage.node("a").spark
+    spark.torn = {combined()}
+    sent = await sent_together(stage)
+    await stage.until(lambda: len(spark.dump()["t"]) >= len(ROWS))
+    spark.torn = set()
+    assert [(await each).status for each in sent] == [Status.APPLIED] * len(ROWS)
+    assert spark.dump()["t"] == ROWS
+    await stage.settle()
+
+
+async def committed_by_a_process_that_died(stage: Stage) -> None:
+    """It commits, its process dies before it has stored that, and the next one begins."""
+    await stage.submit("a", ddl("a"))
+    await stage.ready("a")
+    stage.at("a", Step.APPLY_AFTER, lambda node: None, lambda node: node.kill())
+    sent = await sent_together(stage)
+    await stage.until(lambda: stage.alive_state("a") is None)
+    for each in sent:
+        each.cancel()
+    stage.node("a").start()
+    await stage.ready("a")
+    assert stage.node("a").spark.dump()["t"] == ROWS
+    await stage.settle()
+
+
+def batches_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    """Run a batch again without asking the table whether it committed."""
+    original = Doubts.settled
+
+    async def careless(self: Doubts, unit: Unit, lane: Lane) -> bool:
+        return unit.intent is not Intent.BATCH and await original(self, unit, lane)
+
+    patch.setattr(Doubts, "settled", careless)
+
+
+def beginning_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """Begin as where more is missed than is read ahead: not all tables are asked."""
+    patch.setattr(Schedule, "restore", lambda self, applied: [])
+
+
+def test_first_attempt_is_one_statement_that_has_only_the_note() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        sent = await sent_together(stage)
+        assert [(await each).status for each in sent] == [Status.APPLIED] * len(ROWS)
+        spark = stage.node("a").spark
+        assert "a" in stage.order(combined())
+        assert spark._notes["t"] > 0
+        assert "t" not in spark._marks
+        await stage.settle()
+
+    story(tell)
+
+
+def test_batch_that_committed_without_an_answer_is_applied_once() -> None:
+    story(committed_without_an_answer)
+
+
+def test_batch_of_a_process_that_died_is_applied_once() -> None:
+    story(committed_by_a_process_that_died)
+
+
+def test_batch_that_the_beginning_did_not_ask_for_is_applied_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beginning_without_a_look(monkeypatch)
+    story(committed_by_a_process_that_died)
+
+
+def test_rules_of_looking_broken_on_purpose_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches_not_looked_at(monkeypatch)
+    found_by(lambda: story(committed_without_an_answer), 'spark.dump()["t"] == ROWS')
+    beginning_without_a_look(monkeypatch)
+    found_by(lambda: story(committed_by_a_process_that_died), 'spark.dump()["t"] == ROWS')

@@ -1,0 +1,183 @@
+"""Plans whose rows are computed at their place, and the sessions that they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from haproc import protos
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.holes import hole
+from haproc.engine.interface import Session, Settings
+from haproc.failure import ErrorClass
+from haproc.replicate.apply.computing import session_gone
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Status
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, SessionRef
+from tests.simulation.computed import gather
+from tests.simulation.directed import Stage, story
+from tests.simulation.network import Refused
+from tests.simulation.queries import SimReading
+from tests.simulation.ring import Node
+from tests.simulation.test_computed import rows_records, seen
+from tests.simulation.test_gathering import IDS, gathered, ids
+
+REF = SessionRef("anonymous", "s", 2)
+
+
+def plan(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
+    """Return a plan that appends what a gather does."""
+    op = gather(op_id, origin)
+    assert isinstance(op.write, QueryWrite)
+    query = protos.relations.Relation()
+    query.sql.query = op.write.query
+    template = protos.base.Plan()
+    write = template.command.write_operation_v2
+    write.table_name, write.mode = "gathered", protos.commands.WriteOperationV2.MODE_APPEND
+    write.input.CopyFrom(hole())
+    made = ComputedPlan(query.SerializeToString(), template.SerializeToString(), ref)
+    return replace(op, write=made)
+
+
+def with_sessions(stage: Stage, *errors: Exception) -> list[tuple[str, SessionRef]]:
+    """Have every cluster rebuild sessions; return who did. The first ones meet errors."""
+    built: list[tuple[str, SessionRef]] = []
+    left = list(errors)
+
+    def of(name: str) -> Callable[[SessionRef], object]:
+        async def rebuild(ref: SessionRef) -> Session:
+            built.append((name, ref))
+            if left:
+                raise left.pop(0)
+            life = stage.node(name).life
+            assert life is not None
+            return SimReading(stage.node(name).spark, life.check)  # type: ignore[return-value]
+
+        return rebuild
+
+    for name in "abc":
+        stage.replica(name).computing.rebuild = of(name)  # type: ignore[assignment]
+    return built
+
+
+def test_plan_is_filled_with_the_rows_of_its_query_on_every_cluster() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        outcome = await stage.submit("a", plan("g", "a"))
+        assert (outcome.status, outcome.applied.affected_rows) == (Status.APPLIED, 5)
+        await gathered(stage)
+
+    story(tell)
+
+
+def test_plan_whose_origin_dies_is_computed_in_its_session_made_anew() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        stage.at("a", Step.ROWS_BEFORE, Node.kill)
+        with pytest.raises(Refused):
+            await stage.submit("a", plan("g", "a", REF))
+        assert (await stage.submit("b", plan("g", "b", REF))).status is Status.APPLIED
+        assert (rows_records(stage)[0].by, REF) in built
+        await gathered(stage)
+
+    story(tell)
+
+
+def test_plan_whose_session_is_made_anew_is_computed_under_its_own_settings() -> None:
+    """The journal may have gone on, and keeps the newest settings only."""
+    found: list[Settings] = []
+
+    class Reading(SimReading):
+        async def configure(self, settings: Settings) -> None:
+            found.append(settings)
+            await super().configure(settings)
+
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        life = stage.node("a").life
+        assert life is not None
+        reading = Reading(stage.node("a").spark, life.check)
+
+        async def rebuild(_: SessionRef) -> Session:
+            return reading  # type: ignore[return-value]
+
+        stage.replica("a").computing.rebuild = rebuild
+        op = replace(plan("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
+        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert found == [op.settings]
+
+    story(tell)
+
+
+def test_plan_whose_session_is_lent_runs_in_it_and_in_one_made_anew_once_it_is_lost() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        op, life = plan("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading = SimReading(stage.node("a").spark, life.check)
+        stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
+
+        def lost(_: Node) -> None:
+            reading.epoch += 1
+
+        stage.at("a", Step.ROWS_BEFORE, lost)
+        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert built == [("a", REF)]
+        await gathered(stage)
+
+    story(tell)
+
+
+def test_plan_whose_session_its_client_has_changed_is_computed_in_it_as_it_was() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        op, life = plan("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading, as_it_was = SimReading(stage.node("a").spark, life.check), [True]
+        computing = stage.replica("a").computing
+        computing.lend(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
+
+        def changed(_: Node) -> None:
+            as_it_was[:] = [False]
+
+        stage.at("a", Step.ROWS_BEFORE, changed)
+        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert built == [("a", REF)]
+        await gathered(stage)
+
+    story(tell)
+
+
+def test_plan_whose_session_is_no_more_is_rejected() -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        with_sessions(stage, session_gone("every cluster"))
+        outcome = await stage.submit("a", plan("g", "a", REF))
+        assert outcome.status is Status.REJECTED and outcome.failure is not None
+        assert outcome.failure.error_class == ErrorClass.SESSION_GONE
+        await stage.settle()
+        assert seen(stage, "b", "g") == []
+
+    story(tell)
+
+
+@pytest.mark.parametrize("error", [EngineError(ErrorKind.ENVIRONMENT, "the store is away")])
+def test_plan_whose_session_cannot_be_made_now_is_computed_by_the_next_cluster(
+    error: Exception,
+) -> None:
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage, error)
+        assert (await stage.submit("a", plan("g", "a", REF))).status is Status.APPLIED
+        assert [name for name, _ in built] == ["a", "b"]
+        assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
+        await gathered(stage)
+        assert sorted(map(str, seen(stage, "c", "g"))) == IDS
+
+    story(tell)

@@ -1,0 +1,245 @@
+"""Clusters that combine what they missed hold what the log's statements leave one after another.
+
+What may be combined, and when, is broken on purpose, too (docs/design.md, "Combining by key").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Column
+from haproc.replicate.apply import applier
+from haproc.replicate.compose.terms import Key
+from haproc.replicate.compose.window import Row, Window
+from haproc.replicate.heard.elsewhere import Elsewhere
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.composing import Composing
+from haproc.replicate.queue.units import Unit
+from tests.simulation.broken import batch_formed_anew
+from tests.simulation.directed import Stage, story
+from tests.simulation.keyed import ACCOUNTS, build, simulate
+from tests.simulation.ring import Node
+from tests.simulation.scenario import Report, operation
+from tests.simulation.spark import SimEngine
+from tests.simulation.violations import Violation, found_by, found_in
+
+SEEDS_RUN = 8
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Hundreds of runs say nothing."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_combined_by_key_under_every_kind_of_fault_keeps_the_promises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    composed: list[Unit] = []
+    monkeypatch.setattr(applier.Applier, "_run_unit", counting(composed))
+    reports = [simulate(seed) for seed in range(SEEDS_RUN)]
+    assert [(r.seed, r.problems[:3]) for r in reports if r.problems] == []
+    assert len(composed) > 3 * SEEDS_RUN
+
+
+def counting(composed: list[Unit]) -> object:
+    original = applier.Applier._run_unit
+
+    async def run_unit(self: applier.Applier, unit: Unit, lane: object) -> None:
+        if unit.composed:
+            composed.append(unit)
+        await original(self, unit, lane)  # type: ignore[arg-type]
+
+    return run_unit
+
+
+def success_assumed(patch: pytest.MonkeyPatch) -> None:
+    """Combine what nobody is known to have applied."""
+    patch.setattr(Elsewhere, "succeeded", lambda self, offset: True)
+
+
+def errors_unheard(patch: pytest.MonkeyPatch) -> None:
+    """Take for success what others have passed, whatever they reported."""
+    patch.setattr(Elsewhere, "hear", lambda self, message: None)
+
+
+def marks_dropped(patch: pytest.MonkeyPatch) -> None:
+    """Send statements without their marks."""
+    patch.setattr(applier, "Mark", lambda application, version, guarded: None)
+
+
+def row_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Let an upsert only change what the table has."""
+
+    def come(self: Window, key: Key, row: Row, *, surely: bool) -> None:
+        """Nothing comes."""
+
+    patch.setattr(Window, "_come", come)
+
+
+def row_inserted_whatever_the_table_has(patch: pytest.MonkeyPatch) -> None:
+    """Take a key that the window does not know for one that the table does not have."""
+    original = Window._come
+
+    def come(self: Window, key: Key, row: Row, *, surely: bool) -> None:
+        original(self, key, row, surely=True)
+
+    patch.setattr(Window, "_come", come)
+
+
+@pytest.mark.parametrize(
+    "break_rule",
+    [
+        success_assumed,
+        errors_unheard,
+        batch_formed_anew,
+        marks_dropped,
+        row_forgotten,
+        row_inserted_whatever_the_table_has,
+    ],
+)
+def test_rule_broken_on_purpose_is_found(
+    break_rule: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rule(monkeypatch)
+    # Who finds itself different applies nothing more, and lacks what comes later.
+    beside = {Violation.DOUBLED, Violation.REJECTED, Violation.LOST}
+    runs: Iterator[Report] = (simulate(seed) for seed in range(300))
+    found_in((run.problems for run in runs), Violation.OTHERWISE, beside)
+
+
+# -- stories -----------------------------------------------------------------------------------
+
+
+async def missed(stage: Stage, *whats: str) -> None:
+    """Cluster c misses some writes; the others have done them before it is back."""
+    for n, what in enumerate(whats):
+        await stage.submit("a", build(what, f"{what}{n}", "a", 0))
+    await stage.ready("a", "b")
+    for name in "ab":
+        replica = stage.replica(name)
+        await replica.core.store()
+
+
+async def accounts(stage: Stage) -> None:
+    """Make the table, with a row in it that all clusters have."""
+    await stage.submit("a", operation("make", Kind.CREATE_TABLE, ACCOUNTS, "a"))
+    await stage.submit("a", build("enter", "first", "a", 0))
+    await stage.ready("a", "b", "c")
+
+
+def merges(stage: Stage, name: str) -> list[str]:
+    return [sql for _, cluster, sql in stage.commits if cluster == name and "haproc_s" in sql]
+
+
+MISSED = ("enter", "append", "put", "append", "enter", "append", "leave", "enter", "append")
+
+
+def test_what_a_cluster_missed_is_one_statement_behind_the_first() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, *MISSED[:8])
+        stage.node("c").start()
+        await stage.settle()
+        assert len(merges(stage, "c")) == 1
+        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7"]
+
+    story(tell)
+
+
+def test_upserts_that_a_cluster_missed_are_in_the_one_statement() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, "append", "upsert", "leave", "ensure", "upsert", "ensure", "swap")
+        await missed(stage, "upsert", "append")
+        stage.node("c").start()
+        await stage.settle()
+        assert len(merges(stage, "c")) == 1
+        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == [",upsert0,append1"]
+
+    story(tell)
+
+
+def test_error_that_others_met_is_met_alone() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, "append", "append", "append", "spoil", "mend", "append")
+        stage.node("c").start()
+        await stage.settle()
+        assert len(merges(stage, "c")) == 2
+        (row,) = stage.node("c").spark.dump()["accounts"]
+        assert row == (0, "first,append0,append1,append2,append5", "mend4")
+
+    story(tell)
+
+
+async def nothing_told(self: SimEngine, table: str) -> Sequence[Column] | None:
+    """Say that the table does more than store what it is given."""
+    return None
+
+
+async def not_told(self: SimEngine, table: str) -> Sequence[Column] | None:
+    """Fail for reasons of the cluster's own."""
+    raise EngineError(ErrorKind.ENVIRONMENT, "a file of the table's log cannot be read")
+
+
+@pytest.mark.parametrize("told", [nothing_told, not_told])
+@pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER])
+def test_combined_statement_that_cannot_be_made_again_is_taken_apart(
+    step: Step, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        stage.node("c").kill()
+        await missed(stage, *MISSED)
+        first = [] if step is Step.INTENT_AFTER else [lambda node: None]
+
+        def die(node: Node) -> None:
+            node.kill()
+            monkeypatch.setattr(SimEngine, "plain_columns", told)
+
+        stage.at("c", step, *first, die)
+        stage.node("c").start()
+        await stage.until(lambda: not stage.node("c").alive)
+        await stage.settle()
+        assert len(merges(stage, "c")) == (step is Step.APPLY_AFTER)
+        assert [row[1] for row in stage.node("c").spark.dump()["accounts"]] == ["enter7,append8"]
+
+    story(tell)
+
+
+async def made_anew_meanwhile(stage: Stage) -> None:
+    """A table gets its columns in another order, between writes that are combined."""
+    await accounts(stage)
+    stage.node("c").kill()
+    await missed(stage, *MISSED)
+    other = "CREATE TABLE accounts (v, k, w)"
+    await stage.submit("a", operation("drop", Kind.DROP_TABLE, "DROP TABLE accounts", "a"))
+    await stage.submit("a", operation("again", Kind.CREATE_TABLE, other, "a"))
+    for n in range(4):
+        await stage.submit("a", build("enter", f"late{n}", "a", 0))
+    await stage.submit("a", build("leave", "last", "a", 1))
+    await stage.ready("a", "b")
+    stage.node("c").start()
+    await stage.settle()
+    assert merges(stage, "c")
+
+
+def test_columns_are_asked_for_anew_behind_ddl() -> None:
+    story(made_anew_meanwhile)
+
+
+def test_rule_of_asking_anew_broken_on_purpose_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Composing, "applied", lambda self, operations: None)
+    found_by(lambda: story(made_anew_meanwhile), Violation.UNEQUAL)

@@ -1,0 +1,146 @@
+"""Clients' sessions change hands under every kind of fault; and rules broken on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from dmq.keyed import Kept
+from haproc.sessions import chain
+from haproc.sessions.chain import Adoption, Key, Standing
+from haproc.sessions.client import ClientSession
+from haproc.sessions.durable import SessionStore
+from haproc.sessions.journal import Entry
+from haproc.sessions.sessions import Sessions
+from tests.simulation.sessions import Client, HAProc, simulate
+from tests.simulation.violations import Problem, Violation, found_in
+
+SEEDS = 40
+BROKEN_SEEDS = 200
+
+
+def runs(first: int = 0) -> Iterator[Sequence[Problem]]:
+    for seed in range(first, first + BROKEN_SEEDS):
+        yield simulate(seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_session_holds_what_was_acknowledged_whoever_has_it(seed: int) -> None:
+    assert [str(problem) for problem in simulate(seed)] == []
+
+
+def test_session_run_is_the_same_every_time() -> None:
+    assert simulate(7) == simulate(7)
+
+
+def test_adopting_without_saying_so_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SessionStore.adopt
+
+    async def adopt(
+        self: SessionStore, key: Key, found: Standing | None, **options: Any
+    ) -> Standing | None:
+        return found if found is not None else await real(self, key, found, **options)
+
+    monkeypatch.setattr(SessionStore, "adopt", adopt)
+    found_in(runs(), Violation.LOST, [Violation.DOUBLED, Violation.STALE])
+
+
+def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def until(chained: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int | None]]:
+        return {each.name: (place, None) for place, (each, _) in enumerate(chained)}
+
+    monkeypatch.setattr(chain, "_counts_until", until)
+    found_in(runs(), Violation.LOST, [Violation.REJECTED, Violation.DOUBLED])
+
+
+def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SessionStore.append
+    tasks = set()
+
+    async def append(
+        self: SessionStore, key: Key, owner: Adoption, ordinal: int, entry: Entry, rid: str = ""
+    ) -> chain.Numbered:
+        task = asyncio.create_task(real(self, key, owner, ordinal, entry, rid))
+        task.add_done_callback(lambda each: each.cancelled() or each.exception())
+        tasks.add(task)
+        return chain.Numbered(ordinal, owner.name, entry, 1, rid)
+
+    monkeypatch.setattr(SessionStore, "append", append)
+    found_in(runs(), Violation.LOST, [Violation.REJECTED])
+
+
+def test_not_looking_for_adoptions_behind_an_entry_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Sessions._record
+
+    async def record(self: Sessions, session: ClientSession, *given: Any) -> None:
+        store = self._store
+
+        class Blind:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+            async def known(self, key: Key) -> frozenset[str]:
+                return session.known
+
+        self._store = Blind()  # type: ignore[assignment]
+        try:
+            await real(self, session, *given)
+        finally:
+            self._store = store
+
+    monkeypatch.setattr(Sessions, "_record", record)
+    found_in(runs(), Violation.LOST)
+
+
+def test_trusting_that_nobody_took_it_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def still_mine(self: Sessions, session: ClientSession) -> bool:
+        return True
+
+    monkeypatch.setattr(Sessions, "_still_mine", still_mine)
+    found_in(runs(), Violation.LOST, [Violation.STALE])
+
+
+def test_not_waiting_for_the_end_of_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def caught_up(self: HAProc) -> None:
+        return
+
+    monkeypatch.setattr(HAProc, "_caught_up", caught_up)
+    found_in(runs(), Violation.STALE)
+
+
+def test_telling_a_write_without_a_look_at_its_session_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(self: Client, haproc: HAProc) -> None:
+        return
+
+    monkeypatch.setattr(Client, "look_again", nothing)
+    found_in(runs(), Violation.STALE)
+
+
+def test_adoption_that_came_second_but_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def last_wins(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
+        by_number: dict[int, tuple[Adoption, int]] = {}
+        for found in sorted(adoptions.values(), key=lambda kept: kept.revision):
+            adoption = chain.adoption_of(found.value)
+            by_number[adoption.number] = adoption, found.revision
+        return [by_number[number] for number in sorted(by_number)]
+
+    monkeypatch.setattr(chain, "_chain", last_wins)
+    found_in(runs(), Violation.LOST, [Violation.REJECTED, Violation.STALE])
+
+
+def test_step_that_ended_in_doubt_and_is_let_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def changing(self: Sessions, session: ClientSession) -> AsyncIterator[None]:
+        async with session.changing:
+            yield
+
+    monkeypatch.setattr(Sessions, "changing", changing)
+    found_in(runs(25), Violation.DOUBLED, [Violation.REJECTED, Violation.LOST])

@@ -1,0 +1,46 @@
+"""The archive's view of a log in memory or in a file, without a ring around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dmq import KeyedStore, Log
+from haproc.config.archive import Archive
+from haproc.config.model import Limits, Timeouts
+from haproc.membership.peers import PeerUnavailableError
+from haproc.replicate.archive.pages import Pages
+from haproc.replicate.archive.position import Position
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
+
+
+class Peer:
+    """Cluster b remembers what stands at even offsets, c does not answer."""
+
+    async def latencies(
+        self, peer: str, start: int, end: int, timeout_s: float
+    ) -> Mapping[int, int]:
+        if peer == "c":
+            raise PeerUnavailableError("away")
+        return {offset: 100 + offset for offset in range(start, end) if offset % 2 == 0}
+
+    def given_up(self, peer: str) -> bool:
+        return False
+
+
+class Heard:
+    """The log has been read by the member."""
+
+    async def heard_up_to(self, offset: int, timeout_s: float) -> bool:
+        return True
+
+
+def pages_of(
+    log: Log, store: KeyedStore, rules: Archive | None = None, window_records: int = 65_536
+) -> Pages:
+    """Return what cluster a of a, b and c tells of a log."""
+    identity = Identity("demo", "a", "a1", ("a", "b", "c"))
+    limits = Limits(window_records=window_records)
+    core = Core.of(identity, log, None, None, limits, Timeouts())  # type: ignore[arg-type]
+    rules = rules or Archive(user="archive")
+    return Pages(core, Heard(), Peer(), Position(store), rules, "ring-secret")

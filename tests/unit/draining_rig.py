@@ -1,0 +1,122 @@
+"""A member over a log in memory and a cluster that does nothing, to see what it keeps itself."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from dmq.memory import MemoryLog, MemoryStore
+from haproc.config.model import Limits, Timeouts
+from haproc.engine.interface import Applied, Column, Mark, Settings
+from haproc.engine.statement import Statement
+from haproc.replicate.member.core import Core
+from haproc.replicate.member.identity import Identity
+from haproc.replicate.records.operation import Operation, to_record
+from haproc.replicate.replica import Replica
+
+
+class PackedStore(MemoryStore):
+    """Keeps records packed: what is read of it is made for its reader alone."""
+
+    def append_stored(self, encoded: Sequence[bytes]) -> list[int]:
+        return super().append_stored([zlib.compress(data, 1) for data in encoded])
+
+    def stored_from(self, offset: int, records_max: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        taken: list[tuple[int, bytes]] = []
+        size = 0
+        while offset < self.end and len(taken) < max(1, records_max):
+            ((_, packed),) = super().stored_from(offset, 1, bytes_max)
+            data = zlib.decompress(packed)
+            size += len(data)
+            if taken and size > bytes_max:
+                break
+            taken.append((offset, data))
+            offset += 1
+        return taken
+
+
+class NullLane:
+    """Takes statements, and says that each was applied."""
+
+    def __init__(self, engine: NullEngine) -> None:
+        self._engine = engine
+
+    async def apply(
+        self, write: Statement, settings: Settings, mark: Mark | None, *, timeout_s: float
+    ) -> Applied:
+        return await self._engine.apply(write)
+
+    async def fence(self) -> None:
+        pass
+
+    def renew(self) -> None:
+        pass
+
+
+class NullEngine:
+    """A cluster with tables of which nothing is known. ``apply`` is what a statement comes to."""
+
+    def __init__(self) -> None:
+        self.sizes: Mapping[str, int | None] = {}
+
+    async def apply(self, write: Statement) -> Applied:
+        await asyncio.sleep(0.01)
+        return Applied()
+
+    async def probe(self, *, timeout_s: float) -> None:
+        pass
+
+    async def storage(self, known: str) -> str:
+        return "storage"
+
+    def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> NullLane:
+        return NullLane(self)
+
+    async def check_tables(self, tables: Sequence[str]) -> None:
+        pass
+
+    async def plain_columns(self, table: str) -> Sequence[Column] | None:
+        return None
+
+    async def table_bytes(self, table: str) -> int | None:
+        return self.sizes.get(table, 0)
+
+    async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
+        return {}
+
+    async def staged(self) -> Collection[str]:
+        return ()
+
+
+@asynccontextmanager
+async def member(
+    operations: Iterable[Operation], engine: NullEngine, limits: Limits | None = None
+) -> AsyncIterator[Replica]:
+    """Give the only member of a ring, which begins with a log that holds these."""
+    log: Any = MemoryLog(PackedStore())
+    limits = limits or Limits()
+    for op in operations:
+        sent = replace(op, since=0, window=limits.window_records, own_id=True)
+        await log.append([to_record(sent)])
+    identity = Identity("demo", "a", "a1", ("a",))
+    nobody: Any = None
+    core = Core.of(identity, log, engine, nobody, limits, Timeouts())  # type: ignore[arg-type]
+    replica = Replica(core)
+    running = asyncio.ensure_future(replica.run())
+    try:
+        yield replica
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

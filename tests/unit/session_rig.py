@@ -1,0 +1,160 @@
+"""A ring's sessions over a keyed store in memory; Spark notes what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from haproc.config.model import Limits
+from haproc.config.shares import Shares
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import (
+    Analyzed,
+    Column,
+    File,
+    Relay,
+    Restore,
+    ResultStream,
+    Settings,
+)
+from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.sessions.blobs import Blobs
+from haproc.sessions.durable import SessionStore
+from haproc.sessions.listing import Listing
+from haproc.sessions.sessions import Sessions, Surroundings
+from haproc.sessions.upkeep import Upkeep
+
+DEFAULTS = Settings()
+
+
+class FakeSpark:
+    """A Spark session: what was run in it since it was made last."""
+
+    def __init__(self, key: str, restore: Restore | None, fails: set[str]) -> None:
+        self.key = key
+        self.busy = self.closed = False
+        self.epoch = 0
+        self.ran: list[str] = []
+        self.files: list[File] = []
+        self.given = DEFAULTS
+        self._restore = restore
+        self._restored = False
+        self._fails = fails
+        self._lock = asyncio.Lock()
+
+    @property
+    def relay(self) -> Relay:
+        raise NotImplementedError
+
+    async def ready(self) -> None:
+        async with self._lock:
+            if self._restore is not None and not self._restored:
+                self.ran, self.files, self.given = [], [], DEFAULTS
+                await self._restore(self)
+                self._restored = True
+
+    def outdate(self) -> None:
+        self._restored = False
+
+    def lose(self) -> None:
+        """Spark is restarted."""
+        self.epoch += 1
+        self._restored = False
+
+    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+        await asyncio.sleep(0)
+        assert isinstance(statement, SqlText)
+        if statement.sql in self._fails:
+            raise EngineError(ErrorKind.APPLICATION, "no such table", error_class="NOT_FOUND")
+        self.ran.append(f"{self.given.schema}: {statement.sql}")
+
+    async def configure(self, settings: Settings) -> None:
+        await asyncio.sleep(0)
+        self.given = settings
+
+    async def add_files(self, files: Sequence[File]) -> None:
+        self.files += files
+
+    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
+        raise NotImplementedError
+
+    async def settings(self) -> Settings:
+        raise NotImplementedError
+
+    async def columns(self, sql: str) -> list[Column]:
+        raise NotImplementedError
+
+    async def schema(self, query: Statement) -> bytes:
+        raise NotImplementedError
+
+    async def analyzed(self, query: SparkPlan) -> Analyzed:
+        raise NotImplementedError
+
+    async def cancel(self) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        assert not self.busy
+        self.closed = True
+
+
+@dataclass
+class FakeEngine:
+    """Makes those."""
+
+    made: list[FakeSpark] = field(default_factory=list)
+    fails: set[str] = field(default_factory=set)
+
+    def session(self, key: str, restore: Restore | None = None) -> FakeSpark:
+        self.made.append(FakeSpark(key, restore, self.fails))
+        return self.made[-1]
+
+
+@dataclass
+class Member:
+    """One HAProc's sessions, and what they reach."""
+
+    sessions: Sessions
+    engine: FakeEngine
+    store: MemoryKeyedStore
+    blobs: Blobs
+    upkeep: Upkeep
+    listing: Listing
+    caught_up: int = 0
+
+
+@dataclass
+class Ring:
+    """A few HAProcs on one store."""
+
+    limits: Limits = field(default_factory=Limits)
+    keys: MemoryKeys = field(default_factory=MemoryKeys)
+    now_s: float = 1000.0
+    _names: itertools.count[int] = field(default_factory=itertools.count)
+
+    def name(self) -> str:
+        return f"n{next(self._names)}"
+
+    def unix_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    def member(self, cluster: str = "a", store: MemoryKeyedStore | None = None) -> Member:
+        engine, store = FakeEngine(), store or MemoryKeyedStore(self.keys)
+        durable = SessionStore(store, cluster, self.name, self.unix_ms)
+        blobs = Blobs(store, self.name, self.unix_ms)
+
+        async def caught_up() -> None:
+            member.caught_up += 1
+
+        around = Surroundings(
+            "ring", engine, DEFAULTS, self.limits, 60.0, caught_up, lambda: self.now_s
+        )
+        room = Shares(self.limits.sessions_max)
+        sessions = Sessions(around, durable, blobs, room)
+        upkeep = Upkeep(store, durable, sessions, self.limits.session_idle_s, self.unix_ms)
+        listing = Listing(store, durable, sessions)
+        member = Member(sessions, engine, store, blobs, upkeep, listing)
+        return member

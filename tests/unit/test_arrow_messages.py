@@ -1,0 +1,118 @@
+"""How much an Arrow stream is, told before any of it is unpacked."""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haproc.engine.interface import Column
+from haproc.engine.statement import ArrowRows
+from haproc.failure import RequestError
+from haproc.replicate.queue.coalesce import BatchLimits, row_count
+from haproc.route.rows.arrow_messages import Extent, extent
+from haproc.route.rows.forms import RowsError
+from haproc.route.rows.reading import RECORD_ROWS_MAX, fitted, makes_a_record, pieces
+from tests.unit.operations import insert
+
+N = 100_000
+MANY = 2 * RECORD_ROWS_MAX
+TABLES = {
+    "numbers": pa.table({"a": pa.array([7] * N), "b": pa.array([None, True] * (N // 2))}),
+    "texts": pa.table({"s": ["x" * 10, None, ""] * 1000, "l": [[1, 2], [], None] * 1000}),
+    "dictionaries": pa.table(
+        {"d": pa.array(["a", "bc"] * 1000).dictionary_encode(), "s": [{"n": 1}] * 2000}
+    ),
+    "views": pa.table({"v": pa.array(["longer than twelve", "x"] * 1000, pa.string_view())}),
+    "nothing": pa.table({"a": pa.array([], pa.int64())}),
+}
+
+
+def stream(
+    table: pa.Table, compression: str | None = None, *, old: bool = False, rows: int = 30_000
+) -> bytes:
+    options = pa.ipc.IpcWriteOptions(
+        compression=compression, use_legacy_format=old, emit_dictionary_deltas=True
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return bytes(sink.getvalue())
+
+
+def told(data: bytes, batch_bytes_max: int = 1 << 30) -> Extent:
+    source = io.BytesIO(data)
+    found = extent(source, batch_bytes_max)
+    assert source.tell() == 0
+    return found
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("old", [False, True])
+def test_extent_is_what_the_stream_is_unpacked(
+    table: pa.Table, compression: str | None, old: bool
+) -> None:
+    found = told(stream(table, compression, old=old))
+    assert found.rows == table.num_rows
+    plain = len(stream(table))
+    assert 0.8 * plain - 2000 <= found.size_bytes <= plain
+
+
+def many_nulls(rows: int) -> bytes:
+    return stream(pa.table({"a": pa.nulls(rows)}), rows=rows)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_short_stream_of_a_large_batch_is_refused_before_it_is_unpacked(compression: str) -> None:
+    data = stream(TABLES["numbers"], compression)
+    assert len(data) < N
+    with pytest.raises(RowsError, match="100000 bytes unpacked: cut it"):
+        told(data, N)
+    assert told(data, 450_000).rows == N
+    columns = [Column("a", "bigint"), Column("b", "boolean")]
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(RequestError, match="unpacked: cut it"):
+        list(pieces(io.BytesIO(data), columns, N))
+    assert pa.default_memory_pool().max_memory() == before
+
+
+def test_rows_of_no_bytes_are_counted() -> None:
+    data = many_nulls(MANY)
+    assert len(data) < 1000 and told(data).rows == MANY
+    assert not makes_a_record(data, 64 << 20)
+    with pytest.raises(RequestError, match=f"more than {RECORD_ROWS_MAX}"):
+        fitted(data, [Column("a", "bigint")], 64 << 20)
+    with pytest.raises(RequestError, match="has no type"):
+        list(pieces(io.BytesIO(data), [Column("a", "bigint")], 64 << 20))
+    assert makes_a_record(many_nulls(RECORD_ROWS_MAX), 64 << 20)
+
+
+def test_rows_of_arrow_count_in_a_batch() -> None:
+    few, many = (
+        replace(insert("r", "t"), insert=None, write=ArrowRows("t", data))
+        for data in (stream(TABLES["texts"]), many_nulls(N))
+    )
+    assert row_count(few) < row_count(many)
+    assert 2 * row_count(many) >= BatchLimits().rows_max
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(sorted(TABLES)),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 2**32 - 1)), max_size=4),
+)
+def test_nonsense_is_refused_or_read(name: str, changes: list[tuple[int, int]]) -> None:
+    data = bytearray(stream(TABLES[name], "lz4"))
+    for at, value in changes:
+        if at + 4 <= len(data):
+            struct.pack_into("<I", data, at, value)
+    try:
+        told(bytes(data))
+    except RowsError as error:
+        assert "not an Arrow IPC stream" in str(error) or "cut it" in str(error)

@@ -1,0 +1,145 @@
+"""The cache as clients see it: a whole HAProc, but for Spark, which says what it is told to say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from haproc.config.cache import Cache
+from haproc.engine.interface import Column
+from haproc.engine.statement import SqlText, Statement
+from tests.unit import test_reads_between_doors as between
+from tests.unit.canned import CannedStream, chunks_of
+from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, Spark, pair
+from tests.unit.test_witness import explained
+
+QUERY = "SELECT name FROM t"
+RELATION = "Relation spark_catalog.default.t[name#1] parquet"
+PLAN = ("name: string", "Project [name#1]", f"+- {RELATION}")
+
+
+@dataclass
+class ExplainingSpark(Spark):
+    """One that says what it makes of a query."""
+
+    plan: tuple[str, ...] = PLAN
+    format: str = "delta"
+    type: str = "MANAGED"
+    asked: list[str] = field(default_factory=list)
+
+    async def query(self, statement: Statement, *, timeout_s: float) -> CannedStream:
+        assert isinstance(statement, SqlText)
+        self.asked.append(statement.sql)
+        if statement.sql.startswith("EXPLAIN"):
+            return CannedStream(chunks_of(pa.table({"plan": [explained(*self.plan)]})))
+        if statement.sql.startswith("DESCRIBE TABLE EXTENDED"):
+            told = {"Provider": self.format, "Type": self.type}
+            names, values = ["name", *told], ["string", *told.values()]
+            return CannedStream(chunks_of(pa.table({"col_name": names, "data_type": values})))
+        return await super().query(statement, timeout_s=timeout_s)
+
+    async def columns(self, sql: str) -> list[Column]:
+        return [Column("name", "string")]
+
+
+@contextlib.asynccontextmanager
+async def ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Cache | None = None
+) -> AsyncIterator[tuple[Pair, HAProc, ExplainingSpark]]:
+    monkeypatch.setattr(between, "Spark", ExplainingSpark)
+    if cache is not None:
+        make = between.Config
+        monkeypatch.setattr(between, "Config", lambda *a, **k: replace(make(*a, **k), cache=cache))
+    async with pair(tmp_path, Reads()) as both:
+        spark = both.a.spark
+        assert isinstance(spark, ExplainingSpark)
+        yield both, both.a, spark
+
+
+async def cached(both: Pair, to: HAProc, sql: str = QUERY, **fields: Any) -> dict[str, Any] | None:
+    """Ask, and return what the answer says of the cache."""
+    answer = await both.ask(to, sql, **fields)
+    assert answer["status"]["state"] == "SUCCEEDED", answer
+    assert answer["result"]["data_array"] == [[answer["ha"]["cluster"]]]
+    told: dict[str, Any] | None = answer["ha"].get("cache")
+    return told
+
+
+async def test_query_is_answered_again_until_its_table_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch) as (both, a, spark):
+        assert await cached(both, a) is None
+        assert await cached(both, a, cache=True) == {
+            "hit": False,
+            "age_s": 0.0,
+            "kept": True,
+            "reason": "",
+        }
+        for level in ("any", "bounded", "session", "linearizable"):
+            told = await cached(both, a, cache=True, consistency=level)
+            assert told is not None and told["hit"] and told["kept"]
+        assert spark.queries == [QUERY] * 2
+        assert await cached(both, a, cache=True, schema="other") != told  # another query
+        await both.ask(a, "INSERT INTO u VALUES (1)")
+        assert (await cached(both, a, cache=True) or {})["hit"]
+        await both.ask(both.b, "INSERT INTO t VALUES (1)")
+        levels: dict[str, Any] = {"consistency": "linearizable", "cache": True}
+        assert not (await cached(both, a, **levels) or {})["hit"]
+        assert (await cached(both, a, **levels) or {})["hit"]
+        assert sum(text.startswith("EXPLAIN") for text in spark.asked) == 2
+        metrics = a.metrics.text().decode()
+        assert 'haproc_cache_queries_total{outcome="hit"} 6.0' in metrics
+        assert 'haproc_cache_given_up{why="written"} 1.0' in metrics
+        assert "haproc_cache_answers 2.0" in metrics
+
+
+async def test_request_that_says_no_is_run_and_header_says_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, Cache(by_default=True)) as (both, a, _):
+        assert (await cached(both, a) or {})["kept"]
+        assert (await cached(both, a) or {})["hit"]
+        assert await cached(both, a, cache=False) is None
+        answer = await both.ask(a, QUERY, cache="yes")
+        assert answer["error_class"] == "HAPROC_BAD_REQUEST"
+
+
+@pytest.mark.parametrize(
+    ("sql", "plan", "table_format", "reason"),
+    [
+        ("SELECT current_date() AS name FROM t", PLAN, "delta", "current_date()"),
+        (QUERY, ("name: string", "Project [uuid() AS name#1]", f"+- {RELATION}"), "", "uuid"),
+        (QUERY, PLAN, "parquet", "spark_catalog.default.t is no managed Delta table"),
+        (
+            QUERY,
+            ("name: string", "View (`spark_catalog`.`default`.`t`, [name#1])", f"+- {RELATION}"),
+            "",
+            "is a view",
+        ),
+        (QUERY, ("nonsense",), "", "cannot read"),
+        (QUERY, ("name: string", "Project [name#1]", "+- Relation [name#1] csv"), "", "files"),
+        ("SHOW TABLES", PLAN, "delta", "it is no SELECT"),
+        ("SELECT name FROM t@v3", PLAN, "delta", "@ reads an older version"),
+    ],
+)
+async def test_what_is_not_known_to_be_repeatable_is_not_kept(
+    sql: str,
+    plan: tuple[str, ...],
+    table_format: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with ring(tmp_path, monkeypatch) as (both, a, spark):
+        spark.plan, spark.format = plan, table_format
+        for _ in range(2):
+            told = await cached(both, a, sql, cache=True)
+            assert told is not None and not told["hit"] and not told["kept"]
+            assert reason in told["reason"]

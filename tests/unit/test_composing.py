@@ -1,0 +1,203 @@
+"""Which operations the schedule gives out as one statement though they are not alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from haproc.engine.interface import Column, Settings
+from haproc.engine.statement import SqlText
+from haproc.replicate.heard.elsewhere import Elsewhere
+from haproc.replicate.queue import composing
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.units import Intent, Unit
+from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.operation import FailureReport, Operation
+from haproc.replicate.records.progress import Progress
+from haproc.replicate.records.words import Unable
+from tests.unit.operations import ddl
+from tests.windows import operation
+
+COLUMNS = [Column("k", "int"), Column("v", "string")]
+ENTER, APPEND = "INSERT INTO t VALUES (1, 'a')", "UPDATE t SET v = v || 'x' WHERE k = 1"
+LEAVE = "DELETE FROM t WHERE k = 2"
+UPSERT = """MERGE INTO t USING (SELECT 2 AS k, 'b' AS v) AS s ON t.k = s.k
+    WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"""
+
+
+def queue(
+    *sqls: str,
+    passed: int = 99,
+    columns: Sequence[Column] | None = COLUMNS,
+    progress: Progress | None = None,
+    limits: BatchLimits | None = None,
+    doubtful_below: int = 0,
+) -> tuple[Schedule, Elsewhere]:
+    """Return a schedule that has read these statements on one table."""
+    elsewhere = Elsewhere()
+    elsewhere.passed(passed)
+    schedule = Schedule(
+        "b", progress or Progress(), doubtful_below, limits or BatchLimits(), elsewhere
+    )
+    for offset, sql in enumerate(sqls):
+        schedule.add(offset, operation(sql, "t"))
+    if columns is not None:
+        schedule.composing.describe("t", columns, schedule.composing.definitions)
+    return schedule, elsewhere
+
+
+def offsets(units: Sequence[Unit]) -> list[tuple[int, ...]]:
+    return [unit.offsets for unit in units]
+
+
+def test_unlike_operations_are_one_statement_with_an_intent() -> None:
+    schedule, _ = queue(ENTER, APPEND, LEAVE)
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0, 1, 2) and unit.intent is Intent.BATCH
+    write = unit.write()
+    assert isinstance(write, SqlText) and write.sql.startswith("MERGE INTO `t`")
+    assert schedule.progress.batches == ((0, 2),)
+
+
+def test_upserts_of_different_keys_are_one_statement() -> None:
+    schedule, _ = queue(UPSERT, UPSERT.replace("2 AS k", "3 AS k"), ENTER)
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0, 1, 2) and unit.composed.startswith("MERGE INTO `t`")
+
+
+def test_merge_of_another_table_s_rows_runs_alone() -> None:
+    merge = replace(
+        operation(UPSERT.replace("SELECT 2 AS k", "TABLE u"), "t"), reads=frozenset({"u"})
+    )
+    schedule, _ = queue(ENTER, UPSERT)
+    schedule.add(2, merge)
+    assert offsets(schedule.take(4)) == [(0, 1)]
+
+
+def test_what_nobody_has_passed_runs_alone() -> None:
+    schedule, elsewhere = queue(ENTER, APPEND, LEAVE, passed=2)
+    assert offsets(schedule.take(4)) == [(0, 1)]
+    schedule, elsewhere = queue(APPEND, LEAVE, passed=0)
+    assert offsets(schedule.take(4)) == [(0,)]
+    elsewhere.passed(1)
+    assert not elsewhere.succeeded(1) and elsewhere.succeeded(0)
+
+
+def test_what_somebody_spoke_of_runs_alone() -> None:
+    report = FailureReport(1, "a", 0, Failure("SOME", "", ""))
+    word = Unable(1, "id", "a", 0, "it cannot")
+    for message in (report, word):
+        schedule, elsewhere = queue(APPEND, APPEND, LEAVE, APPEND)
+        elsewhere.hear(message)
+        assert offsets(schedule.take(4)) == [(0,)]
+        elsewhere.forget(1)
+        assert not elsewhere.succeeded(1)
+
+
+def test_table_that_does_more_than_store_is_written_one_by_one() -> None:
+    schedule, _ = queue(APPEND, LEAVE, columns=None)
+    assert schedule.tables_to_describe() == ["t"]
+    assert offsets(schedule.take(4)) == [(0,)]
+    schedule, _ = queue(APPEND, LEAVE, columns=None)
+    schedule.composing.describe("t", None, 0)
+    assert offsets(schedule.take(4)) == [(0,)]
+
+
+def test_like_inserts_stay_a_batch() -> None:
+    schedule, _ = queue(ENTER, ENTER, ENTER)
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0, 1, 2) and not unit.composed
+    assert schedule.tables_to_describe() == []
+
+
+def test_columns_are_forgotten_behind_ddl() -> None:
+    schedule, _ = queue(passed=99)
+    schedule.add(0, ddl("made", "b"))
+    schedule.add(1, operation(APPEND, "t"))
+    schedule.add(2, operation(LEAVE, "t"))
+    asked = schedule.composing.definitions
+    (unit,) = schedule.take(4)
+    schedule.complete(unit)
+    schedule.release(unit)
+    schedule.composing.describe("t", COLUMNS, asked)  # asked before it was applied
+    assert schedule.tables_to_describe() == ["t"]
+    assert not schedule.composing.described("t")
+    assert offsets(schedule.take(4)) == [(1,)]
+
+
+def test_write_with_a_client_that_waits_here_runs_alone() -> None:
+    def mine(op: Operation) -> Operation:
+        return replace(op, origin="b")
+
+    schedule, _ = queue(APPEND)
+    schedule.add(1, mine(operation(ENTER, "t")))
+    schedule.add(2, mine(operation(LEAVE, "t")))
+    assert offsets(schedule.take(4)) == [(0, 1)]
+    schedule, _ = queue(APPEND)
+    schedule.add(1, mine(operation(UPSERT, "t")))
+    assert offsets(schedule.take(4)) == [(0,)]
+    schedule, _ = queue(APPEND, doubtful_below=3)
+    schedule.add(1, mine(operation(LEAVE, "t")))
+    first, *others = schedule.take(4)
+    assert first.offsets == (0,) and not others  # the first one on a table after a start
+    schedule.complete(first)
+    schedule.release(first)
+    schedule.add(2, mine(operation(LEAVE, "t")))
+    assert offsets(schedule.take(4)) == [(1, 2)]
+
+
+def test_other_settings_and_limits_end_a_statement() -> None:
+    schedule, _ = queue(APPEND, LEAVE)
+    schedule.add(2, replace(operation(LEAVE, "t"), settings=Settings(time_zone="Asia/Tokyo")))
+    assert offsets(schedule.take(4)) == [(0, 1)]
+    schedule, _ = queue(*[APPEND, LEAVE] * 3, limits=BatchLimits(operations_max=4))
+    assert offsets(schedule.take(4)) == [(0, 1, 2, 3)]
+
+
+def test_text_that_has_to_be_read_ends_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(composing, "READ_MAX", 2 * len(UPSERT))
+    schedule, _ = queue(ENTER, UPSERT, UPSERT, UPSERT)
+    assert offsets(schedule.take(4)) == [(0, 1, 2)]
+
+
+def test_more_forms_than_one_statement_takes_are_halved() -> None:
+    columns = [Column("k", "int"), *(Column(f"c{n}", "int") for n in range(40))]
+    sqls = [f"UPDATE t SET c{n} = 1 WHERE k = {n}" for n in range(40)]
+    schedule, _ = queue(*sqls, columns=columns)
+    assert offsets(schedule.take(4)) == [tuple(range(20))]
+
+
+def test_batch_that_may_have_run_is_composed_again_once_the_columns_are_known() -> None:
+    stored = Progress(batches=((0, 1),))
+    schedule, _ = queue(
+        APPEND, LEAVE, LEAVE, columns=None, progress=stored, passed=0, doubtful_below=3
+    )
+    assert schedule.take(4) == []
+    assert schedule.tables_to_describe() == ["t"]
+    schedule.composing.describe("t", COLUMNS, 0)
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0, 1) and unit.in_doubt and unit.composed
+
+
+def test_batch_that_cannot_be_composed_again_is_taken_apart() -> None:
+    stored = Progress(batches=((0, 1),))
+    schedule, _ = queue(APPEND, LEAVE, columns=None, progress=stored, doubtful_below=2)
+    schedule.composing.describe("t", None, 0)
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0, 1) and unit.apart
+    schedule.split(unit)
+    schedule.split_stored(unit)
+    assert offsets(schedule.take(4)) == [(0,)]
+
+
+def test_batch_on_a_table_that_cannot_be_looked_at_is_taken_apart() -> None:
+    """Whoever looks for it there meets that error, too, and says where the cluster is stuck."""
+    stored = Progress(batches=((0, 1),))
+    schedule, _ = queue(APPEND, LEAVE, columns=None, progress=stored, doubtful_below=2)
+    schedule.composing.failed("t")
+    assert schedule.tables_to_describe() == ["t"]
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0, 1) and unit.in_doubt and unit.apart

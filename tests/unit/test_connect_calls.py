@@ -1,0 +1,57 @@
+"""Calls of Spark Connect's clients are bounded before anything looks at what they name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from haproc import protos
+from haproc.config.model import User
+from haproc.doors.connect.calls import CONTROL_BYTES_MAX, Boundary, Call
+from haproc.doors.http.access import Admission, Credentials
+from haproc.metrics import Metrics
+from haproc.statements.gate import Gate
+from tests.unit.door_rig import make_config
+
+SESSION = "00000000-0000-0000-0000-00000000000a"
+
+
+class Context:
+    """What a handler sees of a call; ``told`` is how it was ended."""
+
+    told = ""
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", "Bearer t")]
+
+    async def abort(self, code: grpc.StatusCode, message: str, metadata: object) -> None:
+        self.told = message
+        raise grpc.aio.AbortError
+
+
+@pytest.mark.parametrize(("rpc", "taken"), [("GetStatus", False), ("AnalyzePlan", True)])
+async def test_call_that_names_too_much_refused_unless_it_brings_a_plan(
+    tmp_path: Any, rpc: str, taken: bool
+) -> None:
+    seen: list[bytes] = []
+
+    async def handle(call: Call, request: bytes) -> bytes:
+        seen.append(request)
+        return b""
+
+    config = make_config(tmp_path, users=(User("ann", "t"),))
+    gate = Gate(config, Metrics("demo", "a", ["READY"]))
+    admission = Admission(Credentials.of_users(config))
+    boundary = Boundary(admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)))
+    request = protos.base.GetStatusRequest(session_id=SESSION).SerializeToString()
+    whole = request + b"\x52" + b"\x80\x80\x40" + bytes(CONTROL_BYTES_MAX)  # a field of no meaning
+    handler, context = boundary.unary(rpc, handle), Context()
+    if taken:
+        await handler.unary_unary(whole, context)
+    else:
+        with pytest.raises(grpc.aio.AbortError):
+            await handler.unary_unary(whole, context)
+        assert "HAPROC_TOO_LARGE" in context.told
+    assert bool(seen) is taken

@@ -1,0 +1,137 @@
+"""Failures as PySpark's client shows them: the very exceptions that Spark's would be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from pyspark.errors.exceptions import connect as pyspark_errors
+from pyspark.sql.connect.client.retries import DefaultPolicy
+
+from haproc.doors.connect.errors import DETAILS, Told, as_given, invalid_handle, told
+from haproc.engine.errors import EngineError, ErrorKind, RelayedError
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy, refused
+
+
+class _Ended(grpc.RpcError, grpc.Call):
+    """A call that ended so, as gRPC's client shows it."""
+
+    def __init__(self, ending: Told) -> None:
+        self._ending = ending
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode[self._ending.code]
+
+    def details(self) -> str:
+        return self._ending.message
+
+    def trailing_metadata(self) -> Any:
+        return ((DETAILS, self._ending.packed),)
+
+
+_Ended.__abstractmethods__ = frozenset()
+
+
+def _shown(ending: Told) -> Exception:
+    status = status_pb2.Status.FromString(ending.packed)
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    shown: Exception = pyspark_errors.convert_exception(info, status.message, None)
+    return shown
+
+
+def _repeated(ending: Told) -> bool:
+    return bool(DefaultPolicy().can_retry(_Ended(ending)))
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "error_class", "kind"),
+    [
+        ("42P01", "TABLE_OR_VIEW_NOT_FOUND", pyspark_errors.AnalysisException),
+        ("42601", "PARSE_SYNTAX_ERROR", pyspark_errors.ParseException),
+        ("22012", "DIVIDE_BY_ZERO", pyspark_errors.ArithmeticException),
+        ("22018", "CAST_INVALID_INPUT", pyspark_errors.NumberFormatException),
+        ("XX000", "INTERNAL_ERROR", pyspark_errors.SparkException),
+    ],
+)
+def test_error_of_a_write_is_the_exception_that_spark_would_raise(
+    sqlstate: str, error_class: str, kind: type[Exception]
+) -> None:
+    error = RequestError(
+        FailureKind.APPLICATION,
+        f"[{error_class}] something",
+        error_class=error_class,
+        sqlstate=sqlstate,
+        outcome=WriteOutcome.REJECTED,
+    )
+    ending = told(error)
+    shown = _shown(ending)
+    assert isinstance(shown, kind)
+    assert shown.getCondition() == error_class  # type: ignore[attr-defined]
+    assert shown.getSqlState() == sqlstate  # type: ignore[attr-defined]
+    assert not _repeated(ending)
+
+
+def test_refusal_shows_its_class_and_what_to_do() -> None:
+    shown = _shown(told(refused(ErrorClass.PATH, "no files", "use a table")))
+    assert isinstance(shown, pyspark_errors.UnsupportedOperationException)
+    assert "[HAPROC_PATH] no files; use a table" in str(shown)
+
+
+def test_availability_error_is_repeated_and_busy_says_when() -> None:
+    away = RequestError(FailureKind.AVAILABILITY, "away", error_class=ErrorClass.DOWN)
+    assert _repeated(told(away))
+    ending = told(busy("too many"))
+    assert _repeated(ending)
+    status = status_pb2.Status.FromString(ending.packed)
+    retry = error_details_pb2.RetryInfo()
+    assert any(detail.Unpack(retry) for detail in status.details)
+    assert retry.retry_delay.seconds == 1
+
+
+@pytest.mark.parametrize("error_class", [ErrorClass.TIMEOUT, ErrorClass.INTERNAL])
+def test_what_another_try_does_not_mend_is_not_repeated(error_class: ErrorClass) -> None:
+    error = RequestError(FailureKind.AVAILABILITY, "no", error_class=error_class)
+    assert not _repeated(told(error))
+
+
+def test_write_of_unknown_outcome_is_repeated_only_under_an_id_of_its_client() -> None:
+    error = RequestError(
+        FailureKind.AVAILABILITY,
+        "gone",
+        error_class=ErrorClass.STOPPED,
+        outcome=WriteOutcome.UNKNOWN,
+    )
+    assert _repeated(told(error))
+    assert not _repeated(told(error, own_id=False))
+
+
+def test_unknown_operation_is_told_in_words_that_clients_look_for() -> None:
+    ending = told(invalid_handle("OPERATION_NOT_FOUND", "Operation not found."))
+    status = status_pb2.Status.FromString(ending.packed)
+    assert "INVALID_HANDLE.OPERATION_NOT_FOUND" in status.message
+    assert not _repeated(ending)
+
+
+def test_error_that_spark_gave_goes_on_as_it_came() -> None:
+    error = EngineError(ErrorKind.APPLICATION, "no", error_class="TABLE_OR_VIEW_NOT_FOUND")
+    relayed = RelayedError(error, "INTERNAL", "no", b"packed")
+    assert as_given(relayed) == Told("INTERNAL", "no", b"packed")
+
+
+def test_lost_session_behind_the_clients_is_not_told_as_its_own() -> None:
+    error = EngineError(
+        ErrorKind.AVAILABILITY, "changed", error_class="INVALID_HANDLE.SESSION_CHANGED"
+    )
+    assert as_given(RelayedError(error, "INTERNAL", "changed", b"packed")) is None
+
+
+def test_long_message_is_cut_so_that_metadata_holds_it() -> None:
+    ending = told(refused(ErrorClass.PATH, "é" * 100_000))
+    assert len(ending.packed) < 4_000
+    info = error_details_pb2.ErrorInfo()
+    assert status_pb2.Status.FromString(ending.packed).details[0].Unpack(info)
+    assert json.loads(info.metadata["classes"])[-1] == "java.lang.Object"

@@ -1,0 +1,259 @@
+"""ExecutePlan: what is relayed is what was read, and what a retry is known by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, nullcontext
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from haproc import protos
+from haproc.classify.model import RefusedError
+from haproc.classify.plans import expressions
+from haproc.classify.plans.reading import Does, Found
+from haproc.config.model import Limits, Reads
+from haproc.config.shares import Shares
+from haproc.doors.connect.delivery import Deliveries
+from haproc.doors.connect.execute import Asked, Executing
+from haproc.doors.connect.operation import DeliveryLimits
+from haproc.doors.connect.service import RESENT_S, ConnectService
+from haproc.engine.rewriting import Names
+from haproc.failure import RequestError
+from haproc.route.model import SentPlan
+from haproc.route.offload import LARGE_PLAN, Inline, Texts
+
+T = TypeVar("T")
+base = protos.base
+_WRITE = "CREATE TABLE t (a INT)"
+
+
+def _field(tag: int, value: bytes) -> bytes:
+    assert len(value) < 128
+    return bytes((tag, len(value))) + value
+
+
+def _sql(text: str) -> Any:
+    plan = base.Plan()
+    plan.command.sql_command.input.sql.query = text
+    return plan
+
+
+async def _read(request: bytes, texts: Texts | None = None, limits: Limits | None = None) -> Asked:
+    config: Any = SimpleNamespace(
+        reads=Reads(), limits=limits or Limits(), connect=SimpleNamespace(statement_s=1.0)
+    )
+    behind: Any = SimpleNamespace(sessions=None)
+    registry: Any = None
+    call: Any = SimpleNamespace(user="alice")
+    return await Executing(config, behind, registry, texts or Inline())._read(call, request)
+
+
+def _disguised(plan: bytes) -> bytes:
+    """Return a request whose plan, together with the numbers before it, would only hold rows."""
+    for padding in range(1, 9):
+        schema = _field(2 << 3 | 2, b" " * padding)
+        rows = schema + bytes((1 << 3 | 2, len(plan)))
+        relation = bytes((11 << 3 | 2, len(rows) + len(plan))) + rows
+        before = bytes((1 << 3 | 2, len(relation) + len(plan))) + relation
+        if len(before) % 8 == 0:
+            break
+    numbers = [before[at : at + 8] for at in range(0, len(before), 8)]
+    return b"".join(bytes((3 << 3 | 1,)) + each for each in numbers) + _field(3 << 3 | 2, plan)
+
+
+async def test_write_behind_numbers_that_make_it_rows_is_read_as_spark_reads_it() -> None:
+    request = _disguised(_sql(_WRITE).SerializeToString())
+    assert base.ExecutePlanRequest.FromString(request).plan == _sql(_WRITE)
+    asked = await _read(request)
+    assert asked.does is Does.RUNS_SQL
+    assert base.ExecutePlanRequest.FromString(asked.request).plan == _sql(_WRITE)
+
+
+async def test_plan_that_came_compressed_is_relayed_as_it_was_read() -> None:
+    inner = protos.relations.Relation()
+    inner.range.end, inner.range.step = 3, 1
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(inner.SerializeToString())
+    request = base.ExecutePlanRequest(session_id="s")
+    packed = request.plan.compressed_operation
+    packed.data = sink.getvalue().to_pybytes()
+    packed.op_type = base.Plan.CompressedOperation.OP_TYPE_RELATION
+    packed.compression_codec = base.COMPRESSION_CODEC_ZSTD
+    asked = await _read(request.SerializeToString())
+    assert base.ExecutePlanRequest.FromString(asked.request).plan == base.Plan(root=inner)
+    assert isinstance(asked.statement, SentPlan)
+    assert base.Plan.FromString(asked.statement.plan) == base.Plan(root=inner)
+
+
+_OPTIONS = 12
+
+
+def _with_frame() -> bytes:
+    """Return a text with an argument and a DataFrame that is read under several options."""
+    request = base.ExecutePlanRequest(session_id="s")
+    both = request.plan.command.sql_command.input.with_relations
+    both.root.sql.query = "INSERT INTO t SELECT * FROM df WHERE a = :a"
+    both.root.sql.named_arguments["a"].literal.integer = 1
+    frame = both.references.add().subquery_alias
+    frame.alias = "df"
+    frame.input.read.named_table.unparsed_identifier = "s"
+    for number in range(_OPTIONS):
+        frame.input.read.named_table.options[f"option{number}"] = "x"
+    return bytes(request.SerializeToString(deterministic=True))
+
+
+def _read_elsewhere(request: bytes) -> bytes:
+    """Return what another process takes for the request's statement."""
+    script = (
+        "import asyncio, sys\n"
+        "from tests.unit.test_connect_execute import _read\n"
+        "asked = asyncio.run(_read(bytes.fromhex(sys.argv[1])))\n"
+        "print(asked.statement.plan.hex())"
+    )
+    command = [sys.executable, "-c", script, request.hex()]
+    told = subprocess.run(command, capture_output=True, check=True, text=True)
+    return bytes.fromhex(told.stdout)
+
+
+async def test_retry_at_another_process_is_the_same_plan() -> None:
+    """Entries of maps are written in an order that each process has for itself."""
+    statement = (await _read(_with_frame())).statement
+    assert isinstance(statement, SentPlan)
+    assert _read_elsewhere(_with_frame()) == statement.plan
+
+
+def test_numbers_before_the_plan_are_what_the_case_needs() -> None:
+    plan = _sql(_WRITE).SerializeToString()
+    request = _disguised(plan)
+    joined = b"".join(request[at + 1 : at + 9] for at in range(0, len(request) - len(plan) - 2, 9))
+    held = base.Plan.FromString(joined + plan)
+    assert held.root.local_relation.data == plan
+    assert held != base.ExecutePlanRequest.FromString(request).plan
+
+
+_ID = "00000000-0000-0000-0000-00000000000a"
+
+
+async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
+    """Return how old the ring is told that an ExecutePlan may be."""
+    told: list[float] = []
+
+    async def run(*asked: Any) -> AsyncGenerator[bytes, None]:
+        told.append(asked[3])
+        yield base.ExecutePlanResponse().SerializeToString()
+
+    async with AsyncExitStack() as stack:
+        deliveries = Deliveries(
+            MemoryKeyedStore(MemoryKeys()),
+            DeliveryLimits(),
+            memory=Shares(1 << 20),
+            operations=Shares(1),
+            goes_on=lambda key: False,
+        )
+        stack.push_async_callback(deliveries.aclose)
+        config: Any = SimpleNamespace(
+            reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
+        )
+        behind: Any = SimpleNamespace(sessions=None)
+        registry: Any = None
+        service = ConnectService(config, behind, registry, Inline(), deliveries)
+        service._executing = SimpleNamespace(run=run)  # type: ignore[assignment]
+        call: Any = SimpleNamespace(user="alice", names=Names("s", "i"), metadata=metadata)
+        if looked_for:
+            asked = base.ReattachExecuteRequest(session_id="s", operation_id=_ID)
+            with pytest.raises(RequestError, match="not found"):
+                await anext(service.reattach(call, asked.SerializeToString()))
+        request = base.ExecutePlanRequest(session_id="s", operation_id=_ID)
+        async for _ in service.execute(call, request.SerializeToString()):
+            pass
+    return told
+
+
+async def test_request_is_as_old_as_its_client_says_or_may_have_tried() -> None:
+    """A write that is sent again is looked for in the log as far back as it may stand."""
+    assert await _ages(looked_for=False) == [0.0]
+    assert await _ages(looked_for=True) == [RESENT_S]
+    assert await _ages(looked_for=False, **{"haproc-age-s": "7.5"}) == [7.5]
+    with pytest.raises(RequestError, match="seconds"):
+        await _ages(looked_for=False, **{"haproc-age-s": "soon"})
+
+
+class Beside(Inline):
+    """Counts what is not done on the loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def beside(self, work: Callable[..., T], *values: Any) -> T:
+        self.count += 1
+        return await super().beside(work, *values)
+
+
+def _one_of(count: int, *texts: str) -> Any:
+    """Return a query whose condition names so many numbers, and texts."""
+    plan = base.Plan()
+    where = plan.root.filter
+    where.input.read.named_table.unparsed_identifier = "t"
+    called = where.condition.unresolved_function
+    called.function_name = "in"
+    called.arguments.add().unresolved_attribute.unparsed_identifier = "a"
+    for number in range(count):
+        called.arguments.add().literal.long = number
+    for text in texts:
+        called.arguments.add().literal.string = text
+    return plan
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_large_plan_is_not_read_on_the_loop(compressed: bool) -> None:
+    plan = _one_of(LARGE_PLAN // 6)
+    if compressed:
+        packed = base.Plan()
+        packed.compressed_operation.op_type = base.Plan.CompressedOperation.OP_TYPE_RELATION
+        packed.compressed_operation.compression_codec = base.COMPRESSION_CODEC_ZSTD
+        data = plan.root.SerializeToString()
+        packed.compressed_operation.data = pa.compress(data, "zstd", asbytes=True)
+        # It is small, and nobody knows what it opens to.
+        assert packed.ByteSize() < LARGE_PLAN < plan.ByteSize()
+        plan = packed
+    for sent, beside in ((plan, 1), (_one_of(9), 0)):
+        texts, request = Beside(), base.ExecutePlanRequest(session_id="s")
+        request.plan.CopyFrom(sent)
+        asked = await _read(request.SerializeToString(), texts)
+        assert (asked.does, texts.count) == (Does.QUERIES, beside)
+
+
+def test_numbers_are_passed_over_and_texts_beside_them_are_not() -> None:
+    plan = _one_of(1000, "now")
+    assert len(list(expressions._below(plan))) < 20
+    found = Found()
+    expressions.take(plan, found)
+    assert found.moments == {"now"}
+    assert found.functions == {"in"}
+
+
+@pytest.mark.parametrize(
+    "name", ["release_execute", "interrupt", "status", "release_session", "clone_session"]
+)
+async def test_call_whose_bytes_are_no_message_is_the_clients_error(name: str) -> None:
+    connect = SimpleNamespace(statement_s=1.0)
+    nothing: Any = SimpleNamespace(sessions=None, connect=connect, reads=Reads(), limits=Limits())
+    service = ConnectService(nothing, nothing, nothing, Inline(), nothing)
+    with pytest.raises(RefusedError, match="no protocol buffer"):
+        await getattr(service, name)(SimpleNamespace(user="alice", names=Names("s", "i")), b"\xff")
+
+
+@pytest.mark.parametrize(("more", "refused"), [(0, True), (20, False)])
+async def test_plan_of_too_many_expressions_is_refused(more: int, refused: bool) -> None:
+    request = base.ExecutePlanRequest(session_id="s")
+    request.plan.CopyFrom(_one_of(LARGE_PLAN // 6))
+    limits = Limits(statement_tokens_max=LARGE_PLAN // 6 + more)
+    with pytest.raises(RefusedError, match="tokens_max") if refused else nullcontext():
+        assert (await _read(request.SerializeToString(), limits=limits)).does is Does.QUERIES

@@ -1,0 +1,87 @@
+"""The door closes under calls: their clients hear that they are to go elsewhere, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import grpc
+from pyspark.sql.connect.client.retries import extract_retry_delay
+
+from haproc.config.model import Address, Connect
+from haproc.doors.connect.figures import Figures
+from haproc.doors.connect.server import ConnectListener
+from haproc.ring.ports import free_port
+
+CLIENTS = 4
+CLOSINGS = 4
+CONNECTED_S = 60.0
+
+
+async def answer(request: bytes, context: Any) -> None:
+    await asyncio.sleep(0.002)
+    await context.write(request)
+
+
+async def nothing() -> None:
+    return
+
+
+class Asking(threading.Thread):
+    """Asks again and again, and pauses as PySpark does: as the server says, at least."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.heard: Counter[str] = Counter()
+        self.stopped = threading.Event()
+        self.answered = threading.Event()
+        self._port = port
+
+    def run(self) -> None:
+        pause_s = 0.05
+        with grpc.insecure_channel(f"127.0.0.1:{self._port}") as channel:
+            ask = channel.unary_stream("/test.Service/Ask")
+            while not self.stopped.is_set():
+                try:
+                    assert list(ask(b"x", timeout=20)) == [b"x"]
+                    self.heard["OK"] += 1
+                    self.answered.set()
+                    pause_s = 0.05
+                except grpc.RpcError as error:
+                    self.heard[error.code().name] += 1
+                    time.sleep(max(pause_s, (extract_retry_delay(error) or 0) / 1000))
+                    pause_s = min(0.8, 4 * pause_s)
+
+
+async def test_door_that_closes_under_calls_cancels_none() -> None:
+    handlers = {"Ask": grpc.unary_stream_rpc_method_handler(answer)}
+    service = grpc.method_handlers_generic_handler("test.Service", handlers)
+    port = free_port()
+    door = ConnectListener(
+        service,
+        Address("127.0.0.1", port),
+        Connect(),
+        serves=lambda: True,
+        figures=lambda: Figures({}, 0, 0),
+        end=nothing,
+    )
+    clients = [Asking(port) for _ in range(CLIENTS)]
+    for client in clients:
+        client.start()
+    for _ in range(CLOSINGS):
+        await door.open()
+        for client in clients:  # gRPC pauses between attempts, too
+            client.answered.clear()
+            assert await asyncio.to_thread(client.answered.wait, CONNECTED_S)
+        await door.close()
+        assert not door.is_open
+    for client in clients:
+        client.stopped.set()
+    await door.aclose()
+    await asyncio.gather(*(asyncio.to_thread(client.join) for client in clients))
+    heard = sum((client.heard for client in clients), Counter[str]())
+    print(heard)
+    assert heard.keys() <= {"OK", "UNAVAILABLE"}

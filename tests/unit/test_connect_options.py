@@ -1,0 +1,42 @@
+"""Options of HAProc's own by SQL text."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.config.model import Consistency, Reads
+from haproc.doors.connect.options import Said, defaults, in_force, read, said_in
+from haproc.jobs.environment import ring_variables
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("SET haproc.consistency = linearizable", Said("haproc.consistency", "linearizable")),
+        ("/* x */ set haproc.timeout_s=2.5 ;\n", Said("haproc.timeout_s", "2.5")),
+        ("SET `haproc.fanout` = serial", Said("haproc.fanout", "serial")),
+        ("SET haproc.fanout", Said("haproc.fanout")),
+        ("RESET haproc.fanout", Said("haproc.fanout", resets=True)),
+        ("RESET `haproc.fanout`;", Said("haproc.fanout", resets=True)),
+        ("RESET", Said("", resets=True)),
+        ("RESET ;", Said("", resets=True)),
+        ("SET", None),
+        ("SET spark.sql.ansi.enabled = haproc.x", None),
+        ("SET VARIABLE haproc.x = 1", None),
+        ("SELECT 'SET haproc.x = 1'", None),
+        ("INSERT INTO t VALUES (1)", None),
+        ("'", None),
+        ("", None),
+    ],
+)
+def test_text_that_sets_an_option_is_told_from_others(text: str, said: Said | None) -> None:
+    assert said_in(text) == said
+
+
+def test_url_of_a_restarted_job_says_what_its_reads_are_to_show() -> None:
+    url = ring_variables(9, [], "t", [("haproc.timeout_s", "7")], 41)["SPARK_REMOTE"]
+    given = dict(each.split("=") for each in url.split(";")[1:])
+    found = read(in_force({}, given, defaults(Reads(), 60.0)))
+    assert (found.freshness.level, found.freshness.after_offset) == (Consistency.SESSION, 41)
+    assert found.timeout_s == 7
+    assert read(in_force({}, {}, defaults(Reads(), 60.0))).freshness.after_offset == 0

@@ -1,0 +1,106 @@
+"""Ids of responses: what we write we read, and what somebody else wrote does no harm."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.doors.connect.responses import (
+    ID_CHARS_MAX,
+    REQUEST_BYTES_MAX,
+    TAIL_BYTES_MAX,
+    Kind,
+    Position,
+    RequestRead,
+    ResponseId,
+    Way,
+    id_text,
+    packed,
+    read_id,
+    read_request,
+    responses_of,
+    seen,
+    tail_of,
+)
+from tests.unit.spark_responses import (
+    OPERATION,
+    SESSION,
+    complete,
+    metrics,
+    progress,
+    request,
+    schema,
+)
+
+RUN = b"12345678"
+POSITIONS = st.builds(
+    Position,
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    st.binary(min_size=16, max_size=16),
+)
+
+
+@given(st.integers(0, 2**32 - 1), POSITIONS, st.sampled_from(Way), st.binary(max_size=99))
+def test_id_that_is_read_says_what_was_written(
+    index: int, position: Position, way: Way, rest: bytes
+) -> None:
+    text = id_text(RUN, index, position, way, packed(rest))
+    assert read_id(text) == ResponseId(RUN, index, position, way, rest)
+    assert read_id(id_text(RUN, index, position, way)) == ResponseId(RUN, index, position, way)
+
+
+@given(st.text() | st.from_regex(r"[A-Za-z0-9_-]{0,80}(\.[A-Za-z0-9_-]{0,40})?", fullmatch=True))
+def test_id_that_anybody_made_up_is_none_or_bounded(text: str) -> None:
+    read = read_id(text)
+    assert read is None or len(read.rest) <= 1 << 16
+
+
+def test_id_that_is_too_long_or_unpacks_to_too_much_is_none() -> None:
+    head = id_text(RUN, 0, Position(), Way.TAIL)
+    assert read_id(head + packed(bytes(1 << 16))) is not None
+    assert read_id(head + packed(bytes((1 << 16) + 1))) is None
+    assert read_id(head + "A" * ID_CHARS_MAX) is None
+    assert read_id(head[:-5] + "." + packed(b"")) is None
+
+
+def test_longest_id_of_ours_is_read() -> None:
+    noise = bytes(zlib.crc32(bytes([i & 255, i >> 8])) & 255 for i in range(TAIL_BYTES_MAX))
+    longest = id_text(RUN, 0, Position(), Way.TAIL, packed(noise + bytes(4 * 60)))
+    assert len(longest) > REQUEST_BYTES_MAX
+    assert read_id(longest) is not None
+
+
+@given(st.lists(st.sampled_from([schema(), metrics(), complete()]), max_size=4))
+def test_rest_that_is_read_has_the_responses_that_were_written(responses: list[bytes]) -> None:
+    assert responses_of(tail_of(responses)) == responses
+
+
+@given(st.binary(max_size=40))
+def test_rest_that_anybody_made_up_is_refused_or_holds_messages(rest: bytes) -> None:
+    try:
+        responses = responses_of(rest)
+    except ValueError:
+        return
+    assert tail_of(responses) == rest
+    assert all(seen(each) for each in responses)
+
+
+def test_response_is_known_by_what_it_brings() -> None:
+    kinds = [seen(each).kind for each in (schema(), metrics(), progress(), complete())]
+    assert kinds == [Kind.OTHER, Kind.OTHER, Kind.PROGRESS, Kind.COMPLETE]
+    with pytest.raises(ValueError):
+        seen(b"\xff\xff")
+
+
+def test_request_is_read_as_far_as_it_is_asked() -> None:
+    read = read_request(request("select 1", tags=["t1", "t2"]))
+    assert (read.session_id, read.operation_id, read.reattachable) == (SESSION, OPERATION, True)
+    assert read.tags == ("t1", "t2")
+    assert read.plan_hash == read_request(request("select 1")).plan_hash
+    assert read.plan_hash != read_request(request("select 2")).plan_hash
+    assert not read_request(request(reattachable=False)).reattachable
+    assert read_request(b"") == RequestRead()

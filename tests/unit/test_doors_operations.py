@@ -1,0 +1,73 @@
+"""The door of the archive: for one user, page by page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from haproc.config.archive import Archive
+from haproc.config.check import check
+from haproc.config.model import User
+from tests.unit.canned import CannedArchive
+from tests.unit.door_rig import door, make_config
+
+PATH = "/api/ha/operations"
+USERS = (User("ann", "token-of-ann"), User("archive", "token-of-the-archive"))
+THE_ARCHIVES = {"Authorization": "Bearer token-of-the-archive"}
+
+
+async def test_operations_are_a_page_with_its_bounds(tmp_path: Path) -> None:
+    archive = CannedArchive()
+    async with door(tmp_path, users=USERS, archive=archive, archives="archive") as rig:
+        asked = {"from": "7", "rows": "5"}
+        async with rig.http.get(rig.url + PATH, params=asked, headers=THE_ARCHIVES) as response:
+            assert response.status == 200
+            assert await response.read() == b"rows"
+            assert response.headers["HAProc-Operations-Start"] == "7"
+            assert response.headers["HAProc-Operations-End"] == "12"
+            assert response.headers["HAProc-Applied-To"] == "16"
+    assert archive.asked == [(7, 5)]
+
+
+async def test_archived_is_told(tmp_path: Path) -> None:
+    archive = CannedArchive()
+    async with door(tmp_path, users=USERS, archive=archive, archives="archive") as rig:
+        url = rig.url + PATH + "/archived"
+        async with rig.http.post(url, json={"below": 7}, headers=THE_ARCHIVES) as response:
+            assert (response.status, await response.json()) == (200, {"below": 7})
+        async with rig.http.post(url, json={}, headers=THE_ARCHIVES) as response:
+            assert response.status == 400
+    assert archive.below == [7]
+
+
+async def test_operations_are_for_nobody_else(tmp_path: Path) -> None:
+    archive = CannedArchive()
+    headers = {"Authorization": "Bearer token-of-ann"}
+    for allowed in ("archive", None):
+        async with door(tmp_path, users=USERS, archive=archive, archives=allowed) as rig:
+            async with rig.http.get(rig.url + PATH, headers=headers) as response:
+                assert response.status == 401
+            url = rig.url + PATH + "/archived"
+            async with rig.http.post(url, json={"below": 1}, headers=headers) as response:
+                assert response.status == 401
+    async with door(tmp_path, archive=archive) as rig, rig.http.get(rig.url + PATH) as response:
+        assert response.status == 401  # anonymous, where nobody is named
+    assert (archive.asked, archive.below) == ([], [])
+
+
+async def test_operations_refuse_what_is_no_page(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS, archives="archive") as rig:
+        for query in ("from=-1", "rows=0", "rows=50001", "to=3"):
+            async with rig.http.get(f"{rig.url}{PATH}?{query}", headers=THE_ARCHIVES) as response:
+                assert response.status == 400
+
+
+def test_archive_of_a_user_who_is_not_there_is_refused(tmp_path: Path) -> None:
+    config = make_config(tmp_path, users=USERS)
+    for archive, path in (
+        (Archive(user="bob"), "archive.user"),
+        (Archive(holds_trimming=True), "archive.holds_trimming"),
+    ):
+        assert [where for where, _ in check(replace(config, archive=archive))].count(path) == 1
+    known = replace(config, archive=Archive(user="ann", holds_trimming=True))
+    assert not [where for where, _ in check(known) if where.startswith("archive")]

@@ -1,0 +1,284 @@
+"""Loading files: how they are cut, what a server is told, and going on with one that broke off."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import haclient
+from haclient import cli
+from haclient.files import FileKind, Loaded, LoadFile, form_of
+from haclient.load import Bar
+from haclient.records import CsvRecords, line_end, pieces
+from tests.unit.haclient_server import Server, failing
+from tests.unit.test_haclient_connection import UNAVAILABLE, Open, connect, servers, settle
+
+__all__ = ["connect", "servers"]
+
+LINES = b"".join(b"%d,text %d\n" % (n, n) for n in range(1000))
+
+
+# -- cutting ---------------------------------------------------------------------------------------
+
+_CELLS = st.text(st.sampled_from('ab",\n\r '), max_size=6)
+
+
+@given(
+    st.lists(st.lists(_CELLS, min_size=1, max_size=3), max_size=30),
+    st.integers(1, 50),
+    st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+)
+def test_pieces_of_csv_hold_whole_records(
+    records: list[list[str]], size: int, quoting: Any
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=quoting).writerows(records)
+    data = text.getvalue().encode()
+    found = list(pieces(io.BytesIO(data), CsvRecords(",").end, size))
+    assert b"".join(found) == data
+    read = [row for piece in found for row in csv.reader(io.StringIO(piece.decode(), newline=""))]
+    assert read == list(csv.reader(io.StringIO(text.getvalue(), newline="")))
+
+
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [
+        (b'a,5" pipe\nb', 10),
+        (b'a,"x\ny', 0),
+        (b'a,"x""\n"\nb', 9),
+        (b'a;"x\ny"\n', 8),
+        (b"no end", 0),
+        (b'"",""\r\n', 7),
+    ],
+)
+def test_quotes_count_only_where_a_field_begins(data: bytes, end: int) -> None:
+    assert CsvRecords(",").end(data) == end
+
+
+def test_record_that_never_ends_is_told() -> None:
+    with pytest.raises(haclient.DataError, match="a quote is not closed"):
+        list(pieces(io.BytesIO(b'"' + b"x\n" * (4 << 20)), CsvRecords(",").end, 1 << 20))
+    assert list(pieces(io.BytesIO(b"\xef\xbb\xbf{}\n{}"), line_end, 3)) == [b"{}\n", b"{}"]
+
+
+def test_form_follows_from_the_name_or_is_said() -> None:
+    assert form_of(Path("a.CSV.gz")).kind is FileKind.CSV
+    assert form_of(Path("a.tsv")).query() == {"delimiter": "\t"}
+    assert form_of(Path("a.b"), "jsonl", time_zone="UTC").query() == {"time_zone": "UTC"}
+    with pytest.raises(haclient.InterfaceError, match=r"say what a\.b holds"):
+        form_of(Path("a.b"))
+    with pytest.raises(haclient.InterfaceError, match="null says nothing of parquet"):
+        form_of(Path("a.parquet"), null="x")
+
+
+# -- through a connection --------------------------------------------------------------------------
+
+
+def sent(server: Server) -> bytes:
+    return b"".join(body for _, _, body in server.bodies)
+
+
+async def test_csv_goes_in_pieces_that_name_its_columns_and_lines(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'id;"a;b"\r\n' + LINES.replace(b",", b";"))
+    seen: list[Loaded] = []
+    loaded = await settle(
+        connect(servers, schema="s").load(
+            path, "t", delimiter=";", piece_bytes=4000, on_progress=seen.append, at_once=1
+        )
+    )
+    assert sent(servers[0]) == LINES.replace(b",", b";")
+    assert (loaded.rows, loaded.bytes, loaded.size) == (1000, path.stat().st_size, loaded.size)
+    assert loaded.pieces == len(servers[0].bodies) == 4
+    assert [each.pieces for each in seen] == [0, 1, 2, 3, 4]
+    kind, query, _ = servers[0].bodies[1]
+    assert (kind, query["columns"], query["delimiter"]) == ("text/csv", "id,a;b", ";")
+    assert query["request_id"] == f"{loaded.load_id}.1" and query["schema"] == "s"
+    assert query["first_line"] == str(2 + servers[0].bodies[0][2].count(b"\n"))
+    assert "age_s" not in query
+
+
+async def test_json_lines_packed_parquet_and_arrow(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    connection = connect(servers)
+    packed = tmp_path / "t.jsonl.gz"
+    packed.write_bytes(gzip.compress(b'{"n":1}\n' * 500))
+    assert (await settle(connection.load(packed, "t", piece_bytes=1000))).bytes == (
+        packed.stat().st_size
+    )
+    assert sent(servers[0]) == b'{"n":1}\n' * 500
+    table = pa.table({"n": range(5000), "at": [datetime(2026, 1, 1)] * 5000})
+    path = tmp_path / "t.parquet"
+    pq.write_table(table, path, row_group_size=1500, use_deprecated_int96_timestamps=True)
+    loaded = await settle(connection.load(path, "t", piece_bytes=8000, at_once=1))
+    got = pa.concat_tables([rows for _, _, rows in servers[0].appended])
+    assert got.schema.field("at").type == pa.timestamp("us", "UTC") and loaded.rows == 5000
+    assert got["n"].equals(table["n"]) and loaded.bytes == path.stat().st_size
+    servers[0].appended.clear()
+    for open_, name in ((pa.ipc.new_file, "t.arrow"), (pa.ipc.new_stream, "t.arrows")):
+        with open_(tmp_path / name, table.schema) as writer:
+            writer.write_table(table, max_chunksize=100)
+        await settle(connection.load(tmp_path / name, "t", piece_bytes=20_000, at_once=1))
+        got = pa.concat_tables([rows for _, _, rows in servers[0].appended])
+        assert got.equals(table.replace_schema_metadata(None).combine_chunks()) or got == table
+        assert len(servers[0].appended) == 4
+        servers[0].appended.clear()
+
+
+async def test_file_without_rows_sends_nothing(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    connection = connect(servers)
+    for name, data in (("a.csv", b"id,n\n"), ("b.jsonl", b"")):
+        (tmp_path / name).write_bytes(data)
+        assert (await settle(connection.load(tmp_path / name, "t"))).rows == 0
+    (tmp_path / "c.csv").write_bytes(b"")
+    with pytest.raises(haclient.DataError, match="the first line is to name the columns"):
+        await settle(connection.load(tmp_path / "c.csv", "t"))
+    (tmp_path / "d.parquet").write_bytes(b"nonsense")
+    with pytest.raises(haclient.DataError, match=r"d.parquet is no parquet"):
+        await settle(connection.load(tmp_path / "d.parquet", "t"))
+    assert not servers[0].bodies
+
+
+async def test_load_that_broke_off_goes_on_with_what_is_not_there(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    connection = connect(servers)
+    path = tmp_path / "t.csv"
+    path.write_bytes(LINES)
+    options = {"columns": "id,s", "piece_bytes": 4000, "at_once": 1}
+    servers[0].rows_script += [UNAVAILABLE]
+    servers[1].rows_script += [failing(400, "refused", "HAPROC_ROWS_MISFIT")]
+    with pytest.raises(haclient.DatabaseError, match=r"t.csv, from line 1 on: said by b") as raised:
+        await settle(connection.load(path, "t", **options))
+    load_id = raised.value.request_id.removesuffix(".0")
+    assert raised.value.hint == f"go on with {load_id}"
+    for server in servers:
+        server.bodies.clear()
+    for known in (f"{load_id}.0", f"{load_id}.2"):
+        for server in servers:
+            server.written[known] = {"affected_rows": 7}
+    loaded = await settle(connection.load(path, "t", resume=load_id, **options))
+    assert (loaded.pieces, loaded.skipped, loaded.load_id) == (4, 2, load_id)
+    ids = [query["request_id"] for server in servers for _, query, _ in server.bodies]
+    assert ids == [f"{load_id}.1", f"{load_id}.3"]
+    ages = [float(query["age_s"]) for server in servers for _, query, _ in server.bodies]
+    assert all(60 <= age < 200 for age in ages)
+    path.write_bytes(LINES + b"1,2\n")
+    with pytest.raises(haclient.InterfaceError, match="a load of another file"):
+        await settle(connection.load(path, "t", resume=load_id, **options))
+    with pytest.raises(haclient.InterfaceError, match="not the id of a load"):
+        await settle(connection.load(path, "t", resume="x", **options))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_file_that_changes_while_it_is_loaded_is_told(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name == "t.parquet":
+        pq.write_table(pa.table({"n": range(9999)}), path, row_group_size=1000)
+    else:
+        path.write_bytes(LINES)
+    found = LoadFile(path, form_of(path), 4000).pieces()
+    assert next(found).number == 0
+    with path.open("ab") as file:
+        file.write(b"1,more of it")
+    with pytest.raises(haclient.DataError, match="was changed while it was loaded"):
+        list(found)
+
+
+def test_arrow_stream_whose_writer_died_is_told(tmp_path: Path) -> None:
+    path, sink = tmp_path / "t.arrow", io.BytesIO()
+    with pa.ipc.new_stream(sink, pa.schema({"n": pa.int64()})) as writer:
+        writer.write_batch(pa.record_batch({"n": [1]}))
+        so_far = sink.getvalue()
+        writer.write_batch(pa.record_batch({"n": [2]}))
+    path.write_bytes(sink.getvalue())
+    (piece,) = LoadFile(path, form_of(path), 4000).pieces()
+    assert piece.begins == "row 1"
+    for data in (so_far, sink.getvalue()[:-1], b"\xff\xff\xff\xff", b"x"):
+        path.write_bytes(data)
+        with pytest.raises(haclient.DataError, match=r"t\.arrow is no arrow"):
+            list(LoadFile(path, form_of(path), 4000).pieces())
+
+
+def test_digest_tells_what_would_be_cut_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_bytes(LINES)
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "t.parquet")
+
+    def digests(size: int) -> list[str]:
+        paths = [tmp_path / "t.csv", tmp_path / "t.parquet"]
+        return [LoadFile(path, form_of(path), size).digest("t") for path in paths]
+
+    before = digests(4000)
+    assert set(before).isdisjoint(digests(4001))
+    monkeypatch.setattr(pa, "__version__", "another")
+    csv_now, parquet_now = digests(4000)
+    assert csv_now == before[0] and parquet_now != before[1]
+
+
+async def test_error_of_a_piece_ends_the_load_once_the_others_under_way_have_ended(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(LINES * 10)
+    servers[0].rows_script += [failing(422, "application", "CHECK", "23001")]
+    with pytest.raises(haclient.IntegrityError):
+        await settle(connect(servers).load(path, "t", columns="id,s", piece_bytes=4000, at_once=3))
+    assert len(servers[0].bodies) < 20
+
+
+# -- on the command line ---------------------------------------------------------------------------
+
+
+def test_load_command_tells_how_it_went(
+    servers: list[Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"id,s\n" + LINES)
+    at = ["--server", servers[0].url]
+    assert cli.main(["load", str(path), "--table", "t", *at]) == 0
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("load ") and "\n1000 rows · 1" in err
+    load_id = err.split()[1]
+    assert cli.main(["load", str(path), "--table", "t", "--resume", load_id, *at]) == 0
+    assert "1 of 1 pieces were there" in capsys.readouterr().err
+    assert len(servers[0].bodies) == 1
+    servers[0].rows_script += [failing(400, "refused", "HAPROC_ROWS_MISFIT")]
+    assert cli.main(["load", str(path), "--table", "t", *at]) == 1
+    assert "from line 2 on: said by a\ngo on with --resume " in capsys.readouterr().err
+    assert cli.main(["load", str(path), "--table", "t", "--resume", "x", *at]) == 2
+    assert cli.main(["load", str(tmp_path / "none.csv"), "--table", "t", *at]) == 2
+    path.write_bytes(b"")
+    assert cli.main(["load", str(path), "--table", "t", *at]) == 2
+
+
+def test_bar_shows_share_rate_and_time_left() -> None:
+    at = [0.0]
+    out = io.StringIO()
+    bar = Bar(out, True, lambda: at[0])
+    at[0] = 2.0
+    bar.show(Loaded("x", 8 << 20, bytes=2 << 20, rows=10, pieces=1))
+    assert out.getvalue() == (
+        "\r[#######.......................]  25% · 10 rows · 2.0 MiB · 1.0 MiB/s · 6 s left"
+    )
+    bar.end()
+    assert out.getvalue().endswith(" \r")
+    silent = io.StringIO()
+    Bar(silent, False).show(Loaded("x", 0))
+    assert silent.getvalue() == ""

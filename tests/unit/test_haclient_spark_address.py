@@ -1,0 +1,88 @@
+"""What connection strings and gRPC's statuses mean to haclient.spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.exceptions import InterfaceError
+from haclient.failover import AttemptEnd, Pulse
+from haclient.spark_connect.address import read_address
+from haclient.spark_connect.status import Health, Said, failed, greeted, health
+
+
+def test_address_with_several_servers_gives_each_all_parameters() -> None:
+    address = read_address("sc://a:1, b,[::1]:3/;token=x;user_id=me")
+    assert [server.url for server in address.servers] == [
+        "sc://a:1",
+        "sc://b:15002",
+        "sc://[::1]:3",
+    ]
+    assert address.of(address.servers[1]) == "sc://b:15002/;token=x;user_id=me"
+    assert not address.servers[0].secure
+    assert read_address("sc://a/;use_ssl=TRUE").servers[0].secure
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://a:1", "expected the servers"),
+        ("sc://", "no server"),
+        ("sc:///;token=x", "no server"),
+        ("sc://a,a:15002", "twice"),
+        ("sc://a:b", "'a:b' is not"),
+        ("sc://me@a", "'me@a' is not"),
+        ("sc://a;token=x", "behind a slash"),
+        ("sc://a?b", "'a?b' is not"),
+    ],
+)
+def test_address_that_is_none_is_refused(url: str, said: str) -> None:
+    with pytest.raises(InterfaceError, match=said.replace("?", r"\?")):
+        read_address(url)
+
+
+@pytest.mark.parametrize(
+    ("code", "answer", "found", "pulse"),
+    [
+        ("OK", b"\x08\x01", Health.SERVING, Pulse.ALIVE),
+        ("OK", b"\x08\x02", Health.NOT_SERVING, Pulse.ALIVE),
+        ("UNIMPLEMENTED", b"", Health.SERVING, Pulse.ALIVE),
+        ("UNAUTHENTICATED", b"", Health.SERVING, Pulse.ALIVE),
+        ("UNAVAILABLE", b"", Health.REFUSED, Pulse.REFUSED),
+        ("DEADLINE_EXCEEDED", b"", Health.SILENT, Pulse.SILENT),
+    ],
+)
+def test_health_check_whatever_its_end_says_who_lives(
+    code: str, answer: bytes, found: Health, pulse: Pulse
+) -> None:
+    assert health(code, answer) is found
+    assert found.pulse is pulse
+
+
+def test_greeting_says_what_is_to_be_sent_nothing() -> None:
+    assert greeted("a", Health.SERVING, "") is None
+    ends = {each: greeted("a", each, "") for each in Health if each is not Health.SERVING}
+    assert {each: error.end for each, error in ends.items() if error} == {
+        Health.NOT_SERVING: AttemptEnd.LEAVING,
+        Health.REFUSED: AttemptEnd.NOT_REACHED,
+        Health.SILENT: AttemptEnd.NOT_REACHED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "error_class", "hung", "end"),
+    [
+        ("INTERNAL", "TABLE_OR_VIEW_NOT_FOUND", False, None),
+        ("UNAUTHENTICATED", None, False, None),
+        ("CANCELLED", None, False, None),
+        ("CANCELLED", None, True, AttemptEnd.IN_DOUBT),
+        ("UNAVAILABLE", None, False, AttemptEnd.IN_DOUBT),
+        ("UNAVAILABLE", "", False, AttemptEnd.NOT_TAKEN),
+        ("UNAVAILABLE", "HAPROC_BUSY", False, AttemptEnd.NOT_TAKEN),
+        ("UNAVAILABLE", "HAPROC_DRAINING", False, AttemptEnd.LEAVING),
+    ],
+)
+def test_call_that_fails_goes_on_only_if_the_server_is_at_fault(
+    code: str, error_class: str | None, hung: bool, end: AttemptEnd | None
+) -> None:
+    error = failed("a", Said(code, "said", error_class), hung)
+    assert (error.end if error else None) is end

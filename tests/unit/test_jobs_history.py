@@ -1,0 +1,307 @@
+"""What follows from a job's events: who counts, which state, whom its token lets in."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from haproc.config.model import Schedule
+from haproc.jobs.keeping import (
+    FORGET_AFTER_MS,
+    OTHERS_AFTER_MS,
+    Seen,
+    Step,
+    forgettable,
+    steps,
+)
+from haproc.jobs.log import Tail, lines_of, page, piece_bytes, piece_key, spans, total
+from haproc.jobs.model import (
+    Attempt,
+    BatchState,
+    Ending,
+    Event,
+    File,
+    Job,
+    JobLimits,
+    Kill,
+    Outcome,
+    Role,
+    Submission,
+    job_of,
+)
+from haproc.jobs.records import GRACE_MS, event_of, file_key, left_over, submission_of, to_bytes
+from haproc.jobs.schedules import LATE_MAX_S, leads, request_id, slot
+
+PROGRAM = File(Role.PROGRAM, "p.py", 3, "00")
+ASKED = Submission(
+    "ann",
+    "r1",
+    "daily",
+    ("x", "ü"),
+    (("spark.sql.shuffle.partitions", "2"),),
+    (("haproc.consistency", "linearizable"),),
+    (("CITY", "Bern"),),
+    (PROGRAM,),
+    JobLimits(1 << 30, 60.0, 120.0),
+    restarts=1,
+    fingerprint="f",
+    stored="s",
+    cluster="a",
+    incarnation="a1",
+    at_ms=1_000,
+)
+
+
+def attempt(name: str, replaces: str = "", cluster: str = "a", log_from: int = 0) -> Attempt:
+    return Attempt(1, name, cluster, f"{cluster}1", "hash", replaces, log_from, 2_000)
+
+
+def ending(of: str, outcome: Outcome) -> Ending:
+    return Ending(of, outcome, None, "", 3_000)
+
+
+def made(*events: Event, restarts: int = 1) -> Job:
+    return job_of(7, replace(ASKED, restarts=restarts), list(enumerate(events)))
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ((), BatchState.NOT_STARTED),
+        ((attempt("x"),), BatchState.RUNNING),
+        ((attempt("x"), ending("x", Outcome.SUCCESS)), BatchState.SUCCESS),
+        ((attempt("x"), ending("x", Outcome.FAILED)), BatchState.STARTING),
+        ((attempt("x"), ending("x", Outcome.LIMIT)), BatchState.DEAD),
+        ((attempt("x"), ending("x", Outcome.ERROR)), BatchState.ERROR),
+        ((attempt("x"), attempt("y", "x"), ending("y", Outcome.LOST)), BatchState.DEAD),
+        ((attempt("x"), attempt("y", "x"), ending("x", Outcome.SUCCESS)), BatchState.RUNNING),
+        ((attempt("x"), Kill("ann", 3)), BatchState.KILLED),
+        ((Kill("ann", 3),), BatchState.KILLED),
+        ((attempt("x"), ending("x", Outcome.SUCCESS), Kill("ann", 3)), BatchState.SUCCESS),
+    ],
+)
+def test_job_state_follows_from_the_events_in_their_order(
+    events: tuple[Event, ...], state: BatchState
+) -> None:
+    assert made(*events).state is state
+
+
+def test_attempts_that_replace_the_same_one_count_once() -> None:
+    job = made(attempt("x"), attempt("y", "x"), attempt("z", "x", "b"), restarts=5)
+    assert [each.name for each in job.attempts] == ["x", "y"]
+    assert job.valid("y") and not job.valid("x") and not job.valid("z")
+
+
+def test_attempts_beyond_the_restarts_do_not_count() -> None:
+    job = made(attempt("x"), attempt("y", "x"), attempt("z", "y"))
+    assert job.current is not None and job.current.name == "y"
+
+
+def test_attempts_of_a_job_that_has_ended_do_not_count() -> None:
+    job = made(attempt("x"), Kill("ann", 3), attempt("y", "x"))
+    assert len(job.attempts) == 1 and not job.valid("x")
+
+
+def test_ended_attempt_is_no_longer_valid_before_the_next_one_begins() -> None:
+    assert not made(attempt("x"), ending("x", Outcome.FAILED)).valid("x")
+
+
+def test_events_come_to_the_same_in_whatever_order_they_are_read() -> None:
+    events: list[Event] = [attempt("x"), attempt("z", "x", "b"), ending("x", Outcome.SUCCESS)]
+    events += [attempt("y", "z"), ending("z", Outcome.LOST)]
+    numbered = list(enumerate(events))
+    found = set()
+    for seed in range(20):
+        random.Random(seed).shuffle(numbered)
+        found.add(job_of(7, ASKED, numbered))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("record", [attempt("x", "w"), ending("x", Outcome.LIMIT), Kill("ann", 5)])
+def test_events_are_read_as_they_were_written(record: Event) -> None:
+    assert event_of(to_bytes(record)) == record
+
+
+def test_submission_is_read_as_it_was_written() -> None:
+    assert submission_of(to_bytes(ASKED)) == ASKED
+
+
+# -- what a HAProc does about it ---------------------------------------------------------------
+
+
+def seen(me: str = "b", **more: object) -> Seen:
+    known = Seen(me, f"{me}1", {"a": "a1"}, frozenset(), frozenset(), True, 2, 2_500)
+    return replace(known, **more)  # type: ignore[arg-type]
+
+
+def test_job_waits_for_the_haproc_that_was_asked_and_then_for_any() -> None:
+    job = made()
+    late = ASKED.at_ms + OTHERS_AFTER_MS
+    assert steps([job], seen()) == []
+    assert steps([job], seen("a", alive={})) == [(Step.START, job)]
+    assert steps([job], seen(alive={})) == [(Step.START, job)]
+    assert steps([job], seen(alive={"a": "a2"})) == [(Step.START, job)]
+    assert steps([job], seen(now_ms=late)) == [(Step.START, job)]
+    assert steps([job], seen(now_ms=late, room=0)) == []
+    assert steps([job], seen(now_ms=late, serving=False)) == []
+
+
+def test_attempt_of_a_haproc_that_is_gone_is_replaced_or_lost() -> None:
+    last, once = made(attempt("x"), restarts=0), made(attempt("x"))
+    for gone in (seen(alive={}), seen(alive={"a": "a2"})):
+        assert steps([once], gone) == [(Step.START, once)]
+        assert steps([last], gone) == [(Step.LOST, last)]
+    for there in (seen(), seen(alive={"a": None}), seen(alive={}, unheard=frozenset("a"))):
+        assert steps([once], there) == []
+    assert steps([last], seen(alive={}, serving=False)) == []
+
+
+def test_own_attempt_that_does_not_run_here_is_lost() -> None:
+    job = made(attempt("x"))
+    assert steps([job], seen("a", here=frozenset({"x"}))) == []
+    assert steps([job], seen("a")) == [(Step.START, job)]
+
+
+def test_starts_are_no_more_than_there_is_room_for() -> None:
+    jobs = [replace(made(), id=number) for number in (3, 1, 2)]
+    found = steps(jobs, seen("a"))
+    assert [job.id for _, job in found] == [1, 2]
+
+
+def test_starts_go_round_the_users_by_how_much_of_theirs_runs() -> None:
+    def of(user: str, number: int, *events: Event) -> Job:
+        return job_of(number, replace(ASKED, user=user), list(enumerate(events)))
+
+    running = [of("ann", 1, attempt("x")), of("ann", 2, attempt("y")), of("eve", 3, attempt("z"))]
+    waiting = [of("ann", number) for number in range(4, 8)] + [of("eve", 8), of("bob", 9)]
+    known = seen("a", here=frozenset("xyz"), room=5)
+    assert [job.id for _, job in steps([*waiting, *running], known)] == [9, 8, 4, 5, 6]
+
+
+def test_job_is_forgotten_when_it_ended_long_ago_or_there_are_too_many() -> None:
+    ended = [job_of(number, ASKED, [(1, Kill("ann", number * 1000))]) for number in range(1, 5)]
+    now = FORGET_AFTER_MS + 3_000
+    assert [job.id for job in forgettable(ended, 10**9, 2, now)] == [1, 2]
+    assert forgettable(ended, 10**9, 2, 5_000) == []
+    assert [job.id for job in forgettable([*ended, made()], FORGET_AFTER_MS, 9, now)] == [1, 2, 3]
+
+
+# -- the log -----------------------------------------------------------------------------------
+
+
+class Stored:
+    """What a reader finds of a tail."""
+
+    def __init__(self, bytes_max: int = 1 << 20, first: int = 0) -> None:
+        self.tail = Tail(first, bytes_max)
+        self.kept: dict[str, bytes] = {}
+        self.gone: list[str] = []
+
+    def flush(self) -> None:
+        pieces, gone = self.tail.flush()
+        for piece in pieces:
+            self.kept[piece_key(7, "x", piece.first, piece.end)] = piece_bytes(piece)
+        self.gone += [piece_key(7, "x", first, end) for first, end in gone]
+
+    def lines(self, attempts: tuple[Attempt, ...] = (attempt("x"),)) -> dict[int, str]:
+        found = {}
+        for span in spans(self.kept, 7, attempts):
+            lines = lines_of(self.kept[span.key])
+            for number in range(span.start, span.end):
+                assert number not in found
+                found[number] = lines[number - span.first]
+        return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_log_is_what_was_said_however_it_came_and_whatever_is_deleted_yet(seed: int) -> None:
+    chance = random.Random(seed)
+    said = [f"line {number} " + "x" * chance.randrange(3000) for number in range(200)]
+    data = "\n".join(said).encode() + b"\n"
+    stored = Stored()
+    while data:
+        size = chance.randrange(1, 9000)
+        stored.tail.add(data[:size])
+        data = data[size:]
+        if chance.random() < 0.5:
+            stored.flush()
+        if chance.random() < 0.5 and stored.gone:
+            stored.kept.pop(stored.gone.pop())
+    stored.tail.close()
+    stored.flush()
+    assert stored.lines() == dict(enumerate(said))
+
+
+def test_log_keeps_its_end_with_the_numbers_that_lines_had() -> None:
+    stored = Stored(bytes_max=200_000)
+    for number in range(1000):
+        stored.tail.add(b"%06d %s\n" % (number, b"x" * 1000))
+        if number % 7 == 0:
+            stored.flush()
+    stored.flush()
+    for key in stored.gone:
+        del stored.kept[key]
+    lines = stored.lines()
+    assert max(lines) == 999 and 150 < len(lines) < 250
+    assert all(text.startswith(f"{number:06}") for number, text in lines.items())
+    found = spans(stored.kept, 7, [attempt("x")])
+    end = total(found, [attempt("x")])
+    assert end == 1000
+    assert page(None, 10, found, end) == (990, 1000)
+    assert page(0, 10, found, end) == (min(lines), min(lines) + 10)
+    assert page(998, 10, found, end) == (998, 1000)
+
+
+def test_log_of_an_attempt_ends_where_the_next_one_begins() -> None:
+    stored = Stored()
+    stored.tail.add(b"0\n1\n2\n3\n")
+    stored.flush()
+    stored.kept[piece_key(7, "y", 2, 3)] = b'["again"]'
+    attempts = (attempt("x"), attempt("y", "x", log_from=2))
+    assert stored.lines(attempts) == {0: "0", 1: "1", 2: "again"}
+
+
+def test_log_without_a_line_end_is_bounded_and_carriage_returns_end_lines() -> None:
+    stored = Stored()
+    stored.tail.add(b"a\rb\r\nc")
+    stored.tail.add(b"z" * 20_000)
+    stored.tail.close()
+    stored.flush()
+    assert [len(line) for line in stored.lines().values()] == [1, 1, 8192, 8192, 3617]
+
+
+# -- schedules ---------------------------------------------------------------------------------
+
+
+def test_log_of_empty_lines_is_bounded_too() -> None:
+    tail = Tail(0, 1000)
+    for _ in range(10):
+        tail.add(b"\n" * 10_000)
+        pieces, _ = tail.flush()
+        assert sum(len(piece_bytes(piece)) for piece in pieces) <= 1000
+    assert tail.end == 100_000
+
+
+def test_files_and_logs_of_no_job_are_left_over() -> None:
+    now_ms, old, young = 10 * GRACE_MS, f"{GRACE_MS}-a", f"{10 * GRACE_MS}-b"
+    of_job = replace(ASKED, stored=f"{GRACE_MS}-c")
+    keys = [file_key(stored, 0) for stored in (old, young, of_job.stored)]
+    keys += [piece_key(number, "x", 0, 1) for number in (7, 8)]
+    assert left_over(keys, {7: of_job}, now_ms) == [keys[0], keys[-1]]
+
+
+def test_schedule_is_due_at_moments_that_everybody_computes_alike() -> None:
+    every = Schedule("s", "f.py", every_s=300)
+    assert [slot(every, now) for now in (899.9, 900, 1199.9)] == [600, 900, 900]
+    noon = 1_767_268_800  # 2026-01-01 12:00:00 UTC
+    daily = Schedule("s", "f.py", cron="0 12 * * *")
+    found = [slot(daily, noon + more) for more in (-1, 0, 0.5, 59, LATE_MAX_S, LATE_MAX_S + 1)]
+    assert found == [None, noon, noon, noon, noon, None]
+    assert request_id(daily, noon) == f"schedule:s:{noon}"
+
+
+def test_schedule_is_led_by_the_lowest_name_that_is_ready() -> None:
+    assert leads("a", {"b", "c"}) and leads("b", {"c"}) and leads("c", ())
+    assert not leads("b", {"a", "c"})

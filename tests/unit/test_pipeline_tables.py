@@ -1,0 +1,64 @@
+"""What the pipeline's programs keep and ask for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from haproc.classify.classifier import classify
+from haproc.classify.model import Kind
+from haproc.classify.names import Context
+from haproc.classify.rules import Rules
+from haproc.pipeline import tables
+from haproc.pipeline.report import BY, query
+from haproc.pipeline.usage import Span, summed
+from haproc.pipeline.verify import rows
+from haproc.replicate.archive.showing import SCHEMA
+
+
+@pytest.mark.parametrize("by", BY)
+def test_report_is_a_query_of_one_table(by: str) -> None:
+    found = classify(query(by, 24), Context(), Rules.builtin())
+    assert (found.kind, found.reads) == (Kind.SELECT, frozenset({tables.USAGE}))
+
+
+def test_usage_is_a_query_of_the_archive() -> None:
+    span = Span(datetime(2026, 1, 1, 10, tzinfo=UTC), 17)
+    found = classify(summed(span), Context(), Rules.builtin())
+    assert (found.kind, found.reads) == (Kind.SELECT, frozenset({tables.OPERATIONS}))
+
+
+@pytest.mark.parametrize(
+    ("sql", "table"),
+    [
+        (tables.CREATE_OPERATIONS, tables.OPERATIONS),
+        (tables.CREATE_USAGE, tables.USAGE),
+        (tables.CREATE_VERIFICATIONS, tables.VERIFICATIONS),
+    ],
+)
+def test_tables_of_the_pipeline_are_those_that_the_archive_leaves_out(sql: str, table: str) -> None:
+    found = classify(sql, Context(), Rules.builtin())
+    assert found.writes == {table}
+    assert table.startswith(SCHEMA)
+
+
+def test_verification_is_a_row_for_each_cluster_and_for_each_table_on_it() -> None:
+    found = {
+        "marker": 7,
+        "complete": True,
+        "clusters": {
+            "a": {"finding": "equal", "reason": ""},
+            "b": {"finding": "unavailable", "reason": "DOWN"},
+        },
+        "tables": {"s.t": {"a": "equal", "b": "unavailable"}},
+    }
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    kept = [(r["table"], r["cluster"], r["finding"], r["reason"]) for r in rows(found, now)]
+    assert kept == [
+        (None, "a", "equal", ""),
+        (None, "b", "unavailable", "DOWN"),
+        ("s.t", "a", "equal", ""),
+        ("s.t", "b", "unavailable", ""),
+    ]
+    assert {(row["marker"], row["time"]) for row in rows(found, now)} == {(7, now)}

@@ -1,0 +1,123 @@
+"""The program that verifies waits for clusters that read, and for no longer than it may."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haproc.pipeline import ring, verify
+from haproc.pipeline.ring import Answer, Doors, RingError
+from haproc.pipeline.verify import PATH, POLL_S, equal, told, verified
+from tests.unit.door_rig import door
+
+EQUAL = {"finding": "equal", "reason": ""}
+SILENT = {"finding": "unavailable", "reason": "READY"}
+
+
+def found(complete: bool, **clusters: dict[str, str]) -> dict[str, Any]:
+    return {"marker": 7, "by": "a", "complete": complete, "clusters": clusters, "tables": {}}
+
+
+class Ring(Doors):
+    """Client doors that answer so, one after another; the last one again and again."""
+
+    def __init__(self, *answers: dict[str, Any] | RingError) -> None:
+        super().__init__(["a", "b"])
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.now = 0.0
+
+    def ask(self, path: str, body: object = None) -> Answer:
+        self.asked.append(path)
+        if body is not None:
+            return Answer(b'{"marker": 7}', Message())  # type: ignore[arg-type]
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, RingError):
+            raise answer
+        return Answer(json.dumps(answer).encode(), Message())  # type: ignore[arg-type]
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+    def verified(self, wait_s: float) -> Any:
+        return verified(self, wait_s, lambda: self.now, self.pause)
+
+
+def test_verification_is_waited_for_until_it_is_complete() -> None:
+    asked = Ring(found(False, a=EQUAL, b=SILENT), found(True, a=EQUAL, b=EQUAL))
+    assert equal(asked.verified(60))
+    assert asked.asked == [PATH, f"{PATH}/7", f"{PATH}/7"] and asked.now == POLL_S
+
+
+def test_cluster_that_never_answers_is_waited_for_no_longer_than_said() -> None:
+    asked = Ring(found(False, a=EQUAL, b=SILENT))
+    came_to = asked.verified(60)
+    assert asked.now == 60 and not equal(came_to)
+    assert told(came_to) == (
+        "verification at offset 7: a equal, b unavailable (READY); not all have told in time"
+    )
+
+
+def test_haproc_that_has_not_read_the_marker_is_passed_over() -> None:
+    asked = Ring(RingError("no verification", 404), found(True, a=EQUAL))
+    assert equal(asked.verified(60)) and asked.at == 1
+
+
+def test_marker_that_nobody_reads_is_an_error_within_the_time() -> None:
+    asked = Ring(RingError("no verification", 404))
+    with pytest.raises(RingError, match="no HAProc has read the marker"):
+        asked.verified(60)
+    assert asked.now == 60
+
+
+@pytest.mark.parametrize("status", [401, None])
+def test_refusal_ends_it(status: int | None) -> None:
+    asked = Ring(RingError("refused", status))
+    with pytest.raises(RingError, match="refused"):
+        asked.verified(60)
+    assert asked.now == 0
+
+
+class Session:
+    """A session on the ring that only ends."""
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("came_to", "code"),
+    [
+        (found(True, a=EQUAL, b=EQUAL), 0),
+        (found(True, a=EQUAL, b={"finding": "different", "reason": ""}), 3),
+        (found(False, a=EQUAL, b=SILENT), 3),
+        (RingError("refused", 401), 1),
+    ],
+)
+def test_exit_code_tells_whether_all_are_equal(
+    monkeypatch: pytest.MonkeyPatch, came_to: dict[str, Any] | RingError, code: int
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(sys, "argv", ["verify", "--wait-s", "0"])
+    monkeypatch.setattr(ring, "doors", lambda options, answer_s: Ring(came_to))
+    monkeypatch.setattr(ring, "session", lambda options: Session())
+    monkeypatch.setattr(verify, "create", lambda spark: None)
+    monkeypatch.setattr(verify, "keep", lambda spark, found, now: kept.append(found))
+    assert verify.main() == code
+    assert kept == ([] if code == 1 else [came_to])
+
+
+async def test_haproc_that_never_answers_is_passed_over(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with door(tmp_path, archives="anonymous") as rig:
+            doors = Doors([silent_url, rig.url], answer_s=0.2)
+            found = await asyncio.to_thread(verified, doors, 60)
+    assert equal(found) and found["marker"] == 10

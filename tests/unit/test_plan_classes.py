@@ -1,0 +1,126 @@
+"""The class of plans: their names completed, their texts classified, by operators' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyspark.sql.connect.functions as F
+import pytest
+
+from haproc import protos
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.names import Context
+from haproc.classify.paths import Paths
+from haproc.classify.plans.classifying import classify_plan
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.parsing import parse
+from haproc.classify.rules import Rule, Rules, parse_rules
+from haproc.failure import ErrorClass
+from tests.unit.recorded_plans import recorded
+
+Program = Callable[[Any], Any]
+CONTEXT = Context("spark_catalog", "here")
+
+
+def classified(program: Program, rules: Rules | None = None, *, there: bool = False) -> Classified:
+    reading = read_plan(parse(protos.base.Plan, recorded(program).SerializeToString()))
+    return classify_plan(reading, CONTEXT, rules or Rules.builtin(), there=there)
+
+
+def refusal(program: Program, rules: Rules | None = None) -> str:
+    with pytest.raises(RefusedError) as caught:
+        classified(program, rules)
+    return caught.value.error_class
+
+
+def test_classify_plan_of_a_query_completes_what_it_reads() -> None:
+    found = classified(
+        lambda s: (
+            s.table("A")
+            .join(s.sql("select * from x.b"), "id")
+            .filter(F.expr("id in (select id from c)"))
+            .collect()
+        )
+    )
+    assert (found.operation_class, found.sql) == (OperationClass.QUERY, "")
+    assert found.reads == {
+        "spark_catalog.here.a",
+        "spark_catalog.x.b",
+        "spark_catalog.here.c",
+    }
+    assert found.bare == {"spark_catalog.here.a", "spark_catalog.here.c"}
+
+
+def test_classify_plan_of_a_save_is_synchronous_unless_it_appends_to_what_is_there() -> None:
+    def program(s: Any) -> Any:
+        return s.table("a").write.mode("append").saveAsTable("t")
+
+    assert classified(program).operation_class is OperationClass.SYNCHRONOUS
+    found = classified(program, there=True)
+    assert (found.kind, found.operation_class) == (Kind.INSERT, OperationClass.ASYNCHRONOUS)
+    assert found.writes == {"spark_catalog.here.t"}
+
+
+def test_classify_plan_of_a_text_leaves_out_the_names_of_dataframes() -> None:
+    found = classified(lambda s: s.sql("insert into t select * from {df}", df=s.table("x.y")))
+    assert (found.kind, found.writes) == (Kind.INSERT, {"spark_catalog.here.t"})
+    assert found.reads == {"spark_catalog.x.y"}
+    assert found.sql.startswith("insert into t")
+
+
+@pytest.mark.parametrize(
+    ("program", "error_class"),
+    [
+        (lambda s: s.sql("delete from t").collect(), ErrorClass.NESTED_WRITE),
+        (lambda s: s.sql("set a = b").limit(1).collect(), ErrorClass.NESTED_WRITE),
+        (lambda s: s.sql("execute immediate 'x'").show(), ErrorClass.HIDDEN_STATEMENT),
+        (lambda s: s.read.parquet("/x").collect(), ErrorClass.PATH),
+        (lambda s: s.table("parquet.`/x`").collect(), ErrorClass.PATH),
+        (
+            lambda s: s.range(1).filter("1 in (select a from delta.`/x`)").show(),
+            ErrorClass.PATH,
+        ),
+        (lambda s: s.range(1).selectExpr("reflect('a', 'b')").show(), ErrorClass.UNCLASSIFIED),
+        (lambda s: s.range(1).write.saveAsTable("delta.`/x`"), ErrorClass.PATH),
+        (lambda s: s.range(1).write.option("path", "/x").saveAsTable("t"), ErrorClass.PATH),
+        (lambda s: s.range(1).write.saveAsTable("haproc_warm_up.t"), ErrorClass.TABLE_NAME),
+        (lambda s: s.table("haproc_staging.r_1_2_3").write.saveAsTable("t"), ErrorClass.TABLE_NAME),
+        (lambda s: s.table("Haproc_Staging.rows").collect(), ErrorClass.TABLE_NAME),
+        (lambda s: s.catalog.createTable("t", path="/x"), ErrorClass.PATH),
+    ],
+)
+def test_classify_plan_that_may_not_run_is_refused(program: Program, error_class: str) -> None:
+    assert refusal(program) == error_class
+
+
+def test_classify_plan_of_files_that_the_operator_allows_is_a_query() -> None:
+    rules = Rules(paths=Paths(("/data",)))
+    assert classified(lambda s: s.read.parquet("/data/x").collect(), rules).kind is Kind.SELECT
+
+
+def test_rule_that_refuses_a_table_finds_it_wherever_a_plan_reads_it() -> None:
+    rules = parse_rules("rules: [{table: '*.secret', refuse: 'no'}]")
+    for program in (
+        lambda s: s.table("secret").collect(),
+        lambda s: s.sql("select * from secret").limit(1).collect(),
+        lambda s: s.range(1).filter("id in (select id from secret)").collect(),
+        lambda s: s.table("secret").write.saveAsTable("t"),
+        lambda s: s.sql("insert into t select * from {df}", df=s.table("secret")),
+        lambda s: s.table("secret").createOrReplaceTempView("v"),
+    ):
+        assert refusal(program, rules) == ErrorClass.REFUSED_BY_RULE
+
+
+def test_no_rule_can_make_a_plan_that_writes_a_query() -> None:
+    for chosen in (OperationClass.QUERY, OperationClass.SESSION):
+        rules = Rules((Rule("any", chosen, kinds=frozenset(Kind)),))
+        assert (
+            refusal(lambda s: s.table("a").writeTo("t").append(), rules)
+            == ErrorClass.REFUSED_BY_RULE
+        )
+
+
+def test_rule_that_has_queries_run_as_writes_refuses_those_of_plans() -> None:
+    rules = Rules((Rule("all", OperationClass.SYNCHRONOUS, kinds=frozenset({Kind.SELECT})),))
+    assert refusal(lambda s: s.range(1).collect(), rules) == ErrorClass.REFUSED_BY_RULE

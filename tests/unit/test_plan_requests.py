@@ -1,0 +1,68 @@
+"""What AnalyzePlan asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from haproc import protos
+from haproc.classify.model import Kind, RefusedError
+from haproc.classify.names import Context
+from haproc.classify.plans import analysis
+from haproc.classify.plans.analysis import read_analysis
+from haproc.classify.plans.classifying import classify_plan
+from haproc.classify.plans.reading import Does
+from haproc.classify.rules import Rules
+from haproc.failure import ErrorClass
+from tests.unit.recorded_plans import recorded
+
+
+def asked(kind: str, relation: Any) -> Any:
+    request = protos.base.AnalyzePlanRequest()
+    message = getattr(request, kind)
+    message.SetInParent()
+    for place in analysis.EXPLAINED.get(kind, ()):
+        target = getattr(message, place)
+        (target if place == "relation" else target.root).CopyFrom(relation)
+    return request
+
+
+@pytest.mark.parametrize("kind", sorted(analysis.EXPLAINED))
+def test_read_analysis_of_what_writes_is_refused_whatever_is_asked(kind: str) -> None:
+    dropped = recorded(lambda s: s.catalog.dropTable("t")).root
+    nested = protos.relations.Relation()
+    nested.limit.input.CopyFrom(dropped)
+    for relation in (dropped, nested):
+        with pytest.raises(RefusedError) as caught:
+            read_analysis(asked(kind, relation))
+        assert caught.value.error_class == ErrorClass.NESTED_WRITE
+    text = recorded(lambda s: s.sql("execute immediate 'drop table t'").collect()).root
+    with pytest.raises(RefusedError) as caught:
+        classify_plan(read_analysis(asked(kind, text)), Context(), Rules.builtin())
+    assert caught.value.error_class == ErrorClass.HIDDEN_STATEMENT
+
+
+@pytest.mark.parametrize("kind", sorted(analysis.EXPLAINED))
+def test_read_analysis_of_a_query_tells_what_it_reads(kind: str) -> None:
+    reading = read_analysis(asked(kind, recorded(lambda s: s.table("a.b").collect()).root))
+    assert (reading.does, reading.names) == (Does.QUERIES, {("a", "b")})
+    assert reading.kind is (Kind.CACHE if kind in ("persist", "unpersist") else Kind.EXPLAIN)
+
+
+@pytest.mark.parametrize("kind", sorted(analysis.PLAIN))
+def test_read_analysis_of_no_plan_queries(kind: str) -> None:
+    assert read_analysis(asked(kind, None)).does is Does.QUERIES
+
+
+def test_read_analysis_of_a_command_is_refused() -> None:
+    request = protos.base.AnalyzePlanRequest()
+    request.schema.plan.CopyFrom(recorded(lambda s: s.range(1).write.saveAsTable("t")))
+    with pytest.raises(RefusedError) as caught:
+        read_analysis(request)
+    assert caught.value.error_class == ErrorClass.NESTED_WRITE
+
+
+def test_every_question_that_there_is_is_decided_about() -> None:
+    questions = protos.base.AnalyzePlanRequest.DESCRIPTOR.oneofs_by_name["analyze"].fields
+    assert {each.name for each in questions} == {*analysis.EXPLAINED, *analysis.PLAIN}

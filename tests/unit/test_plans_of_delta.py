@@ -1,0 +1,138 @@
+"""What plans do that hold Delta's own relations and commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from haproc import protos
+from haproc.classify.model import Kind, RefusedError
+from haproc.classify.plans import delta
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.delta_messages import DeltaCommand, DeltaRelation
+from haproc.classify.plans.reading import Does
+from haproc.failure import ErrorClass
+
+
+def relation_plan(message: Any) -> Any:
+    plan = protos.base.Plan()
+    plan.root.extension.Pack(message)
+    return plan
+
+
+def command_plan(message: Any) -> Any:
+    plan = protos.base.Plan()
+    plan.command.extension.Pack(message)
+    return plan
+
+
+def scan(name: str = "a.b") -> Any:
+    relation = DeltaRelation()
+    relation.scan.table.table_or_view_name = name
+    return relation
+
+
+def change(kind: str) -> Any:
+    relation = DeltaRelation()
+    message = getattr(relation, kind)
+    message.target.subquery_alias.alias = "t"
+    message.target.subquery_alias.input.extension.Pack(scan("c.d"))
+    message.condition.expression_string.expression = "a > rand()"
+    if kind == "merge_into_table":
+        message.source.read.named_table.unparsed_identifier = "s"
+    return relation
+
+
+@pytest.mark.parametrize(
+    ("kind", "means"),
+    [
+        ("delete_from_table", Kind.DELETE),
+        ("update_table", Kind.UPDATE),
+        ("merge_into_table", Kind.MERGE),
+    ],
+)
+def test_read_plan_of_delta_s_changes_tells_target_and_expressions(kind: str, means: Kind) -> None:
+    reading = read_plan(relation_plan(change(kind)))
+    assert (reading.does, reading.kind, reading.target) == (Does.WRITES, means, ("c", "d"))
+    assert reading.expressions == ("a > rand()",)
+    assert reading.names == ({("s",)} if means is Kind.MERGE else frozenset())
+
+
+@pytest.mark.parametrize("kind", sorted(delta.WRITING))
+def test_read_plan_of_delta_s_changes_inside_a_query_is_refused(kind: str) -> None:
+    relation = DeltaRelation()
+    getattr(relation, kind).SetInParent()
+    plan = protos.base.Plan()
+    plan.root.limit.input.extension.Pack(relation)
+    with pytest.raises(RefusedError) as caught:
+        read_plan(plan)
+    assert caught.value.error_class == ErrorClass.NESTED_WRITE
+
+
+def test_read_plan_of_a_delta_table_that_is_read_queries() -> None:
+    reading = read_plan(relation_plan(scan()))
+    assert (reading.does, reading.names) == (Does.QUERIES, {("a", "b")})
+
+
+def test_read_plan_of_a_delta_table_by_its_path_tells_the_path() -> None:
+    relation = DeltaRelation()
+    relation.scan.table.path.path = "/x"
+    assert read_plan(relation_plan(relation)).paths == {"/x"}
+
+
+def test_read_plan_that_restores_is_refused_as_its_sql_is() -> None:
+    relation = DeltaRelation()
+    relation.restore_table.table.table_or_view_name = "a"
+    relation.restore_table.version = 1
+    with pytest.raises(RefusedError) as caught:
+        read_plan(relation_plan(relation))
+    assert caught.value.error_class == ErrorClass.NONDETERMINISTIC
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("vacuum_table", Kind.VACUUM),
+        ("upgrade_table_protocol", Kind.ALTER_TABLE),
+        ("generate", Kind.OTHER_DDL),
+    ],
+)
+def test_read_plan_of_a_delta_command_tells_its_table(name: str, means: Kind) -> None:
+    command = DeltaCommand()
+    getattr(command, name).table.table_or_view_name = "a.b"
+    reading = read_plan(command_plan(command))
+    assert (reading.does, reading.kind, reading.target) == (Does.WRITES, means, ("a", "b"))
+    getattr(command, name).table.path.path = "/x"
+    getattr(command, name).table.ClearField("table_or_view_name")
+    with pytest.raises(RefusedError) as caught:
+        read_plan(command_plan(command))
+    assert caught.value.error_class == ErrorClass.PATH
+
+
+def test_read_plan_that_creates_a_delta_table_tells_its_parts() -> None:
+    command = DeltaCommand()
+    create = command.create_delta_table
+    create.table_name = "a.b"
+    create.columns.add(name="c", generated_always_as="upper(d)")
+    create.properties["delta.appendOnly"] = "true"
+    reading = read_plan(command_plan(command))
+    assert (reading.kind, reading.target) == (Kind.CREATE_TABLE, ("a", "b"))
+    assert reading.expressions == ("upper(d)",)
+    create.properties["delta.setTransactionRetentionDuration"] = "1 day"
+    with pytest.raises(RefusedError) as caught:
+        read_plan(command_plan(command))
+    assert caught.value.error_class == ErrorClass.OPTION
+
+
+def test_read_plan_with_another_s_extension_is_refused() -> None:
+    plan = protos.base.Plan()
+    plan.root.extension.type_url = "type.googleapis.com/other.Relation"
+    with pytest.raises(RefusedError) as caught:
+        read_plan(plan)
+    assert caught.value.error_class == ErrorClass.PLAN_UNKNOWN
+
+
+def test_every_message_of_delta_that_there_is_is_decided_about() -> None:
+    assert set(DeltaRelation.DESCRIPTOR.fields_by_name) == {*delta.READING, *delta.WRITING}
+    assert set(DeltaCommand.DESCRIPTOR.fields_by_name) == {*delta.COMMANDS}

@@ -1,0 +1,388 @@
+"""Rows as CSV, JSON lines and Parquet: what is read, and what is refused with its line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from haproc.engine.frames import joined
+from haproc.engine.interface import Column
+from haproc.failure import ErrorClass, RequestError
+from haproc.route.rows import lines
+from haproc.route.rows.csv_lines import Records
+from haproc.route.rows.forms import Form, FormKind
+from haproc.route.rows.lines import blocks
+from haproc.route.rows.reading import fitted, pieces
+
+COLUMNS = [
+    Column("id", "bigint", nullable=False),
+    Column("Name", "string"),
+    Column("price", "decimal(10,2)"),
+    Column("at", "timestamp"),
+    Column("day", "date"),
+]
+CSV, JSON, PARQUET = FormKind.CSV, FormKind.JSON_LINES, FormKind.PARQUET
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def rows(data: bytes, form: Form, columns: list[Column] = COLUMNS) -> list[dict[str, Any]]:
+    found = list(pieces(io.BytesIO(data), columns, 64 << 20, form))
+    table = pa.ipc.open_stream(joined([chunk.data for chunk in found])).read_all()
+    assert table.num_rows == sum(chunk.rows for chunk in found)
+    return list(table.to_pylist())
+
+
+def refusal(data: bytes, form: Form, columns: list[Column] = COLUMNS) -> str:
+    with pytest.raises(RequestError) as raised:
+        rows(data, form, columns)
+    assert raised.value.error_class == ErrorClass.ROWS_MISFIT
+    return str(raised.value)
+
+
+# -- CSV -----------------------------------------------------------------------------------------
+
+BODY = (
+    b"\xef\xbb\xbfNAME,id,price,at,day\r\n"
+    b'"",1,1.5,2026-01-31T12:00:00Z,2026-01-31\r\n'
+    b",2,,,\r\n\r\n"
+    b'"a ""b"", c\nd",3,-7,2026-01-31 13:00:00+01:00,\n'
+    b'5" pipe,4,,,'
+)
+
+
+def test_csv_fields_are_read_as_their_columns_say() -> None:
+    found = rows(BODY, Form(CSV))
+    assert [row["NAME"] for row in found] == ["", None, 'a "b", c\nd', '5" pipe']
+    assert [row["id"] for row in found] == [1, 2, 3, 4]
+    assert [row["price"] for row in found[:3]] == [Decimal("1.50"), None, Decimal("-7.00")]
+    assert [row["at"] for row in found[:3]] == [NOON, None, NOON]
+    assert found[0]["day"] == date(2026, 1, 31)
+
+
+def test_csv_dialect_and_columns_are_those_of_the_request() -> None:
+    form = Form(CSV, columns='id,"Name"', delimiter=";", null="\\N")
+    assert rows(b"1;x\n2;\\N\n3;\n", form) == [
+        {"id": 1, "Name": "x"},
+        {"id": 2, "Name": None},
+        {"id": 3, "Name": ""},
+    ]
+    own = Form(CSV, columns="*", time_zone="Europe/Zurich")
+    (row,) = rows(b"1,x,2,2026-01-31 13:00:00,2026-01-31\n", own)
+    assert list(row) == ["id", "Name", "price", "at", "day"] and row["at"] == NOON
+    assert rows(b"", own) == rows(b"id\n", Form(CSV)) == rows(b"id", Form(CSV)) == []
+    assert rows(b"\n\n", Form(CSV, columns="id")) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "form", "told"),
+    [
+        (b"", Form(CSV), "the first line is to name the columns"),
+        (b"id,x\n", Form(CSV), "the table has no column x"),
+        (b"id,ID\n1,2\n", Form(CSV), "column ID comes twice"),
+        (b"Name\nx\n", Form(CSV), "column id is missing and must not be null"),
+        (b"," * 1000 + b"\n", Form(CSV), "names 1001 columns, the table has 5"),
+        (b"id\n1\n2\nx\n4\n", Form(CSV), "line 4: column id (int64)"),
+        (b"id,Name\n1,'\n\n2\n", Form(CSV), "line 4: CSV parse error"),
+        (b'id,Name\n1,"a\nb\nc"\nx,"d"\n', Form(CSV), "line 5: column id"),
+        (b"id,Name\n1,a\n,b\n", Form(CSV), "line 3: column id must not be null"),
+        (b'id\n""\n', Form(CSV), "line 2: column id"),
+        (b"id,price\n1,1.234\n", Form(CSV), "line 2: column price (decimal128(10, 2))"),
+        *(
+            (b"id,price\n1," + number + b"\n", Form(CSV), "line 2: column price")
+            for number in (b"1e-77", b"1e-2000000000", b"99E8", b"1_0", b"x", b"1e-2x")
+        ),
+        (b"id\n7\n0xFFFFFFFFFFFFFFFF\n", Form(CSV), "line 3: column id"),
+        (b"id,at\n1,2026-01-31 12:00:00\n", Form(CSV), "line 2: column at"),
+        (b"id,Name\n1,\xff\n", Form(CSV), "line 2: column Name"),
+        (b'id,Name\n1,"never\nends\n', Form(CSV), "never ends: a quote is not closed"),
+        (b"7,a\nx,b\n", Form(CSV, columns="id,Name", first_line=1000), "line 1001: column id"),
+        (b"7\n", Form(CSV, columns='"id'), "not a line of CSV"),
+        (
+            b"id,at\n1,2026-03-29 02:30:00\n",
+            Form(CSV, time_zone="Europe/Zurich"),
+            "line 2",
+        ),
+    ],
+)
+def test_csv_that_does_not_fit_is_refused_with_its_line(data: bytes, form: Form, told: str) -> None:
+    assert told in refusal(data, form)
+
+
+def test_csv_numbers_are_read_as_they_are_written() -> None:
+    texts = ["+1.5", " 2 ", ".5", "1e2", "12E-1", "-0", "7."]
+    body = "id,Name,price\n" + "".join(f" 7 ,0x7,{text}\n" for text in texts)
+    found = rows(body.encode(), Form(CSV))
+    assert [row["price"] for row in found] == [Decimal(text.strip()) for text in texts]
+    assert {(row["id"], row["Name"]) for row in found} == {(7, "0x7")}
+
+
+@settings(max_examples=30)
+@pytest.mark.parametrize("form", [Form(CSV), Form(JSON)])
+@given(
+    text=st.from_regex(r"-?[0-9]{1,38}(\.[0-9]{1,38})?(E-?[0-9]{1,2})?", fullmatch=True),
+    digits=st.integers(1, 38),
+    scale=st.integers(0, 38),
+)
+@example(text="75", digits=38, scale=38)
+@example(text="79E4", digits=38, scale=38)
+@example(text="799998042814810900.99", digits=38, scale=35)
+def test_decimals_are_read_as_they_are_or_refused(
+    form: Form, text: str, digits: int, scale: int
+) -> None:
+    columns = [Column("d", f"decimal({digits},{min(digits, scale)})")]
+    body = f'{{"d":"{text}"}}\n' if form.kind is JSON else f"d\n{text}\n"
+    try:
+        (row,) = rows(body.encode(), form, columns)
+    except RequestError as error:
+        assert error.error_class == ErrorClass.ROWS_MISFIT
+    else:
+        assert row["d"] == Decimal(text)
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_infinite_is_what_is_written_so_alone(kind: str) -> None:
+    columns = [Column("f", kind)]
+    infinite = [-float("inf"), 1.5, None, float("inf")]
+    found = rows(b'{"f":"-Infinity"}\n{"f":1.5}\n{}\n{"f":"Infinity"}\n', Form(JSON), columns)
+    assert [row["f"] for row in found] == infinite
+    found = rows(b"g,f\n,-inf\n,1.5\n,\n,Infinity\n", Form(CSV), [*columns, Column("g", "int")])
+    assert [row["f"] for row in found] == infinite
+    for number in (b"1e400", b"-1e400", *([b"1e40"] if kind == "float" else [])):
+        told = f"line 3: column f ({kind}): '{number.decode()}' is out of range"
+        assert told in refusal(b"f\ninf\n" + number + b"\n", Form(CSV), columns)
+        assert "out of range" in refusal(b'{"f":' + number + b"}\n", Form(JSON), columns)
+    lists = [Column("l", "array<double>")]
+    assert "out of range" in refusal(b'{"l":[1,1e400]}\n', Form(JSON), lists)
+
+
+def test_csv_text_that_begins_like_a_file_is_kept() -> None:
+    found = rows("Name,id\n\ufeff,1\n".encode(), Form(CSV))
+    assert found == [{"Name": "\ufeff", "id": 1}]
+
+
+def test_csv_has_no_form_for_nested_values() -> None:
+    told = refusal(b"a\n1\n", Form(CSV), [Column("a", "array<int>")])
+    assert "array<int>, which text/csv has no form for" in told
+
+
+_CELLS = st.text(st.sampled_from('ab",\n\r '), max_size=6)
+
+
+@given(st.lists(st.tuples(_CELLS, _CELLS), min_size=1, max_size=40), st.integers(7, 40))
+def test_csv_reads_what_csv_writes_however_it_is_cut(
+    records: list[tuple[str, str]], block: int
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(records)
+    whole, cut = text.getvalue().encode(), Records(",").cut
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        context.setattr(lines, "BLOCK_BYTES", block)
+        found = list(blocks(io.BytesIO(whole), cut))
+        assert b"".join(found) == whole
+        form = Form(CSV, columns="a,b")
+        got = rows(whole, form, [Column("a", "string"), Column("b", "string")])
+    assert [(row["a"], row["b"]) for row in got] == records
+
+
+def test_record_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(lines, "RECORD_BYTES_MAX", 5000)
+    assert "more than 5000 bytes, or never ends" in refusal(b"1" * 9000, Form(CSV, columns="id"))
+
+
+# -- JSON lines ------------------------------------------------------------------------------------
+
+NESTED = [
+    Column("n", "int", nullable=False),
+    Column("s", "struct<a:int,t:timestamp>"),
+    Column("l", "array<decimal(5,1)>"),
+    Column("m", "map<string,date>"),
+    Column("b", "binary"),
+    Column("x", "double"),
+    Column("c", "time(6)"),
+    Column("t", "timestamp_ntz"),
+]
+
+
+def test_json_lines_values_of_all_kinds() -> None:
+    first = {
+        "N": 1,
+        "s": {"a": None, "t": "2026-01-31T12:00:00Z"},
+        "l": [1, "2.5", None],
+        "m": {"k": "2026-01-31"},
+        "b": "AAE=",
+        "x": "NaN",
+        "c": "12:30:00.5",
+        "t": "2026-01-31 12:00:00",
+    }
+    data = json.dumps(first).encode() + b'\n\n{"n":2,"l":[0.1],"x":1e3}\r\n{"n":3,"s":{}}'
+    one, two, three = rows(data, Form(JSON), NESTED)
+    assert one["s"] == {"a": None, "t": NOON}
+    assert one["l"] == [Decimal("1.0"), Decimal("2.5"), None]
+    assert one["m"] == [("k", date(2026, 1, 31))]
+    assert (one["b"], one["c"]) == (b"\x00\x01", time(12, 30, 0, 500_000))
+    assert one["x"] != one["x"] and one["t"] == NOON.replace(tzinfo=None)
+    assert (two["l"], two["x"], two["s"]) == ([Decimal("0.1")], 1000.0, None)
+    assert three["s"] == {"a": None, "t": None}
+
+
+def test_json_lines_columns_are_those_of_the_request() -> None:
+    assert rows(b'{"id":1}\n', Form(JSON, columns="id")) == [{"id": 1}]
+    assert rows(b"", Form(JSON)) == []
+    (row,) = rows(b'{"id":1,"at":"2026-01-31T13:00:00"}', Form(JSON, time_zone="Europe/Zurich"))
+    assert row["at"] == NOON
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"null", "not a JSON object"),
+        (b"[1]", "not a JSON object"),
+        (b'{"id":1}{"id":2}', "not JSON"),
+        (b'{"id":', "not JSON"),
+        (b'{"id":' + b"[" * 100_000, "nested too deeply"),
+        (b"\xff", "not UTF-8"),
+        (b'{"id":1,"y":2}', "there is no column y"),
+        (b'{"id":1,"ID":2}', "column id comes twice"),
+        (b'{"id":1,"id":2}', "id comes twice"),
+        (b'{"id" :1, "id"\t:2}', "id comes twice"),
+        (b'{"id":1,"Name":"a\\":b","id":2}', "id comes twice"),
+        (b"{}", "column id must not be null"),
+        (b'{"id":"1"}', "column id (int64)"),
+        (b'{"id":1.5}', "column id (int64)"),
+        (b'{"id":true}', "column id (int64)"),
+        (b'{"id":' + b"9" * 30 + b"}", "column id (int64)"),
+        (b'{"id":1,"Name":2}', "column Name (string)"),
+        (b'{"id":1,"Name":"\\ud800"}', "column Name (string)"),
+        (b'{"id":1,"price":1.005}', "column price"),
+        (b'{"id":1,"price":"NaN"}', "column price"),
+        (b'{"id":1,"price":"x"}', "column price"),
+        (b'{"id":1,"price":1e-77}', "column price"),
+        (b'{"id":1,"price":"1e-2000000000"}', "column price"),
+        (b'{"id":1,"at":"2026-01-31 12:00:00"}', "(give each a time zone, or say time_zone)"),
+        (
+            b'{"id":1,"at":"2026-01-31 12:00:00.1234567Z"}',
+            "column at (timestamp[us, tz=UTC]): Failed to parse",
+        ),
+        (b'{"id":1,"day":20000}', "column day"),
+    ],
+)
+def test_json_lines_that_do_not_fit_are_refused_with_their_line(line: bytes, told: str) -> None:
+    found = refusal(b'{"id":1}\n\n' * 20 + line + b'\n{"id":2}\n', Form(JSON))
+    assert told in found and "line 41: " in found
+
+
+@given(st.binary(max_size=60), st.sampled_from([CSV, JSON, PARQUET]))
+def test_noise_is_read_or_refused(noise: bytes, kind: FormKind) -> None:
+    try:
+        rows(noise, Form(kind))
+    except RequestError as error:
+        assert error.error_class == ErrorClass.ROWS_MISFIT
+
+
+# -- Parquet ---------------------------------------------------------------------------------------
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+def test_parquet_rows_of_several_groups() -> None:
+    table = pa.table({"id": range(10_000), "NAME": [f"n{n % 7}" for n in range(10_000)]})
+    found = rows(parquet(table, row_group_size=1000), Form(PARQUET))
+    assert found == table.to_pylist()
+    nested = pa.table({"l": [["x"], None, ["y", "z"]]})
+    assert rows(parquet(nested), Form(PARQUET), [Column("l", "array<string>")]) == (
+        nested.to_pylist()
+    )
+    assert rows(parquet(table.slice(0, 0)), Form(PARQUET)) == []
+    renamed = rows(parquet(pa.table({"x": [1]})), Form(PARQUET, columns="id"))
+    assert renamed == [{"id": 1}]
+
+
+def test_parquet_moments_in_sparks_older_form_are_moments() -> None:
+    table = pa.table({"id": [1], "at": pa.array([NOON.replace(tzinfo=None)], pa.timestamp("us"))})
+    data = parquet(table, use_deprecated_int96_timestamps=True)
+    assert rows(data, Form(PARQUET)) == [{"id": 1, "at": NOON}]
+
+
+def test_parquet_long_text_that_stands_often_is_cut_before_it_is_unpacked() -> None:
+    text = "x" * 100_000
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 400, pa.int32()), pa.array([text]))
+    data = parquet(pa.table({"Name": values.cast(pa.string()), "id": range(400)}))
+    assert len(data) < 1_000_000
+    found = list(pieces(io.BytesIO(data), COLUMNS, 8 << 20, Form(PARQUET)))
+    assert sum(chunk.rows for chunk in found) == 400
+    assert max(len(chunk.data) for chunk in found) < 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "not a Parquet file"),
+        (b"PAR1 nonsense PAR1", "not a Parquet file"),
+        (parquet(pa.table({"id": ["x"]})), "column id is bigint: string does not fit"),
+        (parquet(pa.table({"id": [1]}))[:-9], "not a Parquet file"),
+    ],
+)
+def test_parquet_that_does_not_fit_is_refused(data: bytes, told: str) -> None:
+    assert told in refusal(data, Form(PARQUET))
+
+
+# -- Arrow -----------------------------------------------------------------------------------------
+
+
+def test_parquet_list_of_very_many_items_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("haproc.route.rows.parquet_files.LIST_ITEMS_MAX", 10_000)
+    columns = [Column("l", "array<bigint>")]
+    for rows_of_ten, fine in ((1000, True), (1200, False)):
+        file = io.BytesIO()
+        pq.write_table(pa.table({"l": [[7] * 10] * rows_of_ten}), file)
+        if fine:
+            assert len(rows(file.getvalue(), Form(PARQUET), columns)) == rows_of_ten
+        else:
+            told = refusal(file.getvalue(), Form(PARQUET), columns)
+            assert "l.list.element has more than 10000 items in lists" in told
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_parquet_text_that_is_no_utf_8_is_refused(dictionary: bool) -> None:
+    ends = pa.py_buffer(b"\0\0\0\0\x02\0\0\0\x03\0\0\0")
+    texts = pa.Array.from_buffers(pa.string(), 2, [None, ends, pa.py_buffer(b"a\xffb")])
+    file = io.BytesIO()
+    pq.write_table(pa.table({"Name": texts, "id": [1, 2]}), file, use_dictionary=dictionary)
+    assert "UTF8" in refusal(file.getvalue(), Form(PARQUET))
+
+
+def test_arrow_rows_by_position_or_by_names_of_the_request() -> None:
+    sink = io.BytesIO()
+    table = pa.table({"0": [1], "1": ["x"]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    for columns in ('id,"Name"', "*"):
+        own = COLUMNS[:2]
+        stream = fitted(sink.getvalue(), own, 1 << 20, Form(columns=columns))
+        assert pa.ipc.open_stream(stream).read_all().to_pylist() == [{"id": 1, "Name": "x"}]
+    with pytest.raises(RequestError, match="the rows have 2 columns, and 5 are named"):
+        fitted(sink.getvalue(), COLUMNS, 1 << 20, Form(columns="*"))
+
+
+def test_many_wrong_columns_are_counted() -> None:
+    table = pa.table({f"c{n}": [1] for n in range(5000)})
+    told = refusal(parquet(table), Form(PARQUET))
+    assert "and 4981 more" in told and len(told) < 2000

@@ -1,0 +1,218 @@
+"""Sessions that go from one HAProc to another: what they hold, and who may change them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from haproc.failure import ErrorClass, RequestError
+from haproc.sessions.client import ClientSession
+from haproc.sessions.journal import ArtifactEntry, ConfEntry, SettingsEntry, SqlEntry
+from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
+
+SALES = replace(DEFAULTS, schema="sales")
+
+
+async def entered(member: Member, session_id: str = "s", *, create: bool = False) -> ClientSession:
+    session = await member.sessions.enter("u", session_id, create=create)
+    await session.spark.ready()
+    return session
+
+
+def spark(session: ClientSession) -> FakeSpark:
+    assert isinstance(session.spark, FakeSpark)
+    return session.spark
+
+
+async def refused(call: object) -> str:
+    with pytest.raises(RequestError) as caught:
+        await call  # type: ignore[misc]
+    return caught.value.error_class
+
+
+async def test_session_goes_on_elsewhere_with_what_was_recorded_in_its_order() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("v1"))
+    await a.sessions.record(session, SettingsEntry(SALES))
+    await a.sessions.record(session, SqlEntry("v2"))
+    await a.sessions.record(session, ConfEntry((("spark.x", "1"), ("haproc.consistency", "any"))))
+    there = await entered(b)
+    assert spark(there).ran == ["default: v1", "sales: v2"]
+    assert there.settings == spark(there).given == replace(SALES, confs=(("spark.x", "1"),))
+    assert there.options == (("haproc.consistency", "any"),)
+    assert there.holds_temporaries
+    assert there.server_id == session.server_id
+    assert (a.caught_up, b.caught_up) == (0, 1)
+
+
+async def test_settings_one_after_the_other_are_one_entry() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    for value in "123":
+        await a.sessions.record(session, ConfEntry((("k", value), (f"k{value}", "x"))))
+    await a.sessions.record(session, ConfEntry((), ("k1",)))
+    assert len(session.entries) == 1
+    assert len([key for key in ring.keys.kept if "/e/" in key]) == 1
+    there = await entered(b)
+    assert there.settings.confs == (("k", "3"), ("k2", "x"), ("k3", "x"))
+    assert there.settings == session.settings
+
+
+async def test_session_is_adopted_once_by_requests_that_come_together() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    await entered(a, create=True)
+    sessions = await asyncio.gather(*(entered(b) for _ in range(10)))
+    assert len({id(each) for each in sessions}) == len(b.engine.made) == 1
+    assert b.sessions.adopted == 1
+
+
+async def test_session_adopted_by_two_at_once_ends_with_one_owner() -> None:
+    ring = Ring()
+    a, b, c = (ring.member(name) for name in "abc")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("v"))
+    found = await asyncio.gather(entered(b), entered(c))
+    outcomes = await asyncio.gather(
+        b.sessions.record(found[0], SqlEntry("from b")),
+        c.sessions.record(found[1], SqlEntry("from c")),
+        return_exceptions=True,
+    )
+    acknowledged = [
+        who for who, error in zip(("from b", "from c"), outcomes, strict=True) if error is None
+    ]
+    last = await entered(ring.member("d"))
+    ran = [each.removeprefix("default: ") for each in spark(last).ran]
+    assert ran == ["v", *acknowledged]
+
+
+async def test_owner_that_was_replaced_cannot_record_and_adopts_anew() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    old = await entered(a, create=True)
+    there = await entered(b)
+    await b.sessions.record(there, SqlEntry("from b"))
+    lost = await refused(a.sessions.record(old, SqlEntry("from a")))
+    assert lost == ErrorClass.SESSION_MOVED
+    again = await entered(a)
+    assert again is not old
+    assert spark(again).ran == ["default: from b"]
+
+
+async def test_owner_that_was_replaced_notices_before_it_answers_a_query() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    old = await entered(a, create=True)
+    there = await entered(b)
+    await b.sessions.record(there, SqlEntry("v"))
+    assert await entered(a) is not old
+
+
+async def test_session_is_made_anew_when_spark_lost_it() -> None:
+    a = Ring().member()
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("v"))
+    session.handles.add("checkpoint")
+    session.check_handles(frozenset({"checkpoint"}))
+    spark(session).lose()
+    await session.spark.ready()
+    assert spark(session).ran == ["default: v"]
+    with pytest.raises(RequestError) as caught:
+        session.check_handles(frozenset({"checkpoint"}))
+    assert caught.value.error_class == ErrorClass.HANDLE_LOST
+
+
+async def test_step_that_cannot_be_run_again_is_named() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("CREATE TEMP VIEW v"))
+    b.engine.fails.add("CREATE TEMP VIEW v")
+    with pytest.raises(RequestError, match=r"step 1 of 1 .*CREATE TEMP VIEW v") as caught:
+        await entered(b)
+    assert caught.value.error_class == ErrorClass.SESSION_NOT_REBUILT
+    b.engine.fails.clear()
+    assert spark(await entered(b)).ran == ["default: CREATE TEMP VIEW v"]
+
+
+async def test_session_unknown_or_closed_is_not_reborn() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    assert await refused(a.sessions.enter("u", "s", create=False)) == ErrorClass.SESSION_UNKNOWN
+    session = await entered(a, create=True)
+    assert await b.sessions.close("u", "s")
+    assert not await b.sessions.close("u", "s")
+    for member in (a, b):
+        closed = await refused(member.sessions.enter("u", "s", create=True))
+        assert closed == ErrorClass.SESSION_CLOSED
+    assert await refused(a.sessions.record(session, SqlEntry("v")))
+    assert await refused(a.sessions.enter("other", "s", create=False))
+
+
+async def test_step_left_with_an_error_is_undone() -> None:
+    a = Ring().member()
+    session = await entered(a, create=True)
+    with pytest.raises(TimeoutError):
+        async with a.sessions.changing(session):
+            spark(session).ran.append("a view that nobody recorded")
+            raise TimeoutError
+    await session.spark.ready()
+    assert spark(session).ran == []
+
+
+async def test_clone_holds_the_same_and_goes_its_own_way() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    blob = await a.sessions.put_blob(session, b"import os")
+    await a.sessions.record(session, ArtifactEntry("pyfiles/x.py", (blob,), 9))
+    copy = await a.sessions.clone(session, "t")
+    await a.sessions.record(copy, SqlEntry("v"))
+    assert await refused(a.sessions.clone(session, "t")) == ErrorClass.SESSION_EXISTS
+    first, second = await entered(b, "s"), await entered(b, "t")
+    assert spark(first).ran == []
+    assert spark(second).ran == ["default: v"]
+    for each in (first, second):
+        assert [(f.name, f.pieces) for f in spark(each).files] == [
+            ("pyfiles/x.py", (b"import os",))
+        ]
+
+
+async def test_session_begun_afresh_holds_nothing_of_before() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("old"))
+    anew = await b.sessions.begin_afresh("u", "s")
+    await b.sessions.record(anew, SqlEntry("new"))
+    assert spark(await entered(ring.member("c"))).ran == ["default: new"]
+
+
+async def test_session_is_rebuilt_as_it_was_at_an_ordinal() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("v1"))
+    entries = session.next_ordinal
+    await a.sessions.record(session, SqlEntry("v2"))
+    made = await b.sessions.rebuild("u", "s", entries)
+    await made.ready()
+    assert isinstance(made, FakeSpark)
+    assert made.ran == ["default: v1"]
+    assert await entered(a) is session  # nobody has taken it over
+
+
+async def test_sessions_bounds_are_told() -> None:
+    a = Ring(replace(Ring().limits, session_entries_max=2, session_files_bytes_max=5)).member()
+    session = await entered(a, create=True)
+    entry = ArtifactEntry("files/x", ("0",), 6)
+    assert await refused(a.sessions.record(session, entry)) == ErrorClass.SESSION_TOO_LARGE
+    for view in ("v1", "v2"):
+        await a.sessions.record(session, SqlEntry(view))
+    assert await refused(a.sessions.record(session, SqlEntry("v3"))) == ErrorClass.SESSION_TOO_LARGE
+    assert await entered(a) is session

@@ -1,0 +1,81 @@
+"""Whose turn it is: against the rule as it is said, and what it costs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.turns import Turns
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.progress import Progress
+from tests.unit.operations import copy, ddl, insert, update
+from tests.unit.test_growth import work
+
+TABLES = st.sampled_from("xyz")
+OPERATIONS = st.one_of(
+    st.builds(insert, st.just("i"), TABLES),
+    st.builds(update, st.just("u"), TABLES, reads=st.text("xyz", max_size=2)),
+    st.builds(copy, st.just("c"), TABLES, TABLES),
+    st.builds(ddl, st.just("d"), st.just("a")),
+)
+FAR = 1 << 40
+
+
+def conflict(one: Operation, other: Operation) -> bool:
+    """Whether two operations must not run side by side."""
+    if one.exclusive or other.exclusive:
+        return True
+    return bool(one.writes & (other.reads | other.writes) or other.writes & one.reads)
+
+
+def in_turn(waiting: dict[int, Operation]) -> list[int]:
+    """Return what conflicts with nothing before it, the long way."""
+    return [
+        offset
+        for offset, op in waiting.items()
+        if not any(conflict(op, earlier) for at, earlier in waiting.items() if at < offset)
+    ]
+
+
+@given(st.lists(st.one_of(OPERATIONS, st.integers(0, 40)), max_size=40))
+def test_turns_are_those_of_what_conflicts_with_nothing_before(
+    steps: list[Operation | int],
+) -> None:
+    turns, waiting = Turns(), dict[int, Operation]()
+    for offset, step in enumerate(steps):
+        if isinstance(step, Operation):
+            turns.add(offset, step)
+            waiting[offset] = step
+        elif waiting:  # any of them goes, though mostly it will be one whose turn it is
+            gone = [*in_turn(waiting), *waiting][step % (2 * len(waiting)) % len(waiting)]
+            turns.leave(gone, waiting.pop(gone))
+        if waiting:
+            assert list(turns.in_turn(min(waiting), FAR)) == in_turn(waiting)
+            assert list(turns.in_turn(min(waiting), 20)) == [n for n in in_turn(waiting) if n < 20]
+
+
+@pytest.mark.parametrize("tables", [1, 8, 4096])
+@pytest.mark.parametrize("kind", [insert, update])
+def test_work_for_an_operation_does_not_grow_with_how_many_wait(
+    kind: Callable[[str, str], Operation], tables: int
+) -> None:
+    def run_a_few(waiting: int) -> int:
+        schedule = Schedule("a", Progress(), 0, BatchLimits(operations_max=8))
+        for offset in range(waiting):
+            schedule.add(offset, kind(f"r{offset}", f"t{offset % tables}"))
+
+        def run(rounds: int) -> None:
+            for _ in range(rounds):
+                for unit in schedule.take(4):
+                    schedule.complete(unit)
+                    assert schedule.progress.low <= schedule.high
+                    schedule.release(unit)
+
+        return work(run, 20)
+
+    assert run_a_few(4096) <= 1.2 * run_a_few(1024)

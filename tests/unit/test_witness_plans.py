@@ -1,0 +1,187 @@
+"""What Spark is asked about plans that write, and how its answer is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyspark.sql.connect.functions as F
+import pytest
+
+from haproc import protos
+from haproc.witness.plan import Plan, UnreadableError, read_query
+from haproc.witness.plans import (
+    completes_texts,
+    condition_questions,
+    defined_by,
+    input_question,
+    shape_of,
+    text_question,
+    with_text,
+)
+from tests.unit.recorded_plans import recorded
+
+
+def asked(data: bytes) -> Any:
+    return protos.base.Plan.FromString(data).root
+
+
+def explained(*lines: str) -> str:
+    plan = "\n".join(lines)
+    return f"== Parsed Logical Plan ==\nx\n\n== Analyzed Logical Plan ==\n{plan}\n\n" + (
+        "== Optimized Logical Plan ==\ny\n\n== Physical Plan ==\nz"
+    )
+
+
+def test_input_question_leaves_many_rows_out_and_keeps_their_columns() -> None:
+    data = [(n, "x" * 50) for n in range(1_000)]
+    plan = recorded(lambda s: s.createDataFrame(data, ["a", "b"]).filter("a > 1").writeTo("t")
+                    .append())  # fmt: skip
+    assert plan.ByteSize() > 10_000
+    question = input_question(plan)
+    assert question is not None and len(question) < 2_000
+    assert asked(question).WhichOneof("rel_type") == "filter"
+    assert plan.ByteSize() > 10_000  # the write itself has them still
+
+
+def shape(program: Any) -> bytes | None:
+    question = input_question(recorded(program))
+    assert question is not None
+    return shape_of(question)
+
+
+def test_shape_of_rows_written_piece_by_piece_is_the_same() -> None:
+    def program(s: Any, first: int) -> Any:
+        s.range(first)  # each DataFrame has a number of its own
+        return s.createDataFrame([(first, "a")], ["n", "t"]).writeTo("t").append()
+
+    first = shape(lambda s: program(s, 1))
+    assert first is not None and first == shape(lambda s: program(s, 2))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda s: s.createDataFrame([(1, "a")], ["n", "u"]),
+        lambda s: s.createDataFrame([(1.5, "a")], ["n", "t"]),
+        lambda s: s.createDataFrame([(1, "a")], ["n", "t"]).filter("n > 1"),
+    ],
+)
+def test_shape_of_other_steps_is_another_one(other: Any) -> None:
+    one = shape(lambda s: s.createDataFrame([(1, "a")], ["n", "t"]).writeTo("t").append())
+    assert one != shape(lambda s: other(s).writeTo("t").append())
+
+
+def test_shape_of_a_column_that_means_a_step_by_its_number_is_none() -> None:
+    def program(s: Any) -> Any:
+        rows = s.createDataFrame([(1, "a")], ["n", "t"])
+        return rows.filter(rows["n"] > 1).writeTo("t").append()
+
+    assert shape(program) is None
+
+
+def test_input_question_of_a_call_of_the_catalog_is_none() -> None:
+    assert input_question(recorded(lambda s: s.catalog.dropTable("t"))) is None
+
+
+@pytest.mark.parametrize("name", ["overwrite", "replaceWhere"])
+def test_condition_questions_show_a_condition_over_the_target(name: str) -> None:
+    def program(s: Any) -> Any:
+        if name == "overwrite":
+            return s.range(1).writeTo("x.t").overwrite(F.col("id") > 3)
+        return s.range(1).write.option("ReplaceWhere", "id > 3").insertInto("x.t", overwrite=True)
+
+    (question,) = condition_questions(recorded(program))
+    filtered = asked(question).filter
+    assert filtered.input.read.named_table.unparsed_identifier == "x.t"
+    assert filtered.condition.WhichOneof("expr_type") is not None
+
+
+def merge(s: Any) -> Any:
+    return (
+        s.table("s")
+        .alias("s")
+        .mergeInto("t", F.expr("s.id = t.id"))
+        .whenMatched(F.expr("s.a = 1"))
+        .update({"b": F.expr("uuid()")})
+        .whenNotMatched()
+        .insert({"id": F.col("id")})
+        .whenNotMatchedBySource(F.expr("t.c < now()"))
+        .delete()
+        .merge()
+    )
+
+
+def test_condition_questions_show_every_value_of_a_merge_over_what_it_may_read() -> None:
+    on, matched, missing, surplus = map(asked, condition_questions(recorded(merge)))
+    assert on.join.left.read.named_table.unparsed_identifier == "t"
+    assert [len(each.project.expressions) for each in (matched, missing, surplus)] == [2, 1, 1]
+    assert matched.project.input.HasField("join")
+    assert missing.project.input.HasField("subquery_alias")
+    assert surplus.project.input.read.named_table.unparsed_identifier == "t"
+
+
+def test_condition_questions_put_rows_below_the_aliases_of_what_they_stand_for() -> None:
+    on, *_ = condition_questions(recorded(merge), [("id", "bigint"), ("a b", "string")])
+    source = asked(on).join.right.subquery_alias
+    assert source.alias == "s"
+    assert source.input.local_relation.schema == "`id` bigint, `a b` string"
+
+
+def test_text_with_frames_is_asked_and_written_with_them() -> None:
+    plan = recorded(lambda s: s.sql("INSERT INTO t SELECT * FROM {d}", d=s.table("u")))
+    changed = protos.base.Plan.FromString(with_text(plan, "INSERT INTO t TABLE d"))
+    assert (
+        changed.command.sql_command.input.with_relations.root.sql.query == "INSERT INTO t TABLE d"
+    )
+    question = asked(text_question(plan, "EXPLAIN EXTENDED x"))
+    assert question.with_relations.root.sql.query == "EXPLAIN EXTENDED x"
+    assert len(question.with_relations.references) == 1
+
+
+def test_read_query_begins_with_the_root_and_not_with_what_a_column_is_called() -> None:
+    text = explained("id: bigint, Join x: bigint", "Sample 0.5", "+- Range (0, 3)")
+    plan = read_query(text, columns=True)
+    assert isinstance(plan, Plan)
+    assert [node.name for node in plan.nodes] == ["Sample", "Range"]
+    hiding = explained("Join x: bigint", "Sample 0.5", "+- Range (0, 3)")
+    plan = read_query(hiding, columns=True)
+    assert isinstance(plan, Plan) and plan.root.name == "Sample"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("a", "Project [x]", "+- Project: bigint", "Sample 0.5", "+- Range (0, 3)"),
+        ("id: bigint", "Project [a", "b AS c#1]", "+- Range (0, 3)"),
+        ("id: bigint",),
+        ("id: bigint", "'Project [id]", "+- Range (0, 3)"),
+    ],
+)
+def test_read_query_what_is_spread_over_lines_or_unresolved_is_not_read(
+    lines: tuple[str, ...],
+) -> None:
+    with pytest.raises(UnreadableError):
+        read_query(explained(*lines), columns=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "by_name", "completes"),
+    [
+        ([("a", "string")], [("A", "timestamp")], True, True),
+        ([("b", "string")], [("a", "timestamp")], True, False),
+        ([("b", "string")], [("a", "timestamp")], False, True),
+        ([("a", "date")], [("a", "timestamp")], True, False),
+        ([("a", "string")], [("a", "string")], True, False),
+        ([("a", "struct<x:string>")], [("a", "struct<x:timestamp_ntz>")], True, True),
+        ([], [("a", "timestamp")], False, False),
+    ],
+)
+def test_completes_texts_where_a_text_meets_a_timestamp(
+    given: list[tuple[str, str]], target: list[tuple[str, str]], by_name: bool, completes: bool
+) -> None:
+    assert completes_texts(given, target, by_name=by_name) is completes
+
+
+def test_defined_by_what_spark_and_delta_take_for_definitions() -> None:
+    found = ["comment", "delta.generationExpression", "CURRENT_DEFAULT", "__autoGeneratedAlias"]
+    assert defined_by(found) == ["CURRENT_DEFAULT", "delta.generationExpression"]
