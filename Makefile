@@ -40,7 +40,7 @@ check: $(READY) ## Formatting, lint, types
 ring: $(READY) ## Start a local ring (haproc ring status, haproc ring down)
 	@$(VENV)/bin/haproc ring up
 
-bench: $(READY) ## All benchmarks, with results in bench/results
+bench: $(READY) ## All benchmarks, with results and pictures of them in bench/results
 	@for each in $(notdir $(basename $(wildcard bench/bench_*.py))); do \
 		$(PY) -m bench.$$each || exit 1; \
 	done

@@ -11,7 +11,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column, EngineAddress
 from haproc.metrics import Metrics
 from haproc.route.model import Answer, HaReport, Request, SentSql
+from haproc.route.streams import Replayed
 
 ROUNDS = 20
 REQUESTS = 100
@@ -38,20 +39,6 @@ CONCURRENT = 32
 CHUNK_ROWS = 100_000
 CHUNKS = 100
 STATEMENTS = "/api/2.0/sql/statements"
-
-
-class Instant:
-    """A result, or a service that has it at once."""
-
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._chunks = chunks
-
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
-        for chunk in self._chunks:
-            yield chunk
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
 
 
 class InstantService:
@@ -65,13 +52,13 @@ class InstantService:
 
     async def execute(self, request: Request) -> Answer:
         chunks = self._one if request.statement == SentSql("SELECT 1") else self._many
-        return Answer(self._report, Instant(chunks), (Column("1", "int", False),))
+        return Answer(self._report, Replayed(chunks), (Column("1", "int", False),))
 
     def find_write(self, request_id: str, user: str) -> None:
         return None
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str]
+        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
     ) -> Mapping[str, str]:
         return {}
 

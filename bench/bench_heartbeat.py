@@ -96,7 +96,7 @@ def _process(config: Config, name: str, line: Connection) -> None:
     uvloop.run(_live(config, name, line))
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Return the processor time of a process, all its threads together."""
     tasks = Path(f"/proc/{pid}/task")
     return sum(int((t / "schedstat").read_text().split()[0]) for t in tasks.iterdir()) / 1e9
@@ -163,9 +163,9 @@ def _redis() -> Iterator[str]:
 def _percent(folder: Path, sending: bool, redis: str = "") -> float:
     """Return percent of a core, of three processes together."""
     with _ring(_config(folder, sending, redis), len(NAMES) - 1 if sending else 0) as pids:
-        before, began = sum(map(_cpu_s, pids)), time.monotonic()
+        before, began = sum(map(cpu_s, pids)), time.monotonic()
         time.sleep(ROUND_S)
-        return 100 * (sum(map(_cpu_s, pids)) - before) / (time.monotonic() - began)
+        return 100 * (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import multiprocessing
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -84,12 +84,12 @@ class Reader:
         """Nothing is written here."""
         return True
 
-    def find_write(self, request_id: str, user: str) -> Awaitable[Answer] | None:
+    def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
         """Nothing is written here."""
         return None
 
     async def open_session(
-        self, session_id: str, user: str, statements: Sequence[str]
+        self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
     ) -> Mapping[str, str]:
         """There are no sessions here."""
         return {}

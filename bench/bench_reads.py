@@ -9,17 +9,15 @@ writes through another cluster, where it also waits for what was written before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import haclient
+from bench.background import writing
 from bench.report import Row, report
 from haproc.ring.local import LocalRing, LogChoice
 
@@ -60,7 +58,7 @@ def measured(ring: LocalRing, log: str) -> list[Row]:
         token = writer.after_offset
         with haclient.connect(urls[0], discover=False, after_offset=token) as reader:
             idle = medians(reader, READS)
-            with writing(writer):
+            with writing(writer, "read_levels"):
                 loaded = medians(reader, READS_UNDER_LOAD)
     rows = []
     for level in LEVELS[1:]:
@@ -84,26 +82,6 @@ def medians(reader: haclient.Connection, times: int) -> dict[str, float]:
             if number >= WARM_UP:
                 taken[level].append(time.perf_counter() - began)
     return {level: statistics.median(found) for level, found in taken.items()}
-
-
-@contextlib.contextmanager
-def writing(writer: haclient.Connection) -> Iterator[None]:
-    """Have a client write one row after another meanwhile."""
-    stopped = threading.Event()
-
-    def write() -> None:
-        number = 0
-        while not stopped.is_set():
-            number += 1
-            writer.execute(f"INSERT INTO read_levels VALUES ({number})")
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def _ms(name: str, value_s: float, any_s: float) -> Row:

@@ -150,7 +150,7 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
     began = time.perf_counter()
     asyncio.run(_write(ring, "queue", queued))
     writing_s = time.perf_counter() - began
-    draining_s = asyncio.run(_replay(ring, last))
+    draining_s = asyncio.run(replay(ring, last))
     wrong = differences(asyncio.run(contents(ring.config, ["queue"])))
     assert not wrong, wrong
     one_by_one = statistics.median(single)
@@ -189,7 +189,7 @@ async def _write(ring: LocalRing, table: str, count: int) -> None:
         await asyncio.gather(*(writer(connection) for _ in range(WRITERS)))
 
 
-async def _replay(ring: LocalRing, name: str) -> float:
+async def replay(ring: LocalRing, name: str) -> float:
     """Start the cluster's HAProc; seconds from its first sight of the queue to READY."""
     await ring.start_haproc(name, ready=False)
     began, end = None, time.monotonic() + WAIT_S

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Row, report
-from dmq.memory import MemoryLog, MemoryStore
+from dmq import MemoryKeyedStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.engine.connect import SparkConnectEngine
@@ -32,7 +32,7 @@ from haproc.membership.links import Links
 from haproc.membership.members import Members
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
-from haproc.node.member import World, build_member, build_reads
+from haproc.node.member import World, build_member, build_reads, build_sessions
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
@@ -157,10 +157,14 @@ async def _service(address: EngineAddress) -> AsyncIterator[RingService]:
     peers = PeerDoors(config, "a")
     members = Members(config.membership, ("a", "a1"), (), Links(config, "a"))
     log = MemoryLog(MemoryStore())
-    member = build_member(config, World(log, engine, HttpPeers(peers), members))
+    world = World(log, MemoryKeyedStore(), engine, HttpPeers(peers), members)
+    member = build_member(config, world)
     metrics = Metrics("bench", "a", ["READY"])
     reads = build_reads(config, member, HttpForwarding(peers), metrics)
-    service = RingService(config, member.replica, engine, Rules.builtin(), member.assurance, reads)
+    sessions, *_ = build_sessions(config, member, world)
+    service = RingService(
+        config, member.replica, engine, Rules.builtin(), member.assurance, reads, sessions
+    )
     task = asyncio.ensure_future(member.replica.run())
     try:
         while not member.replica.serving:  # noqa: ASYNC110

@@ -10,35 +10,56 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+from bench.pictures import draw
 
 RESULTS = Path(__file__).with_name("results")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure; ``compared_with`` says in words what ``compared_value`` (same unit) is."""
+    """One figure; ``compared_with`` says in words what ``compared_value`` (same unit) is.
+
+    ``at``: it is one of several of its name, each at another number of what it is ``over``. Those
+    are drawn as a curve, see `bench.pictures`.
+    """
 
     name: str
     unit: str
     value: float
     compared_with: str = ""
     compared_value: float | None = None
+    over: str = ""
+    at: float | None = None
 
     @property
     def ratio(self) -> float | None:
         """The value as a multiple of what it is compared with."""
         return self.value / self.compared_value if self.compared_value else None
 
+    def told(self) -> dict[str, Any]:
+        """Return the row as it is kept."""
+        place = ("over", "at") if self.at is None else ()
+        row = {key: value for key, value in asdict(self).items() if key not in place}
+        return {**row, "ratio": self.ratio}
+
 
 def report(name: str, rows: Sequence[Row]) -> None:
-    """Print the rows as a table and write them to bench/results/<name>.json."""
+    """Print the rows as a table, and keep them as bench/results/<name>.json and, drawn, .png."""
     RESULTS.mkdir(exist_ok=True)
-    found = [{**asdict(row), "ratio": row.ratio} for row in rows]
+    found = [row.told() for row in rows]
     (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
+    show(name, rows)
+    draw(RESULTS / f"{name}.json")
+
+
+def show(name: str, rows: Sequence[Row]) -> None:
+    """Print the rows as a table."""
     lines = [("what", "value", "unit", "compared with", "value", "ratio")]
     lines += [
         (
-            row.name,
+            row.name if row.at is None else f"{row.name}, {row.at:,g} {row.over}",
             _figure(row.value),
             row.unit,
             row.compared_with,

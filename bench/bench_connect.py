@@ -1,0 +1,307 @@
+"""PySpark through a ring, against the same PySpark on the same server.
+
+A ring of one shows what each way costs: queries, settings, rows, writes. A ring of two has sessions
+adopted, and the HAProc in use killed. Both sides of each figure take turns, so that a busy machine
+slows both alike; compare the ratios.
+
+``python -m bench.bench_connect [MEBIBYTES]`` (64 by default): the size of the large appends, in
+Arrow. The memory that the HAProc has at most meanwhile is measured, too; its bar is for 1024.
+``--only costs|large|losses`` measures a part, and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+import pyarrow as pa
+from pyspark.sql.connect.client import DefaultChannelBuilder
+from pyspark.sql.connect.dataframe import DataFrame
+from pyspark.sql.connect.session import SparkSession
+from pyspark.sql.types import LongType
+
+import haclient
+from bench.bench_engine import in_turn
+from bench.report import Row, report, show
+from haproc.ring.local import LocalRing
+
+SELECTS = 60
+SETTINGS = 300
+WRITES = 15
+FETCHES = 5
+FETCHED_MIB = 100
+LARGE_MIB = 64
+ADOPTIONS = 5
+KILLS = 5
+USUAL = 20
+ADOPTION_BAR_S = 0.6
+GAP_BAR_MS = 100.0
+MEMORY_BAR_MIB = 300.0
+_DIRECT = "PySpark on the same server"
+_ROW_BYTES = 64
+"""Of the large appends: eight columns of eight bytes."""
+
+
+def main() -> None:
+    """Measure both rings and report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("mebibytes", type=int, nargs="?", default=LARGE_MIB)
+    parser.add_argument("--only", choices=("costs", "large", "losses"))
+    options = parser.parse_args()
+    parts: dict[str, tuple[int, Callable[[LocalRing], list[Row]]]] = {
+        "costs": (1, costs),
+        "large": (1, lambda ring: large(ring, options.mebibytes)),
+        "losses": (2, losses),
+    }
+    chosen = [options.only] if options.only else list(parts)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
+        for size in sorted({parts[name][0] for name in chosen}):
+            ring = LocalRing.open_or_create(
+                Path(folder) / str(size),
+                clusters=size,
+                memory="2g",
+                settings={"timeouts": {"probe_interval_s": 0.5}},
+                progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
+            )
+            try:
+                asyncio.run(ring.up(warm=True))
+                for measure in (parts[name][1] for name in chosen if parts[name][0] == size):
+                    rows += measure(ring)
+                    show("connect", rows)
+            finally:
+                asyncio.run(ring.down())
+    if options.only is None:
+        report("connect", rows)
+
+
+def costs(ring: LocalRing) -> list[Row]:
+    """What each way costs in a ring of one."""
+    through, direct = _through(ring), _direct(ring)
+    rows = [
+        _ms("sql('select 1').collect(), p50 (bar 1.2)", _both(through, direct, _select, SELECTS)),
+        _ms("conf.get, p50 (bar 3)", _both(through, direct, _setting, SETTINGS)),
+        _flow(_both(through, direct, _fetch, FETCHES)),
+    ]
+    for spark, name in ((through, "ring"), (direct, "direct")):
+        for table in ("inserted", "appended"):
+            spark.sql(f"CREATE TABLE {table}_{name} (id BIGINT, price DOUBLE) USING delta")
+    inserts = in_turn(
+        lambda: through.sql("INSERT INTO inserted_ring VALUES (1, 1.5)"),
+        lambda: direct.sql("INSERT INTO inserted_direct VALUES (1, 1.5)"),
+        WRITES,
+    )
+    appends = in_turn(
+        lambda: _append(_small(through), "appended_ring"),
+        lambda: _append(_small(direct), "appended_direct"),
+        WRITES,
+    )
+    through.stop()
+    direct.stop()
+    return [
+        *rows,
+        _ms("spark.sql('INSERT …') of one row, p50 (bar 1.15)", inserts),
+        _ms("append of a DataFrame of 10,000 rows, p50 (bar 1.2)", appends),
+    ]
+
+
+def large(ring: LocalRing, size_mib: int) -> list[Row]:
+    """Append a large DataFrame: as a plan, and one whose rows have to be staged."""
+    count = size_mib * (1 << 20) // _ROW_BYTES
+    through, direct = _through(ring), _direct(ring)
+    pid = ring.pids(ring.names[0])["haproc"]
+    assert pid is not None
+    rows: list[Row] = []
+    for how, first, bar in (("as a plan", "id", 1.1), ("staged", "rand()", 2.5)):
+        forget_peak(pid)
+        direct_s = _appended(direct, count, first, "large_direct")
+        ring_s = _appended(through, count, first, "large_ring")
+        rows += [
+            Row(f"append of {size_mib} MiB, {how} (bar {bar})", "s", ring_s, _DIRECT, direct_s),
+            Row(f"the HAProc's memory meanwhile, {how}", "MiB", peak(pid), "bar", MEMORY_BAR_MIB),
+        ]
+    through.stop()
+    direct.stop()
+    return rows
+
+
+def _appended(spark: SparkSession, count: int, first: str, table: str) -> float:
+    """Append so many wide rows to a new table; return the seconds that it took."""
+    _append(_wide(spark, 1, first), table)
+    took = _timed(lambda: _append(_wide(spark, count, first), table))
+    assert spark.table(table).count() == count + 1
+    spark.sql(f"DROP TABLE {table}")
+    return took
+
+
+def losses(ring: LocalRing) -> list[Row]:
+    """What a program waits for when its session moves, and when its HAProc is killed."""
+    adoptions = _adoptions(ring)
+    rows = [
+        Row(f"a session of ten entries adopted, {what}", "s", took, "bar", ADOPTION_BAR_S)
+        for what, took in (("median", statistics.median(adoptions)), ("worst", max(adoptions)))
+    ]
+    for client, connect in (("plain PySpark", _plain), ("haclient.spark", _ours)):
+        gaps = _gaps(ring, connect)
+        rows += [
+            Row(f"HAProc killed: {client}, beyond the usual, {what}", "ms", gap, "bar", GAP_BAR_MS)
+            for what, gap in (("median", statistics.median(gaps)), ("worst", max(gaps)))
+        ]
+    return rows
+
+
+def _adoptions(ring: LocalRing) -> list[float]:
+    """Seconds of a session's first answer at another HAProc."""
+    took: list[float] = []
+    here, there = ring.names[:2]
+    for _ in range(ADOPTIONS):
+        parameters = f";session_id={uuid.uuid4()}"
+        spark = _through(ring, here, parameters)
+        _fill(spark)
+        moved = _through(ring, there, parameters)
+        took.append(_timed(lambda moved=moved: _setting(moved)))  # type: ignore[misc]
+        assert _setting(moved) == "4" and _view(moved)
+        moved.stop()
+        spark.stop()  # else PySpark looks for a server for minutes when the program ends
+    return took
+
+
+def _fill(spark: SparkSession) -> None:
+    """Make a session of ten entries: four settings, four views, a schema in use, a function."""
+    for number in range(4):
+        spark.conf.set("spark.sql.shuffle.partitions", str(number + 1))
+        spark.range(number + 1).createOrReplaceTempView(f"view_{number}")
+    spark.sql("USE default")
+    spark.udf.register("plus_one", lambda value: value + 1, LongType())
+    _view(spark)
+
+
+def _gaps(ring: LocalRing, connect: Callable[[LocalRing, list[str]], SparkSession]) -> list[float]:
+    """Milliseconds by which the answer after a kill takes longer than usual."""
+    gaps: list[float] = []
+    for number in range(KILLS):
+        used, other = ring.names[number % 2], ring.names[1 - number % 2]
+        spark = connect(ring, [used, other])
+        usual = statistics.median(_timed(lambda spark=spark: _select(spark)) for _ in range(USUAL))  # type: ignore[misc]
+        ring.kill(used, "haproc")
+        gaps.append((_timed(lambda spark=spark: _select(spark)) - usual) * 1e3)  # type: ignore[misc]
+        spark.stop()
+        asyncio.run(ring.start_haproc(used))
+    return gaps
+
+
+class _SeveralAddresses(DefaultChannelBuilder):  # type: ignore[misc]
+    """PySpark's own channel to what a name with several addresses comes to."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        super().__init__(f"sc://{addresses[0]}")
+        self._addresses = addresses
+
+    def toChannel(self) -> grpc.Channel:
+        return self._insecure_channel("ipv4:" + ",".join(self._addresses))
+
+
+def _plain(ring: LocalRing, names: list[str]) -> SparkSession:
+    builder = _SeveralAddresses([_address(ring, name) for name in names])
+    return SparkSession.builder.channelBuilder(builder).create()
+
+
+def _ours(ring: LocalRing, names: list[str]) -> SparkSession:
+    return haclient.spark("sc://" + ",".join(_address(ring, name) for name in names))
+
+
+def _address(ring: LocalRing, name: str) -> str:
+    door = ring.config.cluster(name).connect
+    assert door is not None
+    return f"{door.host}:{door.port}"
+
+
+def _through(ring: LocalRing, name: str | None = None, parameters: str = "") -> SparkSession:
+    url = f"sc://{_address(ring, name or ring.names[0])}/{parameters}"
+    return SparkSession.builder.remote(url).create()
+
+
+def _direct(ring: LocalRing) -> SparkSession:
+    spark = ring.sparks[ring.names[0]]
+    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
+    return SparkSession.builder.remote(remote).create()
+
+
+def _select(spark: SparkSession) -> Any:
+    return spark.sql("select 1").collect()
+
+
+def _view(spark: SparkSession) -> Any:
+    return spark.sql("select plus_one(id) from view_3").collect()
+
+
+def _setting(spark: SparkSession) -> Any:
+    return spark.conf.get("spark.sql.shuffle.partitions")
+
+
+def _fetch(spark: SparkSession) -> pa.Table:
+    """Fetch three columns of eight bytes."""
+    rows = FETCHED_MIB * (1 << 20) // 24
+    return spark.range(rows).selectExpr("id", "id * 3 AS n", "id / 7 AS share").toArrow()
+
+
+def _small(spark: SparkSession) -> DataFrame:
+    rows = pa.table({"id": range(10_000), "price": [number / 7 for number in range(10_000)]})
+    return spark.createDataFrame(rows)
+
+
+def _wide(spark: SparkSession, rows: int, first: str) -> DataFrame:
+    """Return rows of eight columns that hardly compress."""
+    scattered = [f"xxhash64(id, {number}) AS n{number}" for number in range(7)]
+    return spark.range(rows).selectExpr(f"{first} AS first", *scattered)
+
+
+def _append(data: DataFrame, table: str) -> None:
+    data.write.format("delta").mode("append").saveAsTable(table)
+
+
+def _both(
+    through: SparkSession, direct: SparkSession, call: Callable[[SparkSession], Any], times: int
+) -> tuple[float, float]:
+    return in_turn(lambda: call(through), lambda: call(direct), times)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def forget_peak(pid: int) -> None:
+    """Let the kernel count the most memory that a process has had from here on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def peak(pid: int) -> float:
+    """Return the most memory that a process has had, in MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (found,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(found) / 1024
+
+
+def _flow(pair: tuple[float, float]) -> Row:
+    name = f"{FETCHED_MIB} MiB of Arrow (bar 0.65)"
+    return Row(name, "MiB/s", FETCHED_MIB / pair[0], _DIRECT, FETCHED_MIB / pair[1])
+
+
+def _ms(name: str, pair: tuple[float, float]) -> Row:
+    return Row(name, "ms", pair[0] * 1e3, _DIRECT, pair[1] * 1e3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Many clients that write one row at a time, through a ring of one and on bare Spark.
+
+Each client sends its next INSERT as soon as the last one is acknowledged, for some seconds. On the
+other side as many clients of PySpark do the same on the same server, each with a session of its
+own; more than `SESSIONS_MAX` are not held against more than that many, which one Spark server of
+this size cannot hold. Both sides write into one table.
+
+``python -m bench.bench_many [clients …]`` (1, 8, 64, 256 and 1,000 by default).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from pyspark.sql.connect.session import SparkSession
+
+import haclient.aio
+from bench.report import Row, report, show
+from haproc.ring.local import LocalRing
+
+CLIENTS: Final = (1, 8, 64, 256, 1_000)
+SESSIONS_MAX: Final = 64
+SECONDS: Final = 20.0
+WAIT_S: Final = 120.0
+ONE: Final = "one client of PySpark"
+AS_MANY: Final = f"as many of PySpark, {SESSIONS_MAX} at most"
+
+
+def main() -> None:
+    """Measure and report."""
+    # One process stands for many programs: their objects are not looked through together.
+    gc.freeze()
+    gc.set_threshold(10_000)
+    counts = [int(each) for each in sys.argv[1:]] or list(CLIENTS)
+    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
+        ring = LocalRing.open_or_create(
+            Path(folder) / "ring",
+            clusters=1,
+            progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
+        )
+        try:
+            asyncio.run(ring.up(warm=True))
+            rows = measured(ring, counts)
+        finally:
+            asyncio.run(ring.down())
+    report("many", rows)
+
+
+def measured(ring: LocalRing, counts: Sequence[int]) -> list[Row]:
+    """Return what each number of clients got, beside one bare client and as many."""
+    rows: list[Row] = []
+    bare_one = bare(ring, 1)
+    for count in counts:
+        ours = asyncio.run(_ours(ring, count))
+        sessions = min(count, SESSIONS_MAX)
+        theirs = bare_one if sessions == 1 else bare(ring, sessions)
+        rows += [
+            _row("INSERTs acknowledged", "1/s", count, _rate(ours), ONE, _rate(bare_one)),
+            _row("INSERTs acknowledged", "1/s", count, _rate(ours), AS_MANY, _rate(theirs)),
+            _row("p50", "s", count, _p50(ours), AS_MANY, _p50(theirs)),
+        ]
+        show("many", rows[-3:])
+    return rows
+
+
+async def _ours(ring: LocalRing, clients: int) -> list[float]:
+    """Return what each acknowledged INSERT took."""
+    taken: list[float] = []
+    async with haclient.aio.connect(ring.urls, timeout_s=WAIT_S) as connection:
+        async with connection.cursor() as cursor:
+            await cursor.execute("CREATE TABLE IF NOT EXISTS many (id BIGINT, name STRING)")
+        end = time.perf_counter() + SECONDS
+
+        async def writer(number: int) -> None:
+            async with connection.cursor() as cursor:
+                while (began := time.perf_counter()) < end:
+                    await cursor.execute(f"INSERT INTO many VALUES ({number}, 'n{number}')")
+                    if time.perf_counter() <= end:
+                        taken.append(time.perf_counter() - began)
+
+        await asyncio.gather(*(writer(number) for number in range(clients)))
+    return taken
+
+
+def bare(ring: LocalRing, clients: int) -> list[float]:
+    """Return the same of clients of PySpark."""
+    spark = ring.sparks[ring.names[0]]
+    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
+    sessions = [SparkSession.builder.remote(remote).create() for _ in range(clients)]
+    sessions[0].sql("CREATE TABLE IF NOT EXISTS bare (id BIGINT, name STRING) USING delta")
+    for session in sessions:
+        session.sql("SELECT 1").collect()
+    taken: list[float] = []
+    end = time.perf_counter() + SECONDS
+
+    def write(number: int) -> None:
+        while (began := time.perf_counter()) < end:
+            sessions[number].sql(f"INSERT INTO bare VALUES ({number}, 'n{number}')").collect()
+            if time.perf_counter() <= end:
+                taken.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for session in sessions:
+        session.stop()
+    return taken
+
+
+def _row(name: str, unit: str, clients: int, ours: float, bare: str, theirs: float) -> Row:
+    return Row(name, unit, ours, bare, theirs, over="clients", at=clients)
+
+
+def _rate(taken: list[float]) -> float:
+    return len(taken) / SECONDS
+
+
+def _p50(taken: list[float]) -> float:
+    return statistics.median(taken) if taken else float("inf")
+
+
+if __name__ == "__main__":
+    main()
