@@ -186,6 +186,7 @@ class Node:
             build_archive(config, member, world, peers),
             jobs,
         )
+        status.behind(lambda: doors.clients.is_open)
         if doors.connect is not None:
             status.tells_of(doors.connect.figures)
         if jobs is not None:
@@ -271,10 +272,12 @@ class Node:
         """Keep the client door as the state wants it; returns when the process must end."""
         core = member.core
         again, retry_s = self._changed.set, self._config.timeouts.retry_max_s
-        follows = [ClientDoor(self._name, doors.clients, again, retry_s)]
+        follows = []
         if doors.connect is not None:
             # Its clients go elsewhere by themselves once it is closed, and only then.
             follows.append(ClientDoor(self._name, doors.connect, again, retry_s, SERVING))
+        # Last: who finds this one open, or hears that the cluster is ready, finds the other open.
+        follows.append(ClientDoor(self._name, doors.clients, again, retry_s))
         while True:
             if not self._stop.is_set():  # else it is `_drain` that closes them
                 for door in follows:

@@ -40,8 +40,13 @@ class Status:
         self._upkeep = upkeep
         self._adopted_told = 0
         self._resumed_told = 0
+        self._is_open: Callable[[], bool] = lambda: False
         self._connect: Callable[[], Figures] | None = None
         self._jobs: Runner | None = None
+
+    def behind(self, is_open: Callable[[], bool]) -> None:
+        """Call the cluster ready only while clients can come in: the door follows the state."""
+        self._is_open = is_open
 
     def tells_of(self, connect: Callable[[], Figures]) -> None:
         """Tell of a Spark Connect door, too."""
@@ -54,7 +59,8 @@ class Status:
     def readiness(self) -> Readiness:
         """Return whether the cluster serves."""
         core = self._member.core
-        serving, drained = core.condition.state in SERVING, core.condition.now.drained
+        serving = core.condition.state in SERVING and self._is_open()
+        drained = core.condition.now.drained
         return Readiness(serving, core.condition.state.value, core.condition.reason, drained)
 
     def cluster_status(self) -> Mapping[str, Json]:
