@@ -42,6 +42,10 @@ SPARK_SETTINGS = {
 }
 """Expressions are interpreted: for a few rows, a quarter less CPU than compiling them."""
 
+PATIENT = {"connect_timeout_s": 20.0, "silence_s": 5.0}
+"""A client's options with which a slow machine does not make it leave the HAProc that a fault is to
+strike, while one that dies is left at once."""
+
 
 class Rig:
     """One ring of three on this machine; every call waits with a deadline."""

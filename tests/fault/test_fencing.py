@@ -23,7 +23,7 @@ from haproc.node.node import ExitCode
 from haproc.ring import process
 from haproc.ring.daemon import launch, process_of, wait_answering
 from haproc.ring.ports import free_port
-from tests.rig import SETTLED_S, Rig
+from tests.rig import PATIENT, SETTLED_S, Rig
 
 pytestmark = [pytest.mark.fault, pytest.mark.logs("kafka")]
 
@@ -135,7 +135,8 @@ def test_haproc_replaced_while_it_runs_ddl_does_not_bring_it_back(
     table = f"d{uuid.uuid4().hex[:8]}"
     before = rig.everywhere("SHOW TABLES")
     first = frozen_at(rig, "a", "fanout.after")
-    rig.run(f"CREATE TABLE {table} (id INT) USING delta", order="abc")
+    with rig.cursor("abc", **PATIENT) as cursor:
+        cursor.execute(f"CREATE TABLE {table} (id INT) USING delta")
     rig.wait(lambda: is_stopped(first), 60)
     second = replace(rig, seconds, tmp_path, "a")
     write(second, f"DROP TABLE {table}")

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 import haclient
-from tests.rig import Rig, Writer
+from tests.rig import PATIENT, Rig, Writer
 
 pytestmark = pytest.mark.fault
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fault
 def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step: str) -> None:
     table = rig.table()
     rig.restart("a", fault=f"{step}:1:kill")
-    with rig.cursor("abc") as cursor:
+    with rig.cursor("abc", **PATIENT) as cursor:
         cursor.execute(f"INSERT INTO {table} VALUES (1, 'x')")
         answered_by = cursor.ha["cluster"]
         cursor.execute(f"INSERT INTO {table} VALUES (2, 'y')")
@@ -33,7 +33,7 @@ def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step
 def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str) -> None:
     name = f"d{uuid.uuid4().hex[:8]}"
     rig.restart("a", fault=f"{step}:1:kill")
-    with rig.cursor("abc") as cursor:
+    with rig.cursor("abc", **PATIENT) as cursor:
         cursor.execute(f"CREATE TABLE {name} (id INT) USING delta")
         cursor.execute(f"INSERT INTO {name} VALUES (1)")
     rig.gone("a")
