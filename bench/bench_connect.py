@@ -124,8 +124,17 @@ def large(ring: LocalRing, size_mib: int) -> list[Row]:
     rows: list[Row] = []
     for how, first, bar in (("as a plan", "id", 1.1), ("staged", "rand()", 2.5)):
         forget_peak(pid)
-        direct_s = _appended(direct, count, first, "large_direct")
-        ring_s = _appended(through, count, first, "large_ring")
+        # In turn and back again: what a server has done before makes it slower or faster.
+        direct_s, ring_s, ring_again_s, direct_again_s = (
+            _appended(spark, count, first, table)
+            for spark, table in (
+                (direct, "large_direct"),
+                (through, "large_ring"),
+                (through, "large_ring"),
+                (direct, "large_direct"),
+            )
+        )
+        ring_s, direct_s = (ring_s + ring_again_s) / 2, (direct_s + direct_again_s) / 2
         rows += [
             Row(f"append of {size_mib} MiB, {how} (bar {bar})", "s", ring_s, _DIRECT, direct_s),
             Row(f"the HAProc's memory meanwhile, {how}", "MiB", peak(pid), "bar", MEMORY_BAR_MIB),

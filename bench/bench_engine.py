@@ -85,6 +85,14 @@ def in_turn(
     first: Callable[[], object], second: Callable[[], object], times: int
 ) -> tuple[float, float]:
     """Run two calls alternately and return the median time of each in seconds."""
+    first_s, second_s = times_in_turn(first, second, times)
+    return statistics.median(first_s), statistics.median(second_s)
+
+
+def times_in_turn(
+    first: Callable[[], object], second: Callable[[], object], times: int
+) -> tuple[list[float], list[float]]:
+    """Run two calls alternately and return the times of each in seconds."""
     taken: tuple[list[float], list[float]] = ([], [])
     for number in range(times + 3):
         for call, times_s in zip((first, second), taken, strict=True):
@@ -92,7 +100,7 @@ def in_turn(
             call()
             if number >= 3:  # the first ones warm up
                 times_s.append(time.perf_counter() - began)
-    return statistics.median(taken[0]), statistics.median(taken[1])
+    return taken
 
 
 def _row(name: str, medians: tuple[float, float], compared_with: str) -> Row:

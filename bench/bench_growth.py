@@ -47,7 +47,7 @@ def inserts(count: int) -> list[str]:
 
 def mixed(count: int) -> list[str]:
     """Return 70 % INSERTs, 20 % UPDATEs and 10 % DELETEs by key, on 8 tables."""
-    return [sql for _, sql in mix([*TABLES], count)]
+    return [each.sql for each in mix([*TABLES], count)]
 
 
 def alone(count: int) -> list[str]:

@@ -1,10 +1,12 @@
 """How fast a cluster that was away drains a mixed queue, against one by one on bare Spark.
 
-70 % INSERTs of a row, 20 % UPDATEs and 10 % DELETEs by key, on 8 tables. One by one is what each of
-them takes a single client of PySpark on one of the same servers, on tables of the same size.
+70 % INSERTs of a row, 20 % UPDATEs and 10 % DELETEs by key, on 8 tables. The queue is in the log as
+another cluster's clients left it, and that one's cursor is behind it: having one cluster do it
+first would take hours. One by one is what each of them takes a single client of PySpark on the
+server that drains it, on tables of the same size. In the end the tables are held against what the
+statements say, followed here one after another.
 
-``python -m bench.bench_mix [queued] [clusters]`` (1,000 operations and 2 clusters by default: the
-others have to do them one by one first).
+``python -m bench.bench_mix [queued]`` (10,000 operations by default).
 """
 
 from __future__ import annotations
@@ -15,89 +17,100 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from pyspark.sql.connect.session import SparkSession
 
-import haclient
-import haclient.aio
-from bench.bench_ring import WAIT_S, replay
+from bench.backlog import fill
+from bench.bench_ring import replay
 from bench.report import Row, report
-from haproc.ring.compare import contents, differences
+from dmq import Cursor, open_log
 from haproc.ring.local import LocalRing
 
-QUEUED: Final = 1_000
+QUEUED: Final = 10_000
 TABLES: Final = 8
-WRITERS: Final = 32
 ROWS: Final = 1_000
 """In each table before."""
 SINGLE: Final = 9
 BAR: Final = 50.0
 COLUMNS: Final = "(id BIGINT, name STRING, price DOUBLE, visits INT)"
 
+INSERT, UPDATE, DELETE = range(3)
+
+Held = tuple[int, str, float, int]
+"""A row."""
+
+
+class Statement(NamedTuple):
+    """One of the mix."""
+
+    kind: int
+    sql: str
+    table: str
+    key: int
+
 
 def main() -> None:
     """Measure and report."""
     queued = int(sys.argv[1]) if len(sys.argv) > 1 else QUEUED
-    clusters = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
         ring = LocalRing.open_or_create(
             Path(folder) / "ring",
-            clusters=clusters,
+            clusters=2,
             settings={"timeouts": {"probe_interval_s": 0.5}},
             progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
         )
         try:
-            asyncio.run(ring.up(warm=True))
             report("mix", drain(ring, queued))
         finally:
             asyncio.run(ring.down())
 
 
 def drain(ring: LocalRing, queued: int) -> list[Row]:
-    """Let one cluster miss the mix, start it, and time its replay."""
-    names = [f"mix{n}" for n in range(TABLES)]
-    with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
-        for name in names:
-            cursor.execute(f"CREATE TABLE {name} {COLUMNS} USING delta")
-            cursor.execute(f"INSERT INTO {name} VALUES {rows(range(ROWS))}")
-    insert_s, update_s, delete_s = one_by_one(ring)
-    last = ring.names[-1]
-    asyncio.run(ring.stop_haproc(last))
-    began = time.perf_counter()
-    counts = asyncio.run(_write(ring, names, queued))
-    writing_s = time.perf_counter() - began
-    draining_s = asyncio.run(replay(ring, last))
-    wrong = differences(asyncio.run(contents(ring.config, names)))
-    assert not wrong, wrong
-    single_s = sum(n * s for n, s in zip(counts, (insert_s, update_s, delete_s), strict=True))
-    name = f"{queued:,} operations of the mix"
+    """Let one cluster come to a queue that the other one has done, and time its replay."""
+    other, name = ring.names
+    asyncio.run(ring.start_spark(name, warm=True))
+    spark = ring.sparks[name]
+    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
+    session = SparkSession.builder.remote(remote).create()
+    tables = [f"mix{n}" for n in range(TABLES)]
+    for table in ("by_pyspark", *tables):
+        session.sql(f"CREATE TABLE {table} {COLUMNS} USING delta").collect()
+        session.sql(f"INSERT INTO {table} VALUES {rows(range(ROWS))}").collect()
+    each_s = one_by_one(session)
+    statements = mix(tables, queued)
+    asyncio.run(_queue(ring, other, [each.sql for each in statements]))
+    draining_s = asyncio.run(replay(ring, name))
+    followed = follow(tables, statements)
+    for table in tables:
+        found = {tuple(row) for row in session.sql(f"SELECT * FROM {table}").collect()}
+        assert found == followed[table], f"{table} is not what the statements say"
+    session.stop()
+    single_s = sum(each_s[each.kind] for each in statements)
+    what = f"{queued:,} operations of the mix"
     bare = "one by one on bare Spark"
     return [
-        Row(f"{name}, drained by a returning cluster", "s", draining_s, bare, single_s),
+        Row(f"{what}, drained by a returning cluster", "s", draining_s, bare, single_s),
         Row("drain, operations per second", "1/s", queued / draining_s, bare, queued / single_s),
         Row("times as fast as one by one", "", single_s / draining_s, "bar", BAR),
-        Row(f"the same written by {WRITERS} clients", "1/s", queued / writing_s),
-        Row("one-row INSERT on bare Spark, p50", "s", insert_s),
-        Row("UPDATE by key on bare Spark, p50", "s", update_s),
-        Row("DELETE by key on bare Spark, p50", "s", delete_s),
+        Row("one-row INSERT on bare Spark, p50", "s", each_s[0]),
+        Row("UPDATE by key on bare Spark, p50", "s", each_s[1]),
+        Row("DELETE by key on bare Spark, p50", "s", each_s[2]),
     ]
 
 
-def rows(ids: range) -> str:
-    """Return rows as SQL."""
-    return ", ".join(f"({n}, 'n{n}', {n}.5, 0)" for n in ids)
+async def _queue(ring: LocalRing, other: str, statements: Sequence[str]) -> None:
+    log = await open_log(ring.config.log)
+    await fill(log, statements)
+    await log.commit_cursor(other, Cursor(len(statements)))
+    await log.close()
 
 
-def one_by_one(ring: LocalRing) -> tuple[float, float, float]:
+def one_by_one(session: SparkSession) -> tuple[float, float, float]:
     """Return what an INSERT, an UPDATE and a DELETE take one client of bare Spark."""
-    spark = ring.sparks[ring.names[0]]
-    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-    session = SparkSession.builder.remote(remote).create()
-    session.sql(f"CREATE TABLE by_pyspark {COLUMNS} USING delta").collect()
-    session.sql(f"INSERT INTO by_pyspark VALUES {rows(range(ROWS))}").collect()
     found = []
     for what in (insert, update, delete):
         taken = []
@@ -106,9 +119,31 @@ def one_by_one(ring: LocalRing) -> tuple[float, float, float]:
             session.sql(what("by_pyspark", ROWS + n if what is insert else n)).collect()
             taken.append(time.perf_counter() - began)
         found.append(statistics.median(taken))
-    session.sql("DROP TABLE by_pyspark").collect()
-    session.stop()
     return found[0], found[1], found[2]
+
+
+def follow(tables: Sequence[str], statements: Sequence[Statement]) -> dict[str, set[Held]]:
+    """Return what each table holds after the statements; keys are unique."""
+    held = {table: {n: row(n) for n in range(ROWS)} for table in tables}
+    for kind, _, table, key in statements:
+        if kind == INSERT:
+            held[table][key] = row(key)
+        elif kind == UPDATE and key in held[table]:
+            _, _, price, visits = held[table][key]
+            held[table][key] = (key, f"seen {key}", price, visits + 1)
+        elif kind == DELETE:
+            held[table].pop(key, None)
+    return {table: set(found.values()) for table, found in held.items()}
+
+
+def rows(ids: range) -> str:
+    """Return rows as SQL."""
+    return ", ".join(f"({n}, 'n{n}', {n}.5, 0)" for n in ids)
+
+
+def row(key: int) -> Held:
+    """Return one as it was inserted."""
+    return key, f"n{key}", key + 0.5, 0
 
 
 def insert(table: str, key: int) -> str:
@@ -126,35 +161,23 @@ def delete(table: str, key: int) -> str:
     return f"DELETE FROM {table} WHERE id = {key}"
 
 
-def mix(names: list[str], count: int) -> list[tuple[int, str]]:
-    """Return statements, each with its kind: 0 INSERT, 1 UPDATE, 2 DELETE."""
+def mix(names: list[str], count: int) -> list[Statement]:
+    """Return statements."""
     rng = random.Random(14)
     ends = dict.fromkeys(names, ROWS)
-    found = []
+    found: list[Statement] = []
     for _ in range(count):
         name, chance = rng.choice(names), rng.random()
         if chance < 0.7:
-            found.append((0, insert(name, ends[name])))
+            found.append(Statement(INSERT, insert(name, ends[name]), name, ends[name]))
             ends[name] += 1
+        elif chance < 0.9:
+            key = rng.randrange(ends[name])
+            found.append(Statement(UPDATE, update(name, key), name, key))
         else:
             key = rng.randrange(ends[name])
-            found.append((1, update(name, key)) if chance < 0.9 else (2, delete(name, key)))
+            found.append(Statement(DELETE, delete(name, key), name, key))
     return found
-
-
-async def _write(ring: LocalRing, names: list[str], count: int) -> list[int]:
-    """Write the mix; return how many of each kind it was."""
-    statements = mix(names, count)
-    left = iter(statements)
-
-    async def writer(connection: Any) -> None:
-        async with connection.cursor() as cursor:
-            for _, sql in left:
-                await cursor.execute(sql)
-
-    async with haclient.aio.connect(ring.urls, timeout_s=WAIT_S) as connection:
-        await asyncio.gather(*(writer(connection) for _ in range(WRITERS)))
-    return [sum(kind == each for kind, _ in statements) for each in range(3)]
 
 
 if __name__ == "__main__":

@@ -27,20 +27,25 @@ from pyspark.sql.connect.session import SparkSession
 
 import haclient
 import haclient.aio
-from bench.bench_engine import in_turn
+from bench.bench_engine import in_turn, times_in_turn
 from bench.report import Row, report
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.ring.compare import contents, differences
 from haproc.ring.local import LocalRing
 
-SELECTS = 80
+SELECTS = 200
 INSERTS = 15
 KILLS = 5
 QUEUED = 10_000
+BULKS = 3
+FETCHES = 2
 WRITERS = 200
 WAIT_S = 600.0
 RECOVERY_BAR_S = 2.0
+RESULTS_MIB = (100, 1024)
+_ROW_BYTES = 24
+_PYSPARK = "the same through PySpark"
 
 
 def main() -> None:
@@ -52,12 +57,16 @@ def main() -> None:
             ring = LocalRing.open_or_create(
                 Path(folder) / str(size),
                 clusters=size,
+                memory="2g" if size == 1 else "1g",
+                spark_settings={"spark.driver.maxResultSize": "4g"},
                 settings={"timeouts": {"probe_interval_s": 0.5}},
                 progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
             )
             try:
                 asyncio.run(ring.up(warm=True))
                 rows += latency(ring)
+                if size == 1:
+                    rows += results(ring)
                 if size == 3:
                     rows += failover(ring)
                     report("ring", rows)
@@ -72,9 +81,7 @@ def main() -> None:
 def latency(ring: LocalRing) -> list[Row]:
     """One SELECT and one INSERT, in turn with the same through PySpark."""
     size = len(ring.names)
-    spark = ring.sparks[ring.names[0]]
-    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-    pyspark = SparkSession.builder.remote(remote).create()
+    pyspark = _pyspark(ring, ring.names[0])
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
 
         def run(sql: str) -> None:
@@ -84,7 +91,7 @@ def latency(ring: LocalRing) -> list[Row]:
 
         run("CREATE TABLE by_ring (id BIGINT) USING delta")
         pyspark.sql("CREATE TABLE by_pyspark (id BIGINT) USING delta").collect()
-        selects = in_turn(
+        selects = times_in_turn(
             lambda: run("SELECT 1"), lambda: pyspark.sql("SELECT 1").collect(), SELECTS
         )
         inserts = in_turn(
@@ -95,9 +102,40 @@ def latency(ring: LocalRing) -> list[Row]:
         pyspark.sql("DROP TABLE by_pyspark").collect()
     pyspark.stop()
     return [
-        _ms(f"SELECT 1, ring of {size}, p50", selects, "the same through PySpark"),
-        _ms(f"one-row INSERT, ring of {size}, p50", inserts, "the same through PySpark"),
+        _ms(f"SELECT 1, ring of {size}, p50", _percentile(50, *selects), _PYSPARK),
+        _ms(f"SELECT 1, ring of {size}, p99", _percentile(99, *selects), _PYSPARK),
+        _ms(f"one-row INSERT, ring of {size}, p50", inserts, _PYSPARK),
     ]
+
+
+def _percentile(percent: int, *taken: list[float]) -> tuple[float, float]:
+    first, second = (sorted(times)[len(times) * percent // 100] for times in taken)
+    return first, second
+
+
+def results(ring: LocalRing) -> list[Row]:
+    """Fetch large results as Arrow, in turn with the same through PySpark."""
+    pyspark = _pyspark(ring, ring.names[0])
+    rows = []
+    with haclient.connect(ring.urls, timeout_s=WAIT_S) as connection:
+        for mib in RESULTS_MIB:
+            count = mib * (1 << 20) // _ROW_BYTES
+            sql = f"SELECT id, id * 3 AS n, id / 7 AS share FROM range({count})"
+            pair = in_turn(
+                lambda sql=sql: connection.execute(sql).fetch_arrow_table(),  # type: ignore[misc]
+                lambda sql=sql: pyspark.sql(sql).toArrow(),  # type: ignore[misc]
+                FETCHES,
+            )
+            rate = [mib / seconds for seconds in pair]
+            rows.append(Row(f"{mib:,} MiB of Arrow", "MiB/s", rate[0], _PYSPARK, rate[1]))
+    pyspark.stop()
+    return rows
+
+
+def _pyspark(ring: LocalRing, name: str) -> SparkSession:
+    spark = ring.sparks[name]
+    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
+    return SparkSession.builder.remote(remote).create()
 
 
 def failover(ring: LocalRing) -> list[Row]:
@@ -154,6 +192,7 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
     wrong = differences(asyncio.run(contents(ring.config, ["queue"])))
     assert not wrong, wrong
     one_by_one = statistics.median(single)
+    bulk_s = _bulk(ring, last, queued)
     return [
         Row(
             f"{queued:,} one-row INSERTs drained by a returning cluster",
@@ -165,6 +204,7 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
         Row(
             "drain, operations per second", "1/s", queued / draining_s, "one by one", 1 / one_by_one
         ),
+        Row("the same drained", "s", draining_s, "one INSERT of all rows on bare Spark", bulk_s),
         Row(
             f"the same written by {WRITERS} clients at once, acknowledged",
             "1/s",
@@ -173,6 +213,21 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
             1 / one_by_one,
         ),
     ]
+
+
+def _bulk(ring: LocalRing, name: str, count: int) -> float:
+    """Return what one INSERT of as many rows takes on bare Spark."""
+    session = _pyspark(ring, name)
+    session.sql("CREATE TABLE bulk (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
+    rows = ", ".join(f"({number}, 'n{number}', {number}.5)" for number in range(count))
+    taken = []
+    for _ in range(BULKS):
+        began = time.perf_counter()
+        session.sql(f"INSERT INTO bulk VALUES {rows}").collect()
+        taken.append(time.perf_counter() - began)
+    session.sql("DROP TABLE bulk").collect()
+    session.stop()
+    return statistics.median(taken)
 
 
 async def _write(ring: LocalRing, table: str, count: int) -> None:

@@ -26,6 +26,7 @@ from haproc.ring.daemon import launch
 from haproc.ring.local import LocalRing, LogChoice
 
 SETTLED_S = 240.0
+COMMITS_OPTIMIZED = 5
 SETTINGS = {
     "timeouts": {
         "takeover_s": 1.5,
@@ -34,6 +35,10 @@ SETTINGS = {
         "drain_s": 40,
     },
     "jobs": {"enabled": True, "folders": ["programs"]},
+    "optimize": {
+        "tables": [{"table": "*.small_files*", "after_commits": COMMITS_OPTIMIZED}],
+        "interval_s": 1.0,
+    },
 }
 
 SPARK_SETTINGS = {

@@ -13,7 +13,7 @@ import pytest
 
 import haclient
 import haclient.aio
-from tests.rig import Rig
+from tests.rig import COMMITS_OPTIMIZED, Rig
 
 pytestmark = pytest.mark.spark
 
@@ -69,6 +69,20 @@ def test_overwrite_truncate_and_maintenance_leave_clusters_equal(rig: Rig) -> No
         cursor.execute(f"SELECT (SELECT count(*) FROM {source}), id, name FROM {table}")
         assert cursor.fetchall() == [(0, 2, "b")]
     rig.check_equal(source, table)
+
+
+def test_small_files_of_a_table_with_a_rule_are_put_together_on_every_cluster(rig: Rig) -> None:
+    table = f"small_files_{uuid.uuid4().hex[:8]}"
+    rig.run(f"CREATE TABLE {table} (id INT) USING delta")
+    for number in range(COMMITS_OPTIMIZED):
+        rig.run(f"INSERT INTO {table} VALUES ({number})")
+
+    def optimized(cluster: str) -> bool:
+        return any("OPTIMIZE" in row for row in rig.run(f"DESCRIBE HISTORY {table}", cluster))
+
+    rig.wait(lambda: all(optimized(cluster) for cluster in "abc"), 60)
+    assert rig.everywhere(f"SELECT count(DISTINCT _metadata.file_name) FROM {table}") == [(1,)]
+    rig.check_equal(table)
 
 
 @pytest.mark.parametrize(
