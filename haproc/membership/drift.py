@@ -34,7 +34,7 @@ _HARMLESS: Final = re.compile(
     # How much is done at once. Statements whose results hang on that are not sent as they are.
     |sql\.(shuffle\.partitions|adaptive\..*|autoBroadcastJoinThreshold|broadcastTimeout
         |inMemoryColumnarStorage\..*|files\.(maxPartitionBytes|openCostInBytes|(min|max)PartitionNum)
-        |sources\.parallelPartitionDiscovery\..*|artifact\..*)
+        |sources\.parallelPartitionDiscovery\..*|artifact\..*|codegen\.cache\..*)
     |databricks\.delta\.(snapshotPartitions|snapshotCache\..*)
     # How to get in: never told.
     |.*(secret|password|passwd|credential|token|(access|account|private)[._-]?key)
