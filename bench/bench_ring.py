@@ -57,7 +57,7 @@ def main() -> None:
             ring = LocalRing.open_or_create(
                 Path(folder) / str(size),
                 clusters=size,
-                memory="2g" if size == 1 else "1g",
+                memory="4g" if size == 1 else "1g",
                 spark_settings={"spark.driver.maxResultSize": "4g"},
                 settings={"timeouts": {"probe_interval_s": 0.5}},
                 progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),

@@ -69,8 +69,8 @@ _DEFAULTS = {
     # Small tables on few cores: with Spark's own (50 and 200) an INSERT took 17 s, not 2.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
-    # Spark keeps 100 pieces of compiled code, fewer than Delta's own queries of a table's state take:
-    # with that an UPDATE of a row took 2.4 s, most of it for compiling the same again, not 1.8.
+    # Spark keeps 100 pieces of compiled code, fewer than Delta's own queries of a table's state
+    # take. With that an UPDATE of a row took 2.4 s, not 1.8: the same was compiled again and again.
     "spark.sql.codegen.cache.maxEntries": "1000",
     # Else a session goes on with the files that a table of files had when it first read it: the
     # lanes of one cluster would see different rows, and none what another one wrote.
