@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from haproc import protos, wire
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.classify.tokens import TokenKind, tokenize
+from haproc.engine.packed import column_names
 from haproc.pin.plan_parts import input_of, with_input
 from haproc.pin.sqltypes import quote_name
 
@@ -50,11 +51,6 @@ def empty_query(schema: bytes) -> bytes:
     plan = _base.Plan()
     plan.root.local_relation.data = schema
     return bytes(plan.SerializeToString())
-
-
-def column_names(count: int) -> list[str]:
-    """Return how the columns of rows are called while they are nothing but rows."""
-    return [f"c{at}" for at in range(1, count + 1)]
 
 
 def restored(schema: bytes, names: Sequence[str]) -> Any:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from haproc import protos, wire
-from haproc.engine.holes import column_names
+from haproc.engine.packed import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 
 ANSWER_BYTES_MAX: Final = 64 << 20

@@ -28,6 +28,7 @@ from haproc.backoff import Backoff
 from haproc.engine import failure
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.packed import relation_of
 from haproc.engine.rewriting import Names
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
@@ -403,7 +404,7 @@ def table_relation(table: str) -> Any:
 def _append_plan(statement: ArrowRows) -> Any:
     plan = _base.Plan()
     write = plan.command.write_operation_v2
-    write.input.local_relation.data = statement.rows
+    write.input.CopyFrom(relation_of(statement.rows))
     write.table_name = statement.table
     write.mode = protos.commands.WriteOperationV2.MODE_APPEND
     return plan

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from haproc import protos
 from haproc.classify.names import STAGING_SCHEMA
-from haproc.engine.holes import column_names
+from haproc.engine.packed import column_names, relation_of
 from haproc.engine.pieces import carried
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 
@@ -89,5 +89,5 @@ def _made(table: str) -> tuple[Any, Any]:
 
 
 def _of_rows(write: Any, rows: bytes) -> None:
-    write.input.to_df.input.local_relation.data = rows
-    write.input.to_df.column_names.extend(column_names(len(pa.ipc.read_schema(pa.py_buffer(rows)))))
+    names = column_names(len(pa.ipc.read_schema(pa.py_buffer(rows))))
+    write.input.CopyFrom(relation_of(rows, names))

@@ -16,6 +16,7 @@ from haproc.classify.model import Classified, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.config.model import Limits
+from haproc.engine import packed
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.holes import restored, sql_with_rows, with_rows, with_table
 from haproc.engine.interface import Session, Settings
@@ -265,10 +266,16 @@ async def test_materialised_query_keeps_every_type_and_value(engine: SparkConnec
     await check_restored(session, EVERY_TYPE, found.schema, lambda p: with_rows(p, stream))
 
 
+@pytest.mark.parametrize("few", [packed.FEW, 0], ids=["rows", "lists of rows"])
 async def test_materialised_parts_are_gathered_with_every_type_and_value(
-    engine: SparkConnectEngine,
+    engine: SparkConnectEngine, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(packed, "FEW", few)
     query = EVERY_TYPE.replace("range(2)", "range(0, 5, 1, 1)")
+    if few == 0:  # intervals of months go as they are, whatever their number
+        query = query.replace("INTERVAL '1-2' YEAR TO MONTH", "1").replace(
+            "INTERVAL '7' MONTH", "7"
+        )
     found, parts = await rows_of(engine, query, Limits(part_rows_max=2))
     assert (len(parts), found.count, found.parts) == (3, 5, (0, 1, 2))
     await check_restored(
@@ -278,7 +285,9 @@ async def test_materialised_parts_are_gathered_with_every_type_and_value(
     table = staging_name(0, 0, uuid.uuid4().int)
     await apply(engine, MAKE_SCHEMA)
     for number, part in enumerate(parts):
-        await apply(engine, (go_on if number else begin)(table, part))
+        plan = (go_on if number else begin)(table, part)
+        assert (b"inline" in plan.plan) == (few == 0)
+        await apply(engine, plan)
     assert table in await engine.staged()
     session = engine.session("materialise")
     await check_restored(session, query, found.schema, lambda p: with_table(p, table))

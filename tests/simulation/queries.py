@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from haproc import protos
-from haproc.engine.holes import column_names
 from haproc.engine.interface import Chunk, Column, Settings
+from haproc.engine.packed import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from tests.simulation.plans import asked_in, read, schema_of, stream_of
 

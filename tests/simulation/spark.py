@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import confs
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.holes import column_names
 from haproc.engine.interface import ABSENT, Applied, Column, Mark, Named, TableState
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
+from haproc.engine.packed import column_names
 from haproc.engine.remote import RemoteSession
 from haproc.engine.staging import CATALOG
 from haproc.engine.status import SESSION_CHANGED
