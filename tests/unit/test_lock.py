@@ -19,8 +19,8 @@ LOCKED = {
 
 @pytest.mark.parametrize("python", ["3.11.0", "3.11.2", "3.11.9", "3.12.0", "3.13.0"])
 def test_lock_holds_what_its_packages_need_with_any_python(python: str) -> None:
-    environment = {
-        **default_environment(),
+    environment: dict[str, str] = {
+        **{name: str(value) for name, value in default_environment().items()},
         "python_full_version": python,
         "python_version": ".".join(python.split(".")[:2]),
         "extra": "",
