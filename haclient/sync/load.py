@@ -22,8 +22,8 @@ from haclient.sync.transport import StateLock, beside
 if TYPE_CHECKING:
     from haclient.sync.connection import Connection
 
-AT_ONCE: Final = 2
-"""Pieces under way: while a cluster writes one, the next one is sent and read."""
+AT_ONCE: Final = 4
+"""Pieces under way: while a cluster writes two in one statement, the next two are sent and read."""
 CLOCKS_DIFFER_S: Final = 60.0
 """Who resumes a load may have another clock than who began it. Chosen."""
 

@@ -130,10 +130,7 @@ class Limits:
     spooled_bytes_max: int = 32 << 30
     """Bodies of rows on disk at a time, in state_dir, while they go into the log. Chosen: two of
     the largest."""
-    part_bytes_max: int = 8 << 20
-    """Rows in one record of those of a write, and what a cluster is given of them at a time.
-    Measured with a table of two numbers and a text: 8 and 16 MiB took Spark the same time for each
-    MiB, 32 MiB half as long again."""
+    part_bytes_max: int = 8 << 20  # of a write's rows, in one record; chosen
     part_rows_max: int = 200_000
     """Chosen: rows of next to no bytes take a driver some 100 bytes each all the same."""
     inline_bytes_max: int = 25 << 20
@@ -142,10 +139,13 @@ class Limits:
     """Results kept on disk for clients that fetch them in chunks."""
     results_kept_s: float = 900.0
     batch_operations_max: int = 10_000
-    """INSERTs combined into one statement; VALUES of 50,000 rows were measured to work."""
+    """INSERTs combined into one statement."""
     batch_bytes_max: int = 8 << 20
-    """Text or rows of such a batch."""
     batch_rows_max: int = 20_000
+    """Of VALUES; 50,000 were measured to work."""
+    batch_arrow_bytes_max: int = 24 << 20
+    """Rows, as Arrow, given to a cluster at a time. Measured: 232 MiB took 25, 20, 14 s by 12, 24,
+    48; with a heap of 1 GiB four times 32 at once were slow, four times 48 too much."""
     lanes: int = 4
     """Statements applied side by side; on two cores more gave nothing."""
     look_ahead_records_max: int = 16_384

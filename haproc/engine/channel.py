@@ -80,29 +80,28 @@ class Channel:
             self._channel = grpc.aio.insecure_channel(target, options=options)
         base = protos.base
         self._execute = self._channel.unary_stream(
-            _SERVICE + "ExecutePlan",
-            request_serializer=base.ExecutePlanRequest.SerializeToString,
-            response_deserializer=_reader(base.ExecutePlanResponse),
+            _SERVICE + "ExecutePlan", response_deserializer=_reader(base.ExecutePlanResponse)
         )
         self._unary = {
             name: self._channel.unary_unary(
-                _SERVICE + name,
-                request_serializer=getattr(base, f"{message}Request").SerializeToString,
-                response_deserializer=_reader(getattr(base, f"{message}Response")),
+                _SERVICE + name, response_deserializer=_reader(getattr(base, f"{name}Response"))
             )
-            for name, message in (
-                ("Config", "Config"),
-                ("AnalyzePlan", "AnalyzePlan"),
-                ("Interrupt", "Interrupt"),
-                ("GetStatus", "GetStatus"),
-                ("FetchErrorDetails", "FetchErrorDetails"),
-                ("ReleaseSession", "ReleaseSession"),
+            for name in (
+                "Config",
+                "AnalyzePlan",
+                "Interrupt",
+                "GetStatus",
+                "FetchErrorDetails",
+                "ReleaseSession",
             )
         }
 
-    def execute(self, request: Any, timeout_s: float) -> Any:
-        """Start ExecutePlan; the messages (None: not readable) are read from the returned call."""
-        self._check_size(request)
+    def execute(self, request: bytes, timeout_s: float) -> Any:
+        """Start ExecutePlan; the messages (None: not readable) are read from the returned call.
+
+        Raises EngineError for a request that is larger than servers take.
+        """
+        self.check_bytes(len(request))
         return self._execute(request, timeout=timeout_s, metadata=self._metadata)
 
     async def unary(self, name: str, request: Any, timeout_s: float) -> Any:
@@ -110,8 +109,9 @@ class Channel:
 
         Raises grpc.aio.AioRpcError.
         """
-        self._check_size(request)
-        return await self._unary[name](request, timeout=timeout_s, metadata=self._metadata)
+        data = request.SerializeToString()
+        self.check_bytes(len(data))
+        return await self._unary[name](data, timeout=timeout_s, metadata=self._metadata)
 
     def relay(self, name: str) -> Any:
         """Return the call of this name, of bytes that are nobody's message here."""
@@ -135,9 +135,6 @@ class Channel:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._channel.close(None)
-
-    def _check_size(self, request: Any) -> None:
-        self.check_bytes(request.ByteSize())
 
     def check_bytes(self, size: int) -> None:
         """Raise EngineError for a message that is larger than servers take."""

@@ -19,7 +19,7 @@ from haproc.engine import failure
 from haproc.engine.configured import ConfiguredSession
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import File, Settings
-from haproc.engine.remote import USER, RemoteSession, plan_of
+from haproc.engine.remote import USER, RemoteSession, plan_bytes
 from haproc.engine.statement import Statement
 
 _base = protos.base
@@ -39,7 +39,8 @@ class FreshSession:
 
     async def run(self, statement: Statement, *, timeout_s: float) -> None:
         """See Fresh."""
-        responses = self._remote.execute(plan_of(statement), str(uuid.uuid4()), timeout_s)
+        plan = await plan_bytes(statement)
+        responses = self._remote.execute(plan, str(uuid.uuid4()), timeout_s)
         async with contextlib.aclosing(responses):
             async for _ in responses:
                 pass

@@ -27,7 +27,7 @@ from haproc.engine import arrow, confs
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Mark, Settings
-from haproc.engine.remote import RemoteSession, plan_of
+from haproc.engine.remote import RemoteSession, plan_bytes
 from haproc.engine.statement import Statement
 
 _NAMESPACE = uuid.UUID("6d0c6a0e-54ad-5b27-8a2e-8d8f4d0f6d51")
@@ -132,7 +132,7 @@ class SparkLane:
         self._in_doubt = True
         try:
             await self._session.ensure(settings, mark)
-            applied = await self._run(plan_of(write), timeout_s, epoch)
+            applied = await self._run(await plan_bytes(write), timeout_s, epoch)
         except EngineError as error:
             # A lost session is not made anew behind the applier's back: it may have been taken
             # away by another incarnation, and the applier must find that out first.

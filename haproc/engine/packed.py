@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from haproc import protos
-
 TOGETHER: Final = 4_096
 """So many rows are one. Measured: with 1,024 it takes a quarter more."""
 FEW: Final = 1_024
@@ -35,11 +33,14 @@ def column_names(count: int) -> list[str]:
     return [f"c{at}" for at in range(1, count + 1)]
 
 
-def relation_of(rows: bytes, names: Sequence[str] | None = None) -> Any:
-    """Return the relation of an Arrow IPC stream's rows, whose columns get other names if given."""
-    relation = protos.relations.Relation()
+def make(relation: Any, rows: bytes, names: Sequence[str] | None = None) -> None:
+    """Make an empty relation that of an Arrow IPC stream's rows; columns get these names if given.
+
+    In place, since each copy of a relation is one of the rows.
+    """
     schema, batches = _read(rows)
-    if sum(len(batch) for batch in batches) > FEW and all(map(_packs, schema.types)):
+    many = sum(len(batch) for batch in batches) > FEW
+    if many and len(schema) and all(map(_packs, schema.types)):
         project = relation.to_df.input.project
         project.input.local_relation.data = _packed(schema, batches)
         taken_apart = project.expressions.add().unresolved_function
@@ -52,7 +53,6 @@ def relation_of(rows: bytes, names: Sequence[str] | None = None) -> Any:
     else:
         relation.to_df.input.local_relation.data = rows
         relation.to_df.column_names.extend(names)
-    return relation
 
 
 def _read(rows: bytes) -> tuple[pa.Schema, Sequence[pa.RecordBatch]]:

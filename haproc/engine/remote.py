@@ -25,13 +25,13 @@ import grpc.aio
 
 from haproc import protos, wire
 from haproc.backoff import Backoff
-from haproc.engine import failure
+from haproc.engine import failure, packed
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.packed import relation_of
-from haproc.engine.rewriting import Names
+from haproc.engine.rewriting import Names, replaced_plan
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
+from haproc.offloop import by_size
 
 USER = "haproc"
 _POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S = 0.05, 1.0
@@ -120,7 +120,7 @@ class RemoteSession:
         epoch: int | None = None,
         reads_only: bool = False,
     ) -> AsyncGenerator[Any, None]:
-        """Run a plan and yield the server's messages; raises EngineError.
+        """Run a plan, or the bytes of one, and yield the server's messages; raises EngineError.
 
         With ``epoch``, only in that epoch's session, whose settings the caller knows.
         """
@@ -130,9 +130,14 @@ class RemoteSession:
                 "The session was lost meanwhile",
                 error_class=SESSION_CHANGED,
             )
-        request = self._request(_base.ExecutePlanRequest, operation_id=operation_id, plan=plan)
+        request = self._request(_base.ExecutePlanRequest, operation_id=operation_id)
+        if isinstance(plan, bytes):
+            data = replaced_plan(request.SerializeToString(), plan)
+        else:
+            request.plan.CopyFrom(plan)
+            data = request.SerializeToString()
         epoch = self.epoch
-        call = self.channel.execute(request, timeout_s)
+        call = self.channel.execute(data, timeout_s)
         try:
             with self.channel.tasks.statement() as report:
                 async for response in call:
@@ -380,6 +385,21 @@ def plan_of(statement: Statement) -> Any:
             assert_never(statement)
 
 
+async def plan_bytes(statement: Statement) -> bytes:
+    """Return the bytes of the plan that runs a statement."""
+    match statement:
+        case SparkPlan():
+            return statement.plan
+        case ArrowRows():
+            return await by_size(len(statement.rows), _bytes_of, statement)
+        case _:
+            return _bytes_of(statement)
+
+
+def _bytes_of(statement: Statement) -> bytes:
+    return bytes(plan_of(statement).SerializeToString())
+
+
 def sql_plan(sql: str) -> Any:
     """Return the plan that runs a statement in one round trip."""
     plan = _base.Plan()
@@ -404,7 +424,7 @@ def table_relation(table: str) -> Any:
 def _append_plan(statement: ArrowRows) -> Any:
     plan = _base.Plan()
     write = plan.command.write_operation_v2
-    write.input.CopyFrom(relation_of(statement.rows))
+    packed.make(write.input, statement.rows)
     write.table_name = statement.table
     write.mode = protos.commands.WriteOperationV2.MODE_APPEND
     return plan

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from haproc import protos
 from haproc.classify.names import STAGING_SCHEMA
-from haproc.engine.packed import column_names, relation_of
+from haproc.engine import packed
 from haproc.engine.pieces import carried
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 
@@ -89,5 +89,5 @@ def _made(table: str) -> tuple[Any, Any]:
 
 
 def _of_rows(write: Any, rows: bytes) -> None:
-    names = column_names(len(pa.ipc.read_schema(pa.py_buffer(rows))))
-    write.input.CopyFrom(relation_of(rows, names))
+    names = packed.column_names(len(pa.ipc.read_schema(pa.py_buffer(rows))))
+    packed.make(write.input, rows, names)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from dmq import LogError, RecordTooLargeError
 from haproc.failure import (
@@ -17,6 +16,7 @@ from haproc.failure import (
     log_unavailable,
     refused,
 )
+from haproc.offloop import by_size
 from haproc.replicate.heard.definitions import redefined_by
 from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
@@ -25,9 +25,6 @@ from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, Outcome, Status
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
-
-LARGE_BYTES: Final = 65_536
-"""Beyond this a statement is not read on the loop: it may take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class Writes:
         if not core.condition.takes_writes or self._stopping():
             raise self.unavailable()
         since = self.since() if op.since is None else op.since
-        redefines = await _redefines(op)
+        redefines = await by_size(op.size_bytes, redefined_by, op)
         op = replace(
             op,
             since=since,
@@ -202,15 +199,6 @@ class Writes:
             hint="ask the next HAProc with the same request_id",
             offset=offset,
         )
-
-
-async def _redefines(op: Operation) -> frozenset[str] | None:
-    """Return what it may define anew; a large one is read in a thread."""
-    return (
-        await asyncio.to_thread(redefined_by, op)
-        if op.size_bytes > LARGE_BYTES
-        else redefined_by(op)
-    )
 
 
 def _too_late(operation_id: str, offset: int | None = None) -> RequestError:

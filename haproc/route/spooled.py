@@ -35,8 +35,8 @@ from haproc.route.rows.reading import RECORD_ROWS_MAX, pieces
 WRITE_BYTES: Final = 1 << 20
 """Gathered before they are written; chosen, not measured."""
 RECORD_BYTES_MAX: Final = 16 << 20
-"""Rows up to here make one record, and one statement, however they came; larger ones go in parts.
-Measured: a cluster takes as long for each MiB of 8 or 16, and half as long again of 32."""
+"""Rows up to here make one record, however they came; larger ones go in parts. Chosen: rows of one
+record can run in one statement with others' at once, those of parts are gathered before."""
 
 T = TypeVar("T")
 

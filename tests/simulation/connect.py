@@ -40,9 +40,9 @@ class SimChannel(Channel):
         await self._alive()
         return answer
 
-    def execute(self, request: Any, timeout_s: float) -> Any:
+    def execute(self, request: bytes, timeout_s: float) -> Any:
         """Start ExecutePlan."""
-        return _Call(self._statement(request))
+        return _Call(self._statement(_base.ExecutePlanRequest.FromString(request)))
 
     def in_background(self, call: Coroutine[Any, Any, None]) -> None:
         """Nothing here is done in the background."""

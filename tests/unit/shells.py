@@ -124,6 +124,7 @@ SHELLS: Final = {
     "haproc/membership/redis_channel.py": "Redis",
     "haproc/membership/redis_lines.py": "Redis",
     "haproc/node/": "the process",
+    "haproc/offloop.py": "runs what takes long in a thread",
     "haproc/pipeline/ring.py": "asks HAProcs; reads the environment",
     "haproc/pipeline/archive.py": "a program on the ring's doors",
     "haproc/pipeline/usage.py": "a program on the ring's doors",

@@ -99,7 +99,8 @@ def test_rows_of_arrow_count_in_a_batch() -> None:
         for data in (stream(TABLES["texts"]), many_nulls(N))
     )
     assert row_count(few) < row_count(many)
-    assert 2 * row_count(many) >= BatchLimits().rows_max
+    assert not BatchLimits().exceeded(many, 1, row_count(many), 0)
+    assert BatchLimits().exceeded(many, 100, 100 * row_count(many), 0)
 
 
 @settings(max_examples=30)

@@ -11,7 +11,13 @@ import pytest
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SqlText
-from haproc.replicate.queue.coalesce import batch_key, combine, row_count
+from haproc.replicate.queue.coalesce import (
+    ARROW_ROWS_MAX,
+    BatchLimits,
+    batch_key,
+    combine,
+    row_count,
+)
 from haproc.replicate.records.operation import Operation
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
@@ -121,4 +127,14 @@ def test_combine_rows_is_one_stream_with_all_rows_in_order() -> None:
 
 def test_row_count_is_what_the_record_tells() -> None:
     assert row_count(insert("op", "x", rows=7)) == 7
-    assert row_count(rows("op", NUMBERS)) == 1
+    assert row_count(rows("op", NUMBERS)) == NUMBERS.num_rows
+
+
+def test_rows_that_came_as_arrow_have_bounds_of_their_own() -> None:
+    limits = BatchLimits(operations_max=4, rows_max=10, bytes_max=100, arrow_bytes_max=1000)
+    text, arrow = insert("op", "x"), rows("op", NUMBERS)
+    assert not limits.exceeded(text, 4, 10, 100)
+    assert limits.exceeded(text, 1, 11, 1) and limits.exceeded(text, 1, 1, 101)
+    assert not limits.exceeded(arrow, 4, ARROW_ROWS_MAX, 1000)
+    assert limits.exceeded(arrow, 1, ARROW_ROWS_MAX + 1, 1) and limits.exceeded(arrow, 1, 1, 1001)
+    assert limits.exceeded(text, 5, 1, 1) and limits.exceeded(arrow, 5, 1, 1)

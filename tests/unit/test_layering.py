@@ -46,6 +46,7 @@ ORDER = (
     "failure",
     "backoff",
     "protos",
+    "offloop",
     "wire",
     "classify",
     "pin",

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
-from haproc.engine.packed import FEW, TOGETHER, relation_of
+from haproc import protos
+from haproc.engine import packed
+from haproc.engine.packed import FEW, TOGETHER
+from haproc.engine.remote import plan_bytes, plan_of
+from haproc.engine.statement import ArrowRows
+from haproc.offloop import LARGE_BYTES
+
+MAKE = packed.make
 
 
 def stream_of(table: pa.Table, rows_per_batch: int = 1 << 20) -> bytes:
@@ -14,6 +24,12 @@ def stream_of(table: pa.Table, rows_per_batch: int = 1 << 20) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=rows_per_batch)
     return bytes(sink.getvalue())
+
+
+def relation_of(rows: bytes, names: Sequence[str] | None = None) -> Any:
+    relation = protos.relations.Relation()
+    packed.make(relation, rows, names)
+    return relation
 
 
 def test_few_rows_go_as_they_are() -> None:
@@ -30,9 +46,9 @@ def test_many_rows_go_as_lists_with_their_names_types_and_order() -> None:
     relation = relation_of(stream_of(table, TOGETHER + 1))
     assert [*relation.to_df.column_names] == ["a", "a"]
     project: Any = relation.to_df.input.project
-    packed = pa.ipc.open_stream(project.input.local_relation.data).read_all()
-    assert [len(each) for each in packed["rows"]] == [TOGETHER, 1, TOGETHER]
-    structs = [row for each in packed["rows"].to_pylist() for row in each]
+    sent = pa.ipc.open_stream(project.input.local_relation.data).read_all()
+    assert [len(each) for each in sent["rows"]] == [TOGETHER, 1, TOGETHER]
+    structs = [row for each in sent["rows"].to_pylist() for row in each]
     assert [row["c1"] for row in structs] == [*range(count)]
     assert [row["c2"] for row in structs] == table.column(1).to_pylist()
 
@@ -41,3 +57,24 @@ def test_what_is_no_stream_or_has_types_of_its_own_is_left_to_spark() -> None:
     assert relation_of(b"no stream").local_relation.data == b"no stream"
     rows = stream_of(pa.table({"a": pa.array(["x"] * 2 * FEW).dictionary_encode()}))
     assert relation_of(rows).local_relation.data == rows
+
+
+def test_many_rows_without_columns_go_as_they_are() -> None:
+    structs = pa.array([{}] * 2 * FEW, pa.struct([]))
+    rows = stream_of(pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)]))
+    assert relation_of(rows).local_relation.data == rows
+
+
+async def test_plan_of_many_rows_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_in: list[threading.Thread] = []
+
+    def seen(*arguments: Any) -> None:
+        made_in.append(threading.current_thread())
+        MAKE(*arguments)
+
+    monkeypatch.setattr(packed, "make", seen)
+    for count in (1, LARGE_BYTES // 8 + 1):
+        statement = ArrowRows("t", stream_of(pa.table({"a": range(count)})))
+        assert await plan_bytes(statement) == plan_of(statement).SerializeToString()
+    few, _, many, _ = (thread is threading.main_thread() for thread in made_in)
+    assert (few, many) == (True, False)

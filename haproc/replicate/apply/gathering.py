@@ -16,16 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Final
 
 from dmq import LogCorruptError
 from haproc.config.model import LANES_MAX
 from haproc.engine import staging
+from haproc.engine.arrow import rows_in
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.frames import joined
 from haproc.engine.interface import Lane, Settings
 from haproc.engine.statement import Statement
+from haproc.offloop import by_size
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.coalesce import ARROW_ROWS_MAX
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.rows import Filling, Part, Rows
 
@@ -81,11 +86,11 @@ class Gathering:
         self._in_use.setdefault(rows.offset, []).append(table)
         try:
             await self._run(staging.MAKE_SCHEMA, lane)
-            for number, place in enumerate(filling.parts):
-                part = await self._part(rows, number, place)
-                add = staging.go_on if number else staging.begin
+            add = staging.begin
+            async for together in self._together(rows, filling):
                 await core.trace(Step.GATHER_PART)
-                await self._run(add(table, part), lane)
+                await self._run(await by_size(len(together), add, table, together), lane)
+                add = staging.go_on
         except EngineError as error:
             raise of_environment(error) from error
         await core.trace(Step.GATHER_DONE)
@@ -141,6 +146,19 @@ class Gathering:
                 logger.warning("%s is dropped later: %s", table, error.message)
                 self.over.append(table)
                 return
+
+    async def _together(self, rows: Rows, filling: Filling) -> AsyncIterator[bytes]:
+        """Yield the parts, as many at a time as a cluster is given."""
+        bytes_max = self._core.limits.batch_arrow_bytes_max
+        few, size, count = list[bytes](), 0, 0
+        for number, place in enumerate(filling.parts):
+            part = await self._part(rows, number, place)
+            size, count = size + len(part), count + rows_in(part)
+            if few and (size > bytes_max or count > ARROW_ROWS_MAX):
+                yield joined(few)
+                few, size, count = [], len(part), rows_in(part)
+            few.append(part)
+        yield joined(few)
 
     async def _part(self, rows: Rows, number: int, place: int) -> bytes:
         (entry,) = await self._core.own_log.read(place, records_max=1)

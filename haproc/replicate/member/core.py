@@ -171,4 +171,9 @@ class Core:
 
 
 def _batch_limits(limits: Limits) -> BatchLimits:
-    return BatchLimits(limits.batch_operations_max, limits.batch_rows_max, limits.batch_bytes_max)
+    return BatchLimits(
+        limits.batch_operations_max,
+        limits.batch_rows_max,
+        limits.batch_bytes_max,
+        limits.batch_arrow_bytes_max,
+    )

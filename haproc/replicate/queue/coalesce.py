@@ -8,29 +8,40 @@ combination means if it fails is the applier's business: its parts then run one 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.arrow import rows_in
+from haproc.engine.frames import joined
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
 
+ARROW_ROWS_MAX: Final = 1_000_000
+"""Chosen: as many as one operation has at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Bounds of one combined statement."""
+    """Bounds of one combined statement: rows that came as Arrow have their own."""
 
     operations_max: int = 10_000
     rows_max: int = 20_000
     bytes_max: int = 8 << 20
+    arrow_bytes_max: int = 24 << 20
+
+    def exceeded(self, like: Operation, operations: int, rows: int, size: int) -> bool:
+        """Whether a statement of operations like this one would be too large."""
+        arrow = isinstance(like.write, ArrowRows)
+        rows_max = ARROW_ROWS_MAX if arrow else self.rows_max
+        bytes_max = self.arrow_bytes_max if arrow else self.bytes_max
+        return operations > self.operations_max or rows > rows_max or size > bytes_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +84,9 @@ def batch_key(op: Operation) -> BatchKey | None:
 
 
 def row_count(op: Operation) -> int:
-    """Return how many rows an operation adds to a batch, as far as its record tells.
-
-    As Arrow they take a driver a tenth of what VALUES take.
-    """
+    """Return how many rows an operation adds to a batch, as far as its record tells."""
     if isinstance(op.write, ArrowRows):
-        return 1 + rows_in(op.write.rows) // 10
+        return rows_in(op.write.rows)
     return op.insert.rows if op.insert is not None else 1
 
 
@@ -89,7 +97,7 @@ def combine(operations: Sequence[Operation]) -> Write:
         return first.write
     if isinstance(first.write, ArrowRows):
         streams = [op.write.rows for op in operations if isinstance(op.write, ArrowRows)]
-        return ArrowRows(first.write.table, _concatenate(streams))
+        return ArrowRows(first.write.table, joined(streams))
     assert isinstance(first.write, SqlText)
     parts = [first.write.sql]
     for op in operations[1:]:
@@ -101,17 +109,3 @@ def combine(operations: Sequence[Operation]) -> Write:
 
 def _schema_of(stream: bytes) -> Any:
     return pa.ipc.read_schema(pa.py_buffer(stream)).remove_metadata()
-
-
-def _concatenate(streams: Sequence[bytes]) -> bytes:
-    sink = io.BytesIO()
-    writer = None
-    for stream in streams:
-        with pa.ipc.open_stream(stream) as reader:
-            if writer is None:
-                writer = pa.ipc.new_stream(sink, reader.schema)
-            for batch in reader:
-                writer.write_batch(batch)
-    assert writer is not None
-    writer.close()
-    return sink.getvalue()

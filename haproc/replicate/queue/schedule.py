@@ -315,11 +315,7 @@ class Schedule:
         key = head.key
         for task in self._on_table(head):
             rows, size, count = rows + row_count(task.op), size + task.op.size_bytes, count + 1
-            over = (
-                rows > self._limits.rows_max
-                or size > self._limits.bytes_max
-                or count > self._limits.operations_max
-            )
+            over = self._limits.exceeded(head.op, count, rows, size)
             if task is not head:
                 key = None if over or task.single or key is None else key.joined(task.key)
                 if key is None:
