@@ -201,7 +201,27 @@ Restore = Callable[[Fresh], Awaitable[None]]
 """Puts back what a session held, each time its Spark session is made; raises what its users get."""
 
 
-class Session(Protocol):
+class Queries(Protocol):
+    """A session of which one only asks."""
+
+    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
+        """Start a statement that only reads, or changes only this session's state."""
+        ...
+
+    async def columns(self, sql: str) -> list[Column]:
+        """Return a query's columns without running it."""
+        ...
+
+    async def schema(self, query: Statement) -> bytes:
+        """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
+        ...
+
+    async def analyzed(self, query: SparkPlan) -> Analyzed:
+        """Return what Spark makes of a plan whose root is a relation, without running it."""
+        ...
+
+
+class Session(Queries, Protocol):
     """A Spark session on this cluster for queries and session statements.
 
     It is made when first used, and anew when the server has lost it. Settings that `configure` gave
@@ -227,10 +247,6 @@ class Session(Protocol):
         """Clients' own calls in this session."""
         ...
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
-        """Start a statement that only reads, or changes only this session's state."""
-        ...
-
     async def configure(self, settings: Settings) -> None:
         """Make the session's settings exactly these (one round trip when they differ)."""
         ...
@@ -239,20 +255,20 @@ class Session(Protocol):
         """Read the session's catalog, schema, time zone and ANSI mode back from the cluster."""
         ...
 
-    async def columns(self, sql: str) -> list[Column]:
-        """Return a query's columns without running it."""
-        ...
-
-    async def schema(self, query: Statement) -> bytes:
-        """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
-        ...
-
-    async def analyzed(self, query: SparkPlan) -> Analyzed:
-        """Return what Spark makes of a plan whose root is a relation, without running it."""
-        ...
-
     async def ready(self) -> None:
         """Make the session, if it is not there, and restore it."""
+        ...
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is there with all that it has to hold, as far as is known here."""
+        ...
+
+    def as_it_is(self) -> Queries:
+        """Return what asks in it as it is now, and fails where it would have to be made anew.
+
+        That may take long: what makes it anew may be waiting for who asks.
+        """
         ...
 
     def outdate(self) -> None:

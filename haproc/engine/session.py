@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Any, assert_never
+from contextlib import AbstractContextManager
+from typing import assert_never
 
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.engine import confs
+from haproc.engine.asking import Asking
 from haproc.engine.configured import ConfiguredSession, Defaults
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.fresh import FreshSession
-from haproc.engine.interface import Analyzed, Column, Relay, Restore, ResultStream, Settings
+from haproc.engine.interface import Queries, Relay, Restore, ResultStream, Settings
 from haproc.engine.relay import SparkRelay
-from haproc.engine.remote import RemoteSession, plan_of, sql_relation
+from haproc.engine.remote import RemoteSession, plan_of
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
-from haproc.engine.stream import QueryStream
-from haproc.engine.table import columns_of, metadata_of, single_row
+from haproc.engine.status import SESSION_CHANGED
+from haproc.engine.table import single_row
 
 _LEAVE_NOTHING = frozenset(
     {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "LIST"}
@@ -30,7 +32,7 @@ _LEAVE_NOTHING = frozenset(
 _WHERE_AM_I = "SELECT current_catalog() AS catalog, current_schema() AS schema"
 
 
-class SparkSession:
+class SparkSession(Asking):
     """Implements Session."""
 
     def __init__(
@@ -40,8 +42,7 @@ class SparkSession:
         small_statement_timeout_s: float,
         restore: Restore | None = None,
     ) -> None:
-        self._remote = remote
-        self._timeout_s = small_statement_timeout_s
+        super().__init__(remote, small_statement_timeout_s)
         self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s)
         self._settings: Settings | None = None
         self._restore = restore
@@ -53,7 +54,7 @@ class SparkSession:
             remote,
             begin=self._begin,
             recover=self._recover,
-            in_use=self._in_use,
+            in_use=self.in_use,
             changing=self._is_changed,
         )
 
@@ -73,7 +74,8 @@ class SparkSession:
         return self._remote.epoch
 
     @contextlib.contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[None]:
+        """Keep the session from being closed."""
         self._running += 1
         try:
             yield
@@ -84,15 +86,7 @@ class SparkSession:
         """Start a statement that only reads, or changes only this session's state."""
         if _leaves_something(statement):
             self._is_changed()
-        plan = plan_of(statement)
-        return QueryStream(
-            self._remote,
-            plan,
-            timeout_s,
-            begin=self._begin,
-            recover=self._recover,
-            in_use=self._in_use,
-        )
+        return await super().query(statement, timeout_s=timeout_s)
 
     def _is_changed(self) -> None:
         """Take in that a statement may change settings."""
@@ -101,6 +95,19 @@ class SparkSession:
     async def ready(self) -> None:
         """Make the session, if it is not there, and restore it."""
         await self._begin()
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is there with all that it has to hold, as far as is known here."""
+        return self._restored
+
+    def as_it_is(self) -> Queries:
+        """Return what asks in it as it is now, and fails where it would have to be made anew."""
+        return _AsItIs(self, self._remote, self._timeout_s)
+
+    def lost(self, error: EngineError, epoch: int) -> None:
+        """Take in an error that somebody met in this epoch, who does not make it anew."""
+        self._renewed(error, epoch)
 
     def outdate(self) -> None:
         """Have it made anew before the next statement: it may hold what its owner doesn't know."""
@@ -131,36 +138,6 @@ class SparkSession:
                 raise
             return await self._read_settings()
 
-    async def columns(self, sql: str) -> list[Column]:
-        """Return a query's columns without running it (commands would run: not for them)."""
-        return columns_of(await self._schema(sql_relation(sql)))
-
-    async def schema(self, query: Statement) -> bytes:
-        """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
-        return bytes((await self._schema(plan_of(query).root)).SerializeToString())
-
-    async def _schema(self, relation: Any) -> Any:
-        epoch = await self._begin()
-        try:
-            return await self._remote.schema(relation, self._timeout_s)
-        except EngineError as error:
-            if not await self._recover(error, epoch):
-                raise
-            return await self._remote.schema(relation, self._timeout_s)
-
-    async def analyzed(self, query: SparkPlan) -> Analyzed:
-        """Return what Spark makes of a plan whose root is a relation, without running it.
-
-        Commands among its relations would run: not for them.
-        """
-        epoch, relation = await self._begin(), plan_of(query).root
-        try:
-            return await self._analyze(relation)
-        except EngineError as error:
-            if not await self._recover(error, epoch):
-                raise
-            return await self._analyze(relation)
-
     async def cancel(self) -> None:
         """Interrupt what the session runs."""
         epoch = self._remote.epoch
@@ -180,13 +157,6 @@ class SparkSession:
     async def aclose(self) -> None:
         """Release the session on the cluster; errors are ignored."""
         await self._remote.release()
-
-    async def _analyze(self, relation: Any) -> Analyzed:
-        text, schema = await asyncio.gather(
-            self._remote.explained(relation, self._timeout_s),
-            self._remote.schema(relation, self._timeout_s),
-        )
-        return Analyzed(text, tuple(columns_of(schema)), metadata_of(schema))
 
     async def _read_settings(self) -> Settings:
         values, where = await asyncio.gather(
@@ -247,6 +217,32 @@ class SparkSession:
             await self._remote.release()
         self._remote.start_over()
         self._is_new()
+
+
+class _AsItIs(Asking):
+    """Waits for nobody: a session that is made anew may be waiting for who asks here."""
+
+    def __init__(self, session: SparkSession, remote: RemoteSession, timeout_s: float) -> None:
+        super().__init__(remote, timeout_s)
+        self._session = session
+        self._epoch = session.epoch
+
+    async def _begin(self) -> int:
+        if not self._session.stands or self._session.epoch != self._epoch:
+            raise EngineError(
+                ErrorKind.AVAILABILITY,
+                "The session was lost meanwhile",
+                error_class=SESSION_CHANGED,
+            )
+        return self._epoch
+
+    async def _recover(self, error: EngineError, epoch: int) -> bool:
+        self._session.lost(error, epoch)
+        return False
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Keep the session itself from being closed."""
+        return self._session.in_use()
 
 
 def _leaves_something(statement: Statement) -> bool:

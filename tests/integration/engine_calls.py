@@ -10,7 +10,7 @@ import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Applied, Mark, Session, Settings
+from haproc.engine.interface import Applied, Mark, Queries, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 
 TIMEOUT_S = 60.0
@@ -19,7 +19,7 @@ SLOW = """SELECT id FROM range(0, 200, 1, 100)
 """A query of 100 tasks that takes half a minute on two cores, asleep, and gives rows early."""
 
 
-async def table(session: Session, query: str | SparkPlan, timeout_s: float = TIMEOUT_S) -> pa.Table:
+async def table(session: Queries, query: str | SparkPlan, timeout_s: float = TIMEOUT_S) -> pa.Table:
     """Run a query and return its whole result."""
     parts = []
     statement = SqlText(query) if isinstance(query, str) else query
@@ -32,13 +32,13 @@ async def table(session: Session, query: str | SparkPlan, timeout_s: float = TIM
     return pa.concat_tables(parts)
 
 
-async def rows(session: Session, query: str | SparkPlan, timeout_s: float = TIMEOUT_S) -> list[Any]:
+async def rows(session: Queries, query: str | SparkPlan, timeout_s: float = TIMEOUT_S) -> list[Any]:
     """Run a query and return its rows as tuples."""
     result = await table(session, query, timeout_s)
     return [tuple(row.values()) for row in result.to_pylist()]
 
 
-async def error(session: Session, sql: str, timeout_s: float = TIMEOUT_S) -> EngineError:
+async def error(session: Queries, sql: str, timeout_s: float = TIMEOUT_S) -> EngineError:
     """Run a query that must fail and return its error."""
     with pytest.raises(EngineError) as caught:
         await table(session, sql, timeout_s)

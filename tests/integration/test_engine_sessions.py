@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import ErrorKind
 from haproc.engine.interface import Fresh, Settings
 from haproc.engine.statement import SqlText
 from tests.integration.engine_calls import error, rows
@@ -57,6 +58,39 @@ async def test_session_lost_with_a_temporary_view_is_restored_unseen_and_once(
     found = await asyncio.gather(*(rows(session, "SELECT * FROM v") for _ in range(3)))
     assert found == [[(1,)]] * 3
     assert made == 2
+
+
+async def test_who_asks_in_a_session_as_it_is_never_waits_until_it_is_made_anew(
+    engine: SparkConnectEngine,
+) -> None:
+    made, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def restore(fresh: Fresh) -> None:
+        await fresh.run(SqlText("CREATE TEMPORARY VIEW v AS SELECT 1"), timeout_s=60)
+        made.set()
+        await may_go_on.wait()
+
+    session = engine.session("as_it_is", restore)
+
+    async def lost() -> None:
+        told = await asyncio.wait_for(error(session.as_it_is(), "SELECT * FROM v"), 30)
+        assert told.kind is ErrorKind.AVAILABILITY
+
+    assert not session.stands
+    await lost()
+    making = asyncio.ensure_future(session.ready())
+    await made.wait()
+    await lost()
+    may_go_on.set()
+    await making
+    assert await rows(session.as_it_is(), "SELECT * FROM v") == [(1,)]
+    may_go_on.clear()
+    await _drop_on_the_server(engine, "as_it_is")
+    epoch = session.epoch
+    await lost()
+    assert session.epoch > epoch and not session.stands
+    may_go_on.set()
+    assert await rows(session, "SELECT * FROM v") == [(1,)]
 
 
 async def test_session_that_may_hold_what_nobody_knows_is_made_anew(

@@ -28,6 +28,11 @@ class SimReading:
         self._spark = spark
         self._check = check
         self.epoch = 0
+        self.stands = True
+
+    def as_it_is(self) -> SimReading:
+        """Return itself: nobody makes it anew."""
+        return self
 
     async def configure(self, settings: Settings) -> None:
         await self._check()

@@ -133,6 +133,24 @@ def test_plan_whose_session_is_lent_runs_in_it_and_in_one_made_anew_once_it_is_l
     story(tell)
 
 
+def test_plan_whose_session_is_not_made_yet_is_computed_in_one_of_its_own() -> None:
+    """Whoever makes it would wait for what is in the log, so for the plan."""
+
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        op, life = plan("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading = SimReading(stage.node("a").spark, life.check)
+        reading.stands = False
+        stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
+        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert built == [("a", REF)]
+        await gathered(stage)
+
+    story(tell)
+
+
 def test_plan_whose_session_its_client_has_changed_is_computed_in_it_as_it_was() -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)

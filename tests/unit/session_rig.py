@@ -15,6 +15,7 @@ from haproc.engine.interface import (
     Analyzed,
     Column,
     File,
+    Queries,
     Relay,
     Restore,
     ResultStream,
@@ -55,6 +56,13 @@ class FakeSpark:
                 self.ran, self.files, self.given = [], [], DEFAULTS
                 await self._restore(self)
                 self._restored = True
+
+    @property
+    def stands(self) -> bool:
+        return self._restored
+
+    def as_it_is(self) -> Queries:
+        raise NotImplementedError
 
     def outdate(self) -> None:
         self._restored = False

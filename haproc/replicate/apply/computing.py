@@ -33,7 +33,7 @@ from haproc.engine.holes import (
     with_rows,
     with_table,
 )
-from haproc.engine.interface import Lane, Session, Settings
+from haproc.engine.interface import Lane, Queries, Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.replicate.apply.gathering import Gathering
@@ -82,8 +82,8 @@ class _Lent:
 
     @property
     def is_there(self) -> bool:
-        """Whether Spark has not lost it since."""
-        return self.session.epoch == self.epoch
+        """Whether it was made, and Spark has not lost it since."""
+        return self.session.epoch == self.epoch and self.session.stands
 
 
 class Computing:
@@ -346,9 +346,12 @@ class Computing:
     async def _found_in_lent(
         self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
     ) -> Found:
-        """Run the query in its client's session, as that was when it was lent."""
+        """Run the query in its client's session, as that was when it was lent.
+
+        Making it anew would wait for what is in the log, so for this very operation.
+        """
         try:
-            found = await self._materialise(offset, op, query, session)
+            found = await self._materialise(offset, op, query, session.as_it_is())
         except EngineError as error:
             lost = error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch
             if lost and _of_one_session(op):
@@ -373,7 +376,7 @@ class Computing:
         return self._core.engine.session(f"rows/{self._core.own_log.epoch}/{self._sessions_made}")
 
     async def _materialise(
-        self, offset: int, op: Operation, query: Statement, session: Session
+        self, offset: int, op: Operation, query: Statement, session: Queries
     ) -> Found:
         core, keep = self._core, self._keeping(offset, op)
         stage, timeout_s = lambda: self._stage(offset), core.timeouts.apply_s

@@ -21,7 +21,7 @@ from haproc.classify.model import RefusedError
 from haproc.config.model import Limits
 from haproc.engine import arrow, pieces, staging
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Session
+from haproc.engine.interface import Queries, Session
 from haproc.engine.statement import Statement
 from haproc.failure import ErrorClass
 from haproc.replicate.apply.gathering import of_environment
@@ -52,7 +52,7 @@ class Found:
 
 async def materialise(
     query: Statement,
-    session: Session,
+    session: Queries,
     stage: Stage,
     keep: Keep,
     limits: Limits,
@@ -77,7 +77,7 @@ async def materialise(
 
 
 async def _first(
-    query: Statement, session: Session, schema: bytes, limits: Limits, timeout_s: float
+    query: Statement, session: Queries, schema: bytes, limits: Limits, timeout_s: float
 ) -> Found | None:
     """Return what the query gives if that is one part, and soon known."""
     attempt = pieces.attempt(query, schema, limits.part_rows_max)
@@ -92,7 +92,7 @@ async def _first(
     return Found(schema, count, parts.rest(), (), size_bytes)
 
 
-async def _fits(attempt: pieces.Attempt, session: Session, parts: Parts, timeout_s: float) -> bool:
+async def _fits(attempt: pieces.Attempt, session: Queries, parts: Parts, timeout_s: float) -> bool:
     """Put all rows of a query into one part, if they fit in and the driver bears them."""
     async with contextlib.aclosing(_batches(session, attempt.plan, timeout_s)) as batches:
         async for schema, batch in batches:
@@ -107,7 +107,7 @@ async def _fits(attempt: pieces.Attempt, session: Session, parts: Parts, timeout
 
 
 async def _read(
-    table: str, reading: Session, schema: bytes, keep: Keep, limits: Limits, timeout_s: float
+    table: str, reading: Queries, schema: bytes, keep: Keep, limits: Limits, timeout_s: float
 ) -> Found:
     """Read a staging table, piece by piece."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
@@ -129,7 +129,7 @@ async def _read(
 
 
 async def _pieces(
-    reading: Session, table: str, schema: bytes, timeout_s: float
+    reading: Queries, table: str, schema: bytes, timeout_s: float
 ) -> AsyncIterator[pieces.Piece]:
     """Yield what of a staging table is to be read at a time, which is all of it together."""
     found = await _rows(reading, pieces.sizes(table, schema), timeout_s)
@@ -143,7 +143,7 @@ async def _pieces(
             yield piece
 
 
-async def _rows(session: Session, query: Statement, timeout_s: float) -> list[dict[str, Any]]:
+async def _rows(session: Queries, query: Statement, timeout_s: float) -> list[dict[str, Any]]:
     """Return the rows of a small result."""
     stream = await session.query(query, timeout_s=timeout_s)
     async with contextlib.aclosing(stream):
@@ -151,7 +151,7 @@ async def _rows(session: Session, query: Statement, timeout_s: float) -> list[di
 
 
 async def _batches(
-    session: Session, statement: Statement, timeout_s: float
+    session: Queries, statement: Statement, timeout_s: float
 ) -> AsyncGenerator[tuple[pa.Schema, pa.RecordBatch | None], None]:
     """Yield what a statement gives, with its columns, which come first without any rows."""
     stream = await session.query(statement, timeout_s=timeout_s)
@@ -163,7 +163,7 @@ async def _batches(
                     yield reader.schema, batch
 
 
-async def _run(session: Session, statement: Statement, timeout_s: float) -> None:
+async def _run(session: Queries, statement: Statement, timeout_s: float) -> None:
     async with contextlib.aclosing(_batches(session, statement, timeout_s)) as batches:
         async for _ in batches:
             pass

@@ -1,0 +1,83 @@
+"""Queries of a session, and what their results will look like."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any
+
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Analyzed, Column, ResultStream
+from haproc.engine.remote import RemoteSession, plan_of, sql_relation
+from haproc.engine.statement import SparkPlan, Statement
+from haproc.engine.stream import QueryStream
+from haproc.engine.table import columns_of, metadata_of
+
+
+class Asking(ABC):
+    """Implements Queries; what becomes of a session that was lost is its heirs' business."""
+
+    def __init__(self, remote: RemoteSession, small_statement_timeout_s: float) -> None:
+        self._remote = remote
+        self._timeout_s = small_statement_timeout_s
+
+    @abstractmethod
+    async def _begin(self) -> int:
+        """Return the session's epoch, once it holds what it has to; raises EngineError."""
+
+    @abstractmethod
+    async def _recover(self, error: EngineError, epoch: int) -> bool:
+        """Make the session anew if the error says that it is lost; True if that was all."""
+
+    @abstractmethod
+    def in_use(self) -> AbstractContextManager[None]:
+        """Keep the session from being closed."""
+
+    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
+        """Start a statement that only reads, or changes only this session's state."""
+        return QueryStream(
+            self._remote,
+            plan_of(statement),
+            timeout_s,
+            begin=self._begin,
+            recover=self._recover,
+            in_use=self.in_use,
+        )
+
+    async def columns(self, sql: str) -> list[Column]:
+        """Return a query's columns without running it (commands would run: not for them)."""
+        return columns_of(await self._schema(sql_relation(sql)))
+
+    async def schema(self, query: Statement) -> bytes:
+        """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
+        return bytes((await self._schema(plan_of(query).root)).SerializeToString())
+
+    async def analyzed(self, query: SparkPlan) -> Analyzed:
+        """Return what Spark makes of a plan whose root is a relation, without running it.
+
+        Commands among its relations would run: not for them.
+        """
+        epoch, relation = await self._begin(), plan_of(query).root
+        try:
+            return await self._analyze(relation)
+        except EngineError as error:
+            if not await self._recover(error, epoch):
+                raise
+            return await self._analyze(relation)
+
+    async def _schema(self, relation: Any) -> Any:
+        epoch = await self._begin()
+        try:
+            return await self._remote.schema(relation, self._timeout_s)
+        except EngineError as error:
+            if not await self._recover(error, epoch):
+                raise
+            return await self._remote.schema(relation, self._timeout_s)
+
+    async def _analyze(self, relation: Any) -> Analyzed:
+        text, schema = await asyncio.gather(
+            self._remote.explained(relation, self._timeout_s),
+            self._remote.schema(relation, self._timeout_s),
+        )
+        return Analyzed(text, tuple(columns_of(schema)), metadata_of(schema))
