@@ -72,3 +72,8 @@ class Pinned:
     dispellable: bool = False
     unknown: frozenset[str] = frozenset()
     """The functions that are called and not Spark's own, without their schemas, in lower case."""
+
+    @property
+    def otherwise(self) -> Treatment:
+        """What is left to do with it if it may not be replicated as it stands."""
+        return Treatment.REFUSE if self.source is None else Treatment.MATERIALISE

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from haproc.pin.model import Pinned, Treatment
 from haproc.route.explain import ALONE, Carried, Explaining, size_of
 from haproc.route.kept_answers import key_of
 from haproc.route.offload import Inline, Texts
+from haproc.route.remembered import Remembered
 from haproc.route.shared_sessions import SharedSessions
 from haproc.sessions.client import ClientSession
 from haproc.witness.asking import Questions, questions, session_questions
@@ -34,6 +34,7 @@ from haproc.witness.judge import (
     Verdict,
     judge,
     judge_definition,
+    judge_of_session,
     query_refusal,
     session_refusal,
 )
@@ -85,8 +86,7 @@ class Analysis:
         self._now = now
         self._timeout_s = timeout_s
         self._texts = texts or Inline()
-        self._verdicts: OrderedDict[_Key, Verdict] = OrderedDict()
-        self._verdicts_epoch = -1
+        self._verdicts = Remembered[_Key, Verdict](epoch, VERDICTS_MAX)
 
     @property
     def epoch(self) -> int:
@@ -124,14 +124,12 @@ class Analysis:
         epoch = self._epoch()
         digest = key_of("".join(asked.neutral[:1]), settings)
         key = _Key(digest, pinned.treatment, pinned.dispellable)
-        known = self._remembered(key, epoch) if asked.neutral else None
+        known = self._verdicts.find(key) if asked.neutral else None
         if known is not None:
             return known
         verdict = await self._verdict(statement, pinned, asked, settings, user)
-        if asked.neutral and epoch == self._epoch() == self._verdicts_epoch:
-            self._verdicts[key] = verdict
-            if len(self._verdicts) > VERDICTS_MAX:
-                self._verdicts.popitem(last=False)
+        if asked.neutral:
+            self._verdicts.keep(key, verdict, epoch)
         return verdict
 
     async def confirm_query(
@@ -192,15 +190,6 @@ class Analysis:
             yield session.spark
         finally:
             await session.spark.configure(session.settings)
-
-    def _remembered(self, key: _Key, epoch: int) -> Verdict | None:
-        if epoch != self._verdicts_epoch:
-            self._verdicts.clear()
-            self._verdicts_epoch = epoch
-        verdict = self._verdicts.get(key)
-        if verdict is not None:
-            self._verdicts.move_to_end(key)
-        return verdict
 
     async def _verdict(
         self,
@@ -270,17 +259,7 @@ class Analysis:
             own = await self._shown(self.explaining(spark, user, carried), asked)
         if own == theirs:  # if neither could, this says why
             return await self._verdict(statement, pinned, asked, settings, user, carried)
-        reason = "it rests on temporary views, functions or variables of the session"
-        reasons = (*pinned.reasons, reason)
-        treatment = Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
-        return Verdict(
-            treatment,
-            reasons,
-            rests_on=statement.reads | statement.writes,
-            known=False,
-            hint=pinned.hint,
-            of_session=True,
-        )
+        return judge_of_session(statement, pinned, "temporary views, functions or variables")
 
     async def _shown(self, explaining: Explaining, asked: Questions) -> str | None:
         """Return what a session makes of the statement, without what every run numbers anew.

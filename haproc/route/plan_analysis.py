@@ -11,7 +11,6 @@ after piece asks the same each time, for the rows themselves are left out.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,13 +21,14 @@ from haproc.engine.statement import SparkPlan
 from haproc.pin.model import Pinned, Treatment
 from haproc.route.analysis import OF_ONE_RUN, Analysis
 from haproc.route.explain import Explaining
+from haproc.route.remembered import Remembered
 from haproc.sessions.client import ClientSession
 from haproc.witness.findings import Facts
-from haproc.witness.judge import HINT_PLAN, Verdict, judge_query
+from haproc.witness.judge import HINT_PLAN, Verdict, judge_of_session, judge_query
 from haproc.witness.plan import Plan, UnreadableError
 from haproc.witness.plans import shape_of
 
-OF_SESSION: Final = "it rests on temporary views, functions or files of the session"
+OF_SESSION: Final = "temporary views, functions or files"
 REMEMBERED_MAX: Final = 1_000
 REMEMBERED_BYTES_MAX: Final = 16 << 10
 """Of a question, and of what Spark says. Chosen."""
@@ -56,8 +56,9 @@ class PlanAnalysis:
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
-        self._remembered: OrderedDict[tuple[bytes, Settings], _Said] = OrderedDict()
-        self._epoch = -1
+        self._remembered = Remembered[tuple[bytes, Settings], _Said](
+            lambda: analysis.epoch, REMEMBERED_MAX
+        )
 
     async def verdict(
         self,
@@ -84,7 +85,10 @@ class PlanAnalysis:
             in_session = self._analysis.explaining(spark, user)
             own = await _shown(in_session, plan)
             if own is None or own != theirs:
-                return Looked(_of_session(statement, pinned), await in_session.spoken(plan))
+                return Looked(
+                    judge_of_session(statement, pinned, OF_SESSION),
+                    await in_session.spoken(plan),
+                )
         return await self._judged(statement, pinned, plan, clean, settings)
 
     async def _judged(
@@ -97,7 +101,7 @@ class PlanAnalysis:
     ) -> Looked:
         epoch = self._analysis.epoch
         shape = _shape(pinned, query)
-        said = None if shape is None else self._known((shape, settings), epoch)
+        said = None if shape is None else self._remembered.find((shape, settings))
         if said is None:
             analyzed = await explaining.spoken(query)
             try:
@@ -105,27 +109,11 @@ class PlanAnalysis:
                 said = _Said(plan, await explaining.facts([plan]), analyzed)
             except UnreadableError as error:
                 reason = f"HAProc cannot read what Spark makes of the plan: {error}"
-                verdict = Verdict(_rows_or_refused(pinned), (reason,), known=False, hint=HINT_PLAN)
+                verdict = Verdict(pinned.otherwise, (reason,), known=False, hint=HINT_PLAN)
                 return Looked(verdict, analyzed)
-            if shape is not None and epoch == self._analysis.epoch:
-                self._remember((shape, settings), said)
+            if shape is not None and len(analyzed.text) <= REMEMBERED_BYTES_MAX:
+                self._remembered.keep((shape, settings), said, epoch)
         return Looked(judge_query(statement, pinned, said.plan, said.facts), said.analyzed)
-
-    def _known(self, key: tuple[bytes, Settings], epoch: int) -> _Said | None:
-        if epoch != self._epoch:
-            self._remembered.clear()
-            self._epoch = epoch
-        said = self._remembered.get(key)
-        if said is not None:
-            self._remembered.move_to_end(key)
-        return said
-
-    def _remember(self, key: tuple[bytes, Settings], said: _Said) -> None:
-        if len(said.analyzed.text) > REMEMBERED_BYTES_MAX:
-            return
-        self._remembered[key] = said
-        if len(self._remembered) > REMEMBERED_MAX:
-            self._remembered.popitem(last=False)
 
 
 def _shape(pinned: Pinned, query: SparkPlan) -> bytes | None:
@@ -133,21 +121,6 @@ def _shape(pinned: Pinned, query: SparkPlan) -> bytes | None:
     if pinned.treatment is not Treatment.REPLICATE or len(query.plan) > REMEMBERED_BYTES_MAX:
         return None
     return shape_of(query.plan)
-
-
-def _of_session(statement: Classified, pinned: Pinned) -> Verdict:
-    return Verdict(
-        _rows_or_refused(pinned),
-        (*pinned.reasons, OF_SESSION),
-        rests_on=statement.reads | statement.writes,
-        known=False,
-        hint=pinned.hint,
-        of_session=True,
-    )
-
-
-def _rows_or_refused(pinned: Pinned) -> Treatment:
-    return Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
 
 
 async def _shown(explaining: Explaining, query: SparkPlan) -> str | None:

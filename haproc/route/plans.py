@@ -89,10 +89,9 @@ class Frames:
         found = self.differing
         if not found.reasons or (pinned.treatment is Treatment.REFUSE and not pinned.dispellable):
             return pinned
-        treatment = Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
         return replace(
             pinned,
-            treatment=treatment,
+            treatment=pinned.otherwise,
             reasons=(*pinned.reasons, *found.reasons),
             hint=pinned.hint or HINT_FRAMES,
             dispellable=found.dispellable and (not pinned.reasons or pinned.dispellable),

@@ -68,9 +68,23 @@ def judge_query(statement: Classified, pinned: Pinned, plan: Plan, facts: Facts)
     """
     if not is_query_root(plan.root.name):
         said = f"Spark takes a part of the plan for {plan.root.name}, which is not known"
-        treatment = Treatment.REFUSE if pinned.source is None else Treatment.MATERIALISE
-        return Verdict(treatment, (said,), known=False, hint=HINT_PLAN)
+        return Verdict(pinned.otherwise, (said,), known=False, hint=HINT_PLAN)
     return _judged(statement, pinned, [plan], facts)
+
+
+def judge_of_session(statement: Classified, pinned: Pinned, what: str) -> Verdict:
+    """Return the verdict on a write that means something else outside its client's session.
+
+    ``what``: things that the session has.
+    """
+    return Verdict(
+        pinned.otherwise,
+        (*pinned.reasons, f"it rests on {what} of the session"),
+        rests_on=statement.reads | statement.writes,
+        known=False,
+        hint=pinned.hint,
+        of_session=True,
+    )
 
 
 def _touched(
