@@ -82,13 +82,10 @@ class PlanAnalysis:
             return await self._judged(statement, pinned, plan, clean, settings)
         theirs = None if only_there else await _shown(clean, plan)
         async with self._analysis.in_place(settings, session) as spark:
-            in_session = self._analysis.explaining(spark, user)
-            own = await _shown(in_session, plan)
-            if own is None or own != theirs:
-                return Looked(
-                    judge_of_session(statement, pinned, OF_SESSION),
-                    await in_session.spoken(plan),
-                )
+            own = await self._analysis.explaining(spark, user).spoken(plan)
+        shown = _read(own)
+        if shown is None or shown != theirs:
+            return Looked(judge_of_session(statement, pinned, OF_SESSION), own)
         return await self._judged(statement, pinned, plan, clean, settings)
 
     async def _judged(
@@ -124,9 +121,19 @@ def _shape(pinned: Pinned, query: SparkPlan) -> bytes | None:
 
 
 async def _shown(explaining: Explaining, query: SparkPlan) -> str | None:
-    """Return what a session makes of it, without what every run numbers anew; None: nothing."""
+    """Return what a session makes of it, see `_read`; None if it cannot analyze it."""
     try:
-        plan = explaining.read(await explaining.spoken(query))
+        return _read(await explaining.spoken(query))
+    except EngineError as error:
+        if error.kind is ErrorKind.APPLICATION:
+            return None
+        raise
+
+
+def _read(analyzed: Analyzed) -> str | None:
+    """Return the plan in it, without what every run numbers anew; None: there is none."""
+    try:
+        plan = Explaining.read(analyzed)
     except UnreadableError:
         return None
     except EngineError as error:

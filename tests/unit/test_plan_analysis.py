@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from haproc.classify.model import Classified, Kind, OperationClass
@@ -34,6 +37,9 @@ class Spark:
     asked: list[bytes] = field(default_factory=list)
     defines: bool = False
     """Whether a definition changes while it is asked."""
+    says: str = SAID
+    session: Spark | None = None
+    """The client's own, which may say something else."""
 
     async def clean(self, settings: Settings, user: str) -> Spark:
         return self
@@ -41,7 +47,15 @@ class Spark:
     async def spoken(self, query: SparkPlan) -> Analyzed:
         self.asked.append(query.plan)
         self.epoch += self.defines
-        return Analyzed(SAID, ())
+        return Analyzed(self.says, ())
+
+    @asynccontextmanager
+    async def in_place(self, settings: Settings, session: object) -> AsyncIterator[Spark]:
+        assert self.session is not None
+        yield self.session
+
+    def explaining(self, spark: Spark, user: str) -> Spark:
+        return spark
 
     def read(self, analyzed: Analyzed) -> Plan:
         plan = read_query(analyzed.text, columns=True)
@@ -97,3 +111,14 @@ async def test_verdict_on_what_may_differ_asks_spark_each_time() -> None:
         SAME_EVERYWHERE, treatment=Treatment.REFUSE, reasons=("it may differ",), dispellable=False
     )
     assert [await looked(spark, analysis, value, doubted) for value in range(2)] == [1, 2]
+
+
+async def test_verdict_on_what_reads_otherwise_in_its_session_asks_each_once() -> None:
+    own = Spark(says=SAID.replace("LocalRelation <empty>", "Relation spark_catalog.default.t"))
+    spark = Spark(session=own)
+    session: Any = SimpleNamespace(holds_temporaries=True)
+    found = await PlanAnalysis(spark).verdict(  # type: ignore[arg-type]
+        WRITE, SAME_EVERYWHERE, question(1), Settings(), session, "alice"
+    )
+    assert found.verdict.of_session and found.analyzed == Analyzed(own.says, ())
+    assert [len(spark.asked), len(own.asked)] == [1, 1]
