@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final
 
 import haclient
 from bench.background import writing
 from bench.report import Row, report
-from haproc.ring.local import LocalRing
+from bench.rings import ring_of
 
 ROWS: Final = 1_000_000
 TIMES: Final = 100
@@ -33,17 +30,9 @@ QUERY: Final = "SELECT g, count(*), sum(v) FROM facts GROUP BY g ORDER BY g"
 
 def main() -> None:
     """Measure and report."""
-    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
-        ring = LocalRing.open_or_create(
-            Path(folder) / "ring",
-            clusters=1,
-            progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
-        )
-        try:
-            asyncio.run(ring.up())
-            report("cache", measured(ring.urls))
-        finally:
-            asyncio.run(ring.down())
+    with ring_of(1) as ring:
+        asyncio.run(ring.up())
+        report("cache", measured(ring.urls))
 
 
 def measured(urls: str) -> list[Row]:

@@ -14,14 +14,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import grpc
 import pyarrow as pa
@@ -33,6 +30,7 @@ from pyspark.sql.types import LongType
 import haclient
 from bench.bench_engine import in_turn
 from bench.report import Row, report, show
+from bench.rings import past_ring, ring_of
 from haproc.ring.local import LocalRing
 
 SELECTS = 60
@@ -65,22 +63,13 @@ def main() -> None:
     }
     chosen = [options.only] if options.only else list(parts)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
-        for size in sorted({parts[name][0] for name in chosen}):
-            ring = LocalRing.open_or_create(
-                Path(folder) / str(size),
-                clusters=size,
-                memory="2g",
-                settings={"timeouts": {"probe_interval_s": 0.5}},
-                progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
-            )
-            try:
-                asyncio.run(ring.up(warm=True))
-                for measure in (parts[name][1] for name in chosen if parts[name][0] == size):
-                    rows += measure(ring)
-                    show("connect", rows)
-            finally:
-                asyncio.run(ring.down())
+    for size in sorted({parts[name][0] for name in chosen}):
+        settings = {"timeouts": {"probe_interval_s": 0.5}}
+        with ring_of(size, memory="2g", settings=settings) as ring:
+            asyncio.run(ring.up(warm=True))
+            for measure in (parts[name][1] for name in chosen if parts[name][0] == size):
+                rows += measure(ring)
+                show("connect", rows)
     if options.only is None:
         report("connect", rows)
 
@@ -241,9 +230,7 @@ def _through(ring: LocalRing, name: str | None = None, parameters: str = "") -> 
 
 
 def _direct(ring: LocalRing) -> SparkSession:
-    spark = ring.sparks[ring.names[0]]
-    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-    return SparkSession.builder.remote(remote).create()
+    return past_ring(ring.sparks[ring.names[0]])
 
 
 def _select(spark: SparkSession) -> Any:

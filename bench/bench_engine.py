@@ -13,11 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
-
-from pyspark.sql.connect.session import SparkSession
 
 from bench.report import Row, report
+from bench.rings import past_ring
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Mark, Settings
 from haproc.engine.statement import SqlText
@@ -42,11 +40,7 @@ def main() -> None:
 
 def measure(runner: asyncio.Runner, spark: LocalSpark) -> None:
     """Measure on a running server."""
-    pyspark = (
-        SparkSession.builder.remote(
-            f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-        )
-    ).create()
+    pyspark = past_ring(spark)
     address = EngineAddress("127.0.0.1", spark.port, spark.token)
     engine = runner.run(_engine(address))
     for name in ("by_engine", "by_pyspark"):

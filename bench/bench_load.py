@@ -12,22 +12,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from pyspark.sql.connect.session import SparkSession
 
 import haclient
 from bench.bench_connect import forget_peak, peak
 from bench.report import Row, report, show
+from bench.rings import past_ring, ring_of
 from haclient.files import PIECE_BYTES
 from haproc.ring.local import LocalRing
 
@@ -45,22 +42,13 @@ def main() -> None:
     parser.add_argument("mebibytes", type=int, nargs="?", default=MIB)
     parser.add_argument("--pieces", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
-        ring = LocalRing.open_or_create(
-            Path(folder) / "ring",
-            clusters=1,
-            memory="2g",
-            progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
-        )
-        try:
-            asyncio.run(ring.up(warm=True))
-            files = written(Path(folder), options.mebibytes << 20)
-            if options.pieces:
-                show("load", [_through(ring, files[0], mib << 20) for mib in PIECES_MIB])
-            else:
-                report("load", [row for path in files for row in compared(ring, path)])
-        finally:
-            asyncio.run(ring.down())
+    with ring_of(1, memory="2g") as ring:
+        asyncio.run(ring.up(warm=True))
+        files = written(ring.folder, options.mebibytes << 20)
+        if options.pieces:
+            show("load", [_through(ring, files[0], mib << 20) for mib in PIECES_MIB])
+        else:
+            report("load", [row for path in files for row in compared(ring, path)])
 
 
 def written(folder: Path, size: int) -> tuple[Path, Path]:
@@ -102,9 +90,7 @@ def compared(ring: LocalRing, path: Path) -> list[Row]:
     through = _through(ring, path)
     memory = peak(pid)
     size, kind = path.stat().st_size / 2**20, path.suffix[1:]
-    spark = ring.sparks[ring.names[0]]
-    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-    session = SparkSession.builder.remote(remote).create()
+    session = past_ring(ring.sparks[ring.names[0]])
     session.sql(f"CREATE TABLE by_pyspark ({SCHEMA}) USING delta").collect()
     reader = session.read.schema(SCHEMA).option("header", True)
     read: Any = reader.csv if kind == "csv" else reader.parquet

@@ -14,18 +14,14 @@ import asyncio
 import gc
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
-from urllib.parse import quote
-
-from pyspark.sql.connect.session import SparkSession
 
 import haclient.aio
 from bench.report import Row, report, show
+from bench.rings import past_ring, ring_of
 from haproc.ring.local import LocalRing
 
 CLIENTS: Final = (1, 8, 64, 256, 1_000)
@@ -42,17 +38,9 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(10_000)
     counts = [int(each) for each in sys.argv[1:]] or list(CLIENTS)
-    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
-        ring = LocalRing.open_or_create(
-            Path(folder) / "ring",
-            clusters=1,
-            progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
-        )
-        try:
-            asyncio.run(ring.up(warm=True))
-            rows = measured(ring, counts)
-        finally:
-            asyncio.run(ring.down())
+    with ring_of(1) as ring:
+        asyncio.run(ring.up(warm=True))
+        rows = measured(ring, counts)
     report("many", rows)
 
 
@@ -94,9 +82,7 @@ async def _ours(ring: LocalRing, clients: int) -> list[float]:
 
 def bare(ring: LocalRing, clients: int) -> list[float]:
     """Return the same of clients of PySpark."""
-    spark = ring.sparks[ring.names[0]]
-    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-    sessions = [SparkSession.builder.remote(remote).create() for _ in range(clients)]
+    sessions = [past_ring(ring.sparks[ring.names[0]]) for _ in range(clients)]
     sessions[0].sql("CREATE TABLE IF NOT EXISTS bare (id BIGINT, name STRING) USING delta")
     for session in sessions:
         session.sql("SELECT 1").collect()

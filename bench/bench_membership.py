@@ -12,13 +12,12 @@ import json
 import os
 import signal
 import statistics
-import tempfile
 import time
 import urllib.request
-from pathlib import Path
 
 import haclient
 from bench.report import Row, report
+from bench.rings import ring_of
 from haproc.ring.local import LocalRing
 
 KILLS = 10
@@ -87,14 +86,10 @@ def _measure_frozen(ring: LocalRing) -> list[float]:
 
 def main() -> None:
     """Measure and report."""
-    with tempfile.TemporaryDirectory() as folder:
-        ring = LocalRing.open_or_create(Path(folder), memory="1g", cores=2)
-        try:
-            asyncio.run(ring.up(warm=True))
-            noticed, waited = _measure(ring)
-            frozen = _measure_frozen(ring)
-        finally:
-            asyncio.run(ring.down())
+    with ring_of(3, memory="1g", cores=2) as ring:
+        asyncio.run(ring.up(warm=True))
+        noticed, waited = _measure(ring)
+        frozen = _measure_frozen(ring)
     report(
         "membership",
         [

@@ -15,18 +15,16 @@ import asyncio
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
 from pyspark.sql.connect.session import SparkSession
 
 from bench.backlog import fill
 from bench.bench_ring import replay
 from bench.report import Row, report
+from bench.rings import past_ring, ring_of
 from dmq import Cursor, open_log
 from haproc.ring.local import LocalRing
 
@@ -56,26 +54,15 @@ class Statement(NamedTuple):
 def main() -> None:
     """Measure and report."""
     queued = int(sys.argv[1]) if len(sys.argv) > 1 else QUEUED
-    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
-        ring = LocalRing.open_or_create(
-            Path(folder) / "ring",
-            clusters=2,
-            settings={"timeouts": {"probe_interval_s": 0.5}},
-            progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
-        )
-        try:
-            report("mix", drain(ring, queued))
-        finally:
-            asyncio.run(ring.down())
+    with ring_of(2, settings={"timeouts": {"probe_interval_s": 0.5}}) as ring:
+        report("mix", drain(ring, queued))
 
 
 def drain(ring: LocalRing, queued: int) -> list[Row]:
     """Let one cluster come to a queue that the other one has done, and time its replay."""
     other, name = ring.names
     asyncio.run(ring.start_spark(name, warm=True))
-    spark = ring.sparks[name]
-    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-    session = SparkSession.builder.remote(remote).create()
+    session = past_ring(ring.sparks[name])
     tables = [f"mix{n}" for n in range(TABLES)]
     for table in ("by_pyspark", *tables):
         session.sql(f"CREATE TABLE {table} {COLUMNS} USING delta").collect()

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import haclient
 from bench.background import writing
 from bench.report import Row, report
+from bench.rings import ring_of
 from haproc.ring.local import LocalRing, LogChoice
 
 READS = 150
@@ -34,18 +33,9 @@ def main() -> None:
     """Measure on each log and report."""
     rows: list[Row] = []
     for log in sys.argv[1:] or list(BARS_MS):
-        with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
-            ring = LocalRing.open_or_create(
-                Path(folder),
-                clusters=3,
-                log=LogChoice(log),
-                progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
-            )
-            try:
-                asyncio.run(ring.up(warm=True))
-                rows += measured(ring, log)
-            finally:
-                asyncio.run(ring.down())
+        with ring_of(3, log=LogChoice(log)) as ring:
+            asyncio.run(ring.up(warm=True))
+            rows += measured(ring, log)
     report("reads", rows)
 
 

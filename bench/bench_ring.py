@@ -16,19 +16,15 @@ import contextlib
 import json
 import statistics
 import sys
-import tempfile
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
-
-from pyspark.sql.connect.session import SparkSession
 
 import haclient
 import haclient.aio
 from bench.bench_engine import in_turn, times_in_turn
 from bench.report import Row, report
+from bench.rings import past_ring, ring_of
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.ring.compare import contents, differences
@@ -52,36 +48,30 @@ def main() -> None:
     """Measure both rings and report."""
     queued = int(sys.argv[1]) if len(sys.argv) > 1 else QUEUED
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
-        for size in (1, 3):
-            ring = LocalRing.open_or_create(
-                Path(folder) / str(size),
-                clusters=size,
-                memory="4g" if size == 1 else "1g",
-                spark_settings={"spark.driver.maxResultSize": "4g"},
-                settings={"timeouts": {"probe_interval_s": 0.5}},
-                progress=lambda who, what: print(f"  {who}: {what}", file=sys.stderr),
-            )
-            try:
-                asyncio.run(ring.up(warm=True))
-                rows += latency(ring)
-                if size == 1:
-                    rows += results(ring)
-                if size == 3:
-                    rows += failover(ring)
-                    report("ring", rows)
-                    rows += drain(ring, queued)
-                    report("ring", rows)
-                    rows += recovery(ring, queued)
-            finally:
-                asyncio.run(ring.down())
+    for size in (1, 3):
+        with ring_of(
+            size,
+            memory="4g" if size == 1 else "1g",
+            spark_settings={"spark.driver.maxResultSize": "4g"},
+            settings={"timeouts": {"probe_interval_s": 0.5}},
+        ) as ring:
+            asyncio.run(ring.up(warm=True))
+            rows += latency(ring)
+            if size == 1:
+                rows += results(ring)
+            if size == 3:
+                rows += failover(ring)
+                report("ring", rows)
+                rows += drain(ring, queued)
+                report("ring", rows)
+                rows += recovery(ring, queued)
     report("ring", rows)
 
 
 def latency(ring: LocalRing) -> list[Row]:
     """One SELECT and one INSERT, in turn with the same through PySpark."""
     size = len(ring.names)
-    pyspark = _pyspark(ring, ring.names[0])
+    pyspark = past_ring(ring.sparks[ring.names[0]])
     with haclient.connect(ring.urls) as connection, connection.cursor() as cursor:
 
         def run(sql: str) -> None:
@@ -115,7 +105,7 @@ def _percentile(percent: int, *taken: list[float]) -> tuple[float, float]:
 
 def results(ring: LocalRing) -> list[Row]:
     """Fetch large results as Arrow, in turn with the same through PySpark."""
-    pyspark = _pyspark(ring, ring.names[0])
+    pyspark = past_ring(ring.sparks[ring.names[0]])
     rows = []
     with haclient.connect(ring.urls, timeout_s=WAIT_S) as connection:
         for mib in RESULTS_MIB:
@@ -130,12 +120,6 @@ def results(ring: LocalRing) -> list[Row]:
             rows.append(Row(f"{mib:,} MiB of Arrow", "MiB/s", rate[0], _PYSPARK, rate[1]))
     pyspark.stop()
     return rows
-
-
-def _pyspark(ring: LocalRing, name: str) -> SparkSession:
-    spark = ring.sparks[name]
-    remote = f"sc://127.0.0.1:{spark.port}/;authorization={quote(f'Bearer {spark.token}')}"
-    return SparkSession.builder.remote(remote).create()
 
 
 def failover(ring: LocalRing) -> list[Row]:
@@ -217,7 +201,7 @@ def drain(ring: LocalRing, queued: int) -> list[Row]:
 
 def _bulk(ring: LocalRing, name: str, count: int) -> float:
     """Return what one INSERT of as many rows takes on bare Spark."""
-    session = _pyspark(ring, name)
+    session = past_ring(ring.sparks[name])
     session.sql("CREATE TABLE bulk (id BIGINT, name STRING, price DOUBLE) USING delta").collect()
     rows = ", ".join(f"({number}, 'n{number}', {number}.5)" for number in range(count))
     taken = []
