@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from haproc import protos, wire
 from haproc.classify.plans import delta, delta_messages
 from haproc.classify.plans.parsing import parse
 from haproc.classify.plans.reading import Found
-from haproc.classify.plans.relations import bearing
+from haproc.classify.plans.relations import inside
 
 _RELATION: Final = protos.relations.Relation.DESCRIPTOR.full_name
 _PLACES: Final = {
@@ -91,15 +91,7 @@ def _inline(root: Any, blobs: Mapping[str, bytes]) -> None:
                 _CACHED[kind](message, blobs)
             elif kind == "extension":
                 _inline_extension(message.extension, blobs)
-        stack.extend(_inside(message))
-
-
-def _inside(message: Any) -> Iterator[Any]:
-    for name, repeated in bearing(message.DESCRIPTOR):
-        if repeated:
-            yield from getattr(message, name)
-        elif message.HasField(name):
-            yield getattr(message, name)
+        stack.extend(inside(message))
 
 
 def _inline_extension(extension: Any, blobs: Mapping[str, bytes]) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from haproc import protos, wire
 from haproc.classify.plans import delta
 from haproc.classify.plans.reading import Found
-from haproc.classify.plans.relations import bearing
+from haproc.classify.plans.relations import inside
 from haproc.pin.plan_parts import input_of
 from haproc.pin.sqltypes import quote_name
 
@@ -259,11 +259,7 @@ def _leave_rows_out(relation: Any) -> None:
         message = stack.pop()
         if message.DESCRIPTOR is _Relation.DESCRIPTOR and message.HasField("local_relation"):
             _empty(message.local_relation)
-        for name, repeated in bearing(message.DESCRIPTOR):
-            if repeated:
-                stack.extend(getattr(message, name))
-            elif message.HasField(name):
-                stack.append(getattr(message, name))
+        stack.extend(inside(message))
 
 
 def _empty(local: Any) -> None:

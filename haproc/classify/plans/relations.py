@@ -68,12 +68,12 @@ def walk(root: Any, found: Found) -> None:
     while stack:
         message = stack.pop()
         if message.DESCRIPTOR.full_name != _RELATION:
-            stack.extend(_inside(message))
+            stack.extend(inside(message))
         elif has_sql(message):
             found.sqls.append(sql_of(message))
             stack.extend(message.with_relations.references)
         else:
-            stack.extend(_inside(_entered(message, found)))
+            stack.extend(inside(_entered(message, found)))
 
 
 def _entered(relation: Any, found: Found) -> Any:
@@ -109,7 +109,7 @@ def _count_columns(count: int, found: Found) -> None:
         )
 
 
-def _inside(message: Any) -> Iterator[Any]:
+def inside(message: Any) -> Iterator[Any]:
     """Yield the messages in this one that are relations or may hold any."""
     for name, repeated in bearing(message.DESCRIPTOR):
         if repeated:
