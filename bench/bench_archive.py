@@ -24,8 +24,8 @@ from bench.report import Row, report
 from dmq import Cursor, Log, Record, open_log, open_store
 from haproc.classify.model import Kind, OperationClass
 from haproc.config.archive import Archive
+from haproc.engine.arrow import stream_of
 from haproc.engine.statement import ArrowRows
-from haproc.replicate.archive.columns import stream
 from haproc.replicate.archive.pages import ROWS_MAX, Pages
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import (
@@ -46,7 +46,7 @@ BAR = 20_000.0
 def _operation(number: int) -> Operation:
     match number % 20:
         case 0 | 1:
-            rows = stream(pa.table({"id": pa.array(range(20)), "name": ["x"] * 20}))
+            rows = stream_of(pa.table({"id": pa.array(range(20)), "name": ["x"] * 20}))
             table = "spark_catalog.sales.lines"
             return Operation(
                 f"request-{number}",

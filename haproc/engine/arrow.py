@@ -1,4 +1,4 @@
-"""Arrow IPC streams where the engine must look inside or make one: small results, empty ones."""
+"""Arrow IPC streams: looked into where that must be, and made."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ def rows(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield from reader.read_all().to_pylist()
 
 
+def stream_of(table: pa.Table) -> bytes:
+    """Return rows as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
 def empty_stream() -> bytes:
     """Return an Arrow IPC stream without columns and rows."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, pa.schema([])):
-        pass
-    return bytes(sink.getvalue())
+    return stream_of(pa.table({}))
 
 
 def affected_rows(chunks: Iterable[bytes]) -> int | None:

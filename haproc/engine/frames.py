@@ -9,7 +9,7 @@ stream that continues another one is its messages behind the schema, without the
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 _PREFIX: Final = struct.Struct("<II")
@@ -32,7 +32,7 @@ def continuation(stream: bytes) -> memoryview:
     return memoryview(stream)[_message_end(stream, 0) : _end_of_messages(stream)]
 
 
-def joined(streams: list[bytes]) -> bytes:
+def joined(streams: Sequence[bytes]) -> bytes:
     """Return one stream that holds the batches of all (at least one) in their order."""
     if len(streams) == 1:
         return streams[0]

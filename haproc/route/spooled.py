@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from haproc.config.model import Limits
 from haproc.config.shares import Denied, Shares
+from haproc.engine.arrow import stream_of
 from haproc.engine.frames import joined
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import ErrorClass, RequestError, busy, refused
@@ -218,10 +219,8 @@ def _next(chunks: Iterator[Chunk]) -> Chunk | None:
 
 
 def _without_rows(stream: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.open_stream(stream) as reader, pa.ipc.new_stream(sink, reader.schema):
-        pass
-    return bytes(sink.getvalue().to_pybytes())
+    with pa.ipc.open_stream(stream) as reader:
+        return stream_of(reader.schema.empty_table())
 
 
 def _no_room(error: OSError) -> RequestError:

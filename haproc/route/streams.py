@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import AsyncIterator, Callable, Sequence
 
-import pyarrow as pa
-
-from haproc.engine.arrow import rows_in
+from haproc.engine.arrow import empty_stream, rows_in
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk, ResultStream
 from haproc.failure import WriteOutcome
 from haproc.route.failing import request_error
 
-
-def _empty() -> bytes:
-    sink = io.BytesIO()
-    pa.ipc.new_stream(sink, pa.schema([])).close()
-    return sink.getvalue()
-
-
-EMPTY = Chunk(_empty(), 0)
+EMPTY = Chunk(empty_stream(), 0)
 """The result of a statement that gives none."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Chunk
 
 
@@ -60,16 +61,9 @@ class Cutter:
 
 
 def _head(chunk: Chunk, rows: int) -> Chunk:
-    return Chunk(_written(_table(chunk.data).slice(0, rows)), rows)
+    return Chunk(stream_of(_table(chunk.data).slice(0, rows)), rows)
 
 
 def _table(data: bytes) -> pa.Table:
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
-
-
-def _written(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())

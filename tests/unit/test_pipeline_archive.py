@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from haproc.engine.arrow import stream_of
 from haproc.pipeline.archive import PASSED_MAX, Operations, archive
 from haproc.pipeline.ring import Answer, token_in
-from haproc.replicate.archive.columns import SCHEMA, stream
+from haproc.replicate.archive.columns import SCHEMA
 
 
 class Killed(Exception):
@@ -62,7 +63,7 @@ class Log:
         headers["HAProc-Operations-Start"] = str(start)
         headers["HAProc-Operations-End"] = str(max(end, start))
         headers["HAProc-Applied-To"] = str(self.end)
-        return Answer(stream(pa.Table.from_pylist(told, schema=SCHEMA)), headers)  # type: ignore[arg-type]
+        return Answer(stream_of(pa.Table.from_pylist(told, schema=SCHEMA)), headers)  # type: ignore[arg-type]
 
 
 def test_archive_has_each_operation_once_wherever_it_is_killed() -> None:

@@ -6,13 +6,13 @@ the answer, so showing them runs nothing again. Values in, serialized ExecutePla
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from haproc import protos, wire
+from haproc.engine.arrow import empty_stream, stream_of
+from haproc.engine.frames import joined
 from haproc.engine.interface import Chunk
 
 _base = protos.base
@@ -24,7 +24,7 @@ def sql_result(chunks: Sequence[bytes], plan_id: int | None) -> bytes:
     relation = response.sql_command_result.relation
     if plan_id is not None:
         relation.common.plan_id = plan_id
-    relation.local_relation.data = one_stream(chunks)
+    relation.local_relation.data = joined(chunks) if chunks else empty_stream()
     return bytes(response.SerializeToString())
 
 
@@ -32,10 +32,7 @@ def settings_result(rows: Sequence[tuple[str, str]], plan_id: int | None) -> byt
     """Return the answer to a SET or RESET that has these rows of a key and its value."""
     columns = {name: [row[at] for row in rows] for at, name in enumerate(("key", "value"))}
     schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in columns])
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(pa.table(columns, schema=schema))
-    return sql_result([sink.getvalue()], plan_id)
+    return sql_result([stream_of(pa.table(columns, schema=schema))], plan_id)
 
 
 def rows(chunk: Chunk) -> bytes:
@@ -59,18 +56,3 @@ def handles_in(responses: Sequence[bytes]) -> set[str]:
         found.add(response.checkpoint_command_result.relation.relation_id)
         found.add(response.ml_command_result.operator_info.obj_ref.id)
     return found - {""}
-
-
-def one_stream(chunks: Sequence[bytes]) -> bytes:
-    """Return several Arrow streams of one schema as one."""
-    if len(chunks) == 1:
-        return chunks[0]
-    sink = io.BytesIO()
-    writer: Any = None
-    for chunk in chunks:
-        with pa.ipc.open_stream(chunk) as reader:
-            writer = writer or pa.ipc.new_stream(sink, reader.schema)
-            for batch in reader:
-                writer.write_batch(batch)
-    (writer or pa.ipc.new_stream(sink, pa.schema([]))).close()
-    return sink.getvalue()

@@ -144,11 +144,3 @@ class Columns:
 @lru_cache(4096)
 def _sorted(names: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
-
-
-def stream(table: Any) -> bytes:
-    """Return an Arrow table as an IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())

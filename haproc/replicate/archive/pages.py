@@ -15,10 +15,11 @@ from typing import Final, Protocol
 
 from dmq import Entry, LogError
 from haproc.config.archive import Archive
+from haproc.engine.arrow import stream_of
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.archive.account import Account, known_from
-from haproc.replicate.archive.columns import SCHEMA, Columns, stream
+from haproc.replicate.archive.columns import SCHEMA, Columns
 from haproc.replicate.archive.position import Position
 from haproc.replicate.archive.showing import Showing
 from haproc.replicate.heard.members import names_needed
@@ -33,7 +34,7 @@ _READ_RECORDS: Final = 256
 """At a time: the event loop is held for some milliseconds."""
 _READ_BYTES: Final = 4 << 20
 _HEAR_S: Final = 10.0
-_NO_ROWS: Final = stream(SCHEMA.empty_table())
+_NO_ROWS: Final = stream_of(SCHEMA.empty_table())
 
 
 class Timekeepers(Protocol):
@@ -150,7 +151,7 @@ class Pages:
         table = await asyncio.to_thread(columns.table, reached, account.fates, latencies)
         account.go_on_from(reached)
         self._account = account if known_below is None else None
-        return Page(stream(table), table.num_rows, start, reached, applied_to)
+        return Page(stream_of(table), table.num_rows, start, reached, applied_to)
 
     async def _fill(self, columns: Columns, account: Account, limit: int, rows_max: int) -> int:
         """Add what stands below a limit until the page is full; return how far that came."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Column
 from haproc.pin.sqltypes import DAY_TIME_UNITS, SqlType, TypeTextError, parse_type
 from haproc.route.rows.forms import RowsError
@@ -164,7 +165,7 @@ def _has_null(kind: pa.DataType) -> bool:
 
 def plain(table: pa.Table, columns: Sequence[Column]) -> bytes:
     """Return rows that `fits` accepted as a stream that Spark reads; raises RowsError."""
-    return encoded(converted(table, columns))
+    return stream_of(converted(table, columns))
 
 
 def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
@@ -183,14 +184,6 @@ def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
     except pa.ArrowException as error:
         raise RowsError([f"a value would lose something: {str(error)[:200]}"]) from error
     return converted
-
-
-def encoded(table: pa.Table) -> bytes:
-    """Return rows as one Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
