@@ -21,7 +21,7 @@ DEEP_BYTES_MAX: Final = 4 << 20
 _PIECE_DEPTH: Final = 60
 """From here on is cut: what can be replaced by an empty message, which an entry of a map can't."""
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_VARINT_BYTES_MAX = 10
+_VARINT_BITS_MAX = 64
 _KEY = 1
 """The number of the field of a map's entry that is its key."""
 
@@ -106,17 +106,17 @@ class _Walk:
     def _field(self, frame: _Frame, at: int) -> int:
         """Pass over a field, or enter it if it is a message; return where to go on."""
         begins = at
-        key, at = _varint(self._data, at, frame.end)
+        key, at = varint(self._data, at, frame.end)
         wire_type = key & 7
         if wire_type == _VARINT:
-            _, at = _varint(self._data, at, frame.end)
+            _, at = varint(self._data, at, frame.end)
         elif wire_type == _FIXED64:
             at += 8
         elif wire_type == _FIXED32:
             at += 4
         elif wire_type == _LENGTH:
             begin = at
-            length, at = _varint(self._data, at, frame.end)
+            length, at = varint(self._data, at, frame.end)
             field = _messages(frame.kind).get(key >> 3)
             if field is None:
                 at += length
@@ -152,7 +152,7 @@ class _Walk:
             self._note_key(frame)
         if len(self._frames) != self._pieces[-1]:
             if frame.removed:
-                length = _length(frame.end - frame.start - frame.removed)
+                length = varint_bytes(frame.end - frame.start - frame.removed)
                 self._edit(frame.begin, frame.start, length, frame.removed)
             return None
         self._pieces.pop()
@@ -228,19 +228,21 @@ def _is_entry(descriptor: Any) -> bool:
     return bool(descriptor.GetOptions().map_entry)
 
 
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    value = 0
-    for index in range(_VARINT_BYTES_MAX):
-        if at + index >= end:
-            raise MalformedError("the bytes end inside a number")
-        byte = data[at + index]
-        value |= (byte & 0x7F) << (7 * index)
+def varint(data: bytes | memoryview, at: int, end: int) -> tuple[int, int]:
+    """Return the number that begins there, and where it ends; it must do so up to ``end``."""
+    value = shift = 0
+    while at < end and shift < _VARINT_BITS_MAX:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at + index + 1
-    raise MalformedError("a number is too long")
+            return value, at
+        shift += 7
+    raise MalformedError("the message ends inside a number, or the number is too long")
 
 
-def _length(number: int) -> bytes:
+def varint_bytes(number: int) -> bytes:
+    """Return a number's encoding."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from haproc import protos
+from haproc.wire import varint, varint_bytes
 
 _SESSION, _USER_CONTEXT = 1, 2
 """In every request."""
@@ -157,15 +158,15 @@ def top_level(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]
         start, count = at, count + 1
         if count > FIELDS_MAX:
             raise ValueError(f"it has more than {FIELDS_MAX:,} fields")
-        tag, at = varint(message, at)
+        tag, at = varint(message, at, size)
         if tag > _TAG_MAX:
             raise ValueError("no field has so high a number")
         wire, inner = tag & 7, at
         if wire == _BYTES:
-            length, inner = varint(message, at)
+            length, inner = varint(message, at, size)
             at = inner + length
         elif wire == _VARINT:
-            _, at = varint(message, at)
+            _, at = varint(message, at, size)
         elif wire in (_FIXED64, _FIXED32):
             at += 8 if wire == _FIXED64 else 4
         else:
@@ -175,27 +176,5 @@ def top_level(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]
         yield tag >> 3, start, inner, at
 
 
-def varint(message: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the number that begins there, and where it ends."""
-    value = shift = 0
-    while at < len(message) and shift < 64:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError("the message is cut short")
-
-
 def _field(number: int, value: bytes) -> bytes:
-    return _encoded(number << 3 | _BYTES) + _encoded(len(value)) + value
-
-
-def _encoded(value: int) -> bytes:
-    written = bytearray()
-    while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
+    return varint_bytes(number << 3 | _BYTES) + varint_bytes(len(value)) + value

@@ -29,7 +29,8 @@ from enum import Enum, IntEnum
 from typing import Final
 
 from haproc.doors.connect.digests import DIGEST_BYTES
-from haproc.engine.rewriting import top_level, varint
+from haproc.engine.rewriting import top_level
+from haproc.wire import varint
 
 ID_CHARS_MAX: Final = 16 << 10
 """A longer id is none of ours; the longest of ours have about half of that."""
@@ -229,7 +230,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """
     for number, start, inner, end in top_level(message):
         is_varint = message[start] & 7 == 0
-        yield number, varint(message, inner)[0] if is_varint else message[inner:end]
+        yield number, varint(message, inner, end)[0] if is_varint else message[inner:end]
 
 
 def _text(data: bytes) -> str:
