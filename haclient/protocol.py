@@ -24,7 +24,6 @@ REPORT_HEADER = "haproc-report"
 STATE_HEADER = "haproc-state"
 """An answer has it only if the server is out of service, or about to be."""
 SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
-PARAMETERS_REFUSED = "HAPROC_PARAMETERS"
 ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
 """Rows that may be taken as a statement, or were already."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})

@@ -62,8 +62,6 @@ _END = re.compile(rf"(?:{SPACE}|;|--[^\r\n\\]*+(?:\\\n?[^\r\n\\]*+)*+)*+\Z")
 _INT_MAX, _INT_MIN = 2**31 - 1, -(2**31)
 _BIGINT_MAX, _BIGINT_MIN = 2**63 - 1, -(2**63)
 _PRECISION_MAX = 38
-# Digits before the point that Spark reserves when an integer meets a decimal.
-_WHOLE_DIGITS = {"i": 10, "l": 20}
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 

@@ -176,7 +176,7 @@ class Executing:
     async def check(self, call: Call, plan: bytes) -> None:
         """Return once a plan that only reads may be analysed in the session."""
         session = await self._behind.enter_session(call.names.session_id, call.user)
-        _, _, reading = await self._opened(plan, len(plan))
+        _, _, reading = await self._opened(plan)
         session.check_handles(reading.handles)
         wanted = self._request(call, session, str(uuid.uuid4()), SentPlan(plan))
         async with self._registry.stream(wanted) as (_, answer):
@@ -251,15 +251,13 @@ class Executing:
             standing=call.standing,
         )
 
-    async def _opened(self, packed: bytes, size: int) -> tuple[bytes, Any, PlanReading]:
-        return await plan_work(self._texts, size, _opened, packed, self._most)
+    async def _opened(self, packed: bytes) -> tuple[bytes, Any, PlanReading]:
+        return await plan_work(self._texts, _size(packed), _opened, packed, self._most)
 
     async def _read(self, call: Call, request: bytes) -> Asked:
         """Return what a request asks for; what may be relayed of it is the plan that was read."""
         packed = b"".join(fields_of(request, _PLAN))
-        packed, plan, reading = await plan_work(
-            self._texts, _size(packed), _opened, packed, self._most
-        )
+        packed, plan, reading = await self._opened(packed)
         request = replaced_plan(request, packed)
         if reading.sql is None:
             is_root = plan.WhichOneof("op_type") == "root"

@@ -124,25 +124,22 @@ def choice(body: Mapping[str, Any], name: str, kind: type[E], known: Sequence[E]
 
 def count(body: Mapping[str, Any], name: str) -> int | None:
     """Return a whole number of at least 1."""
-    value = body.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(name, "a whole number", value)
-    if not 1 <= value <= _INTEGER_MAX:
-        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be at least 1 and at most 2^63-1")
-    return value
+    return _whole(body, name, 1)
 
 
 def offset(body: Mapping[str, Any], name: str) -> int | None:
     """Return a whole number of 0 or more: a place in the log, or a number of its records."""
+    return _whole(body, name, 0)
+
+
+def _whole(body: Mapping[str, Any], name: str, least: int) -> int | None:
     value = body.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(name, "a whole number", value)
-    if not 0 <= value <= _INTEGER_MAX:
-        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be at least 0 and at most 2^63-1")
+    if not least <= value <= _INTEGER_MAX:
+        raise refused(ErrorClass.BAD_REQUEST, f"{name} must be at least {least} and at most 2^63-1")
     return value
 
 
