@@ -173,9 +173,8 @@ class Executing:
             return OperationState.RUNNING
         return _STATE_OF.get(known.outcome.status, OperationState.UNKNOWN)
 
-    async def check(self, call: Call, plan: bytes) -> None:
+    async def check(self, call: Call, session: ClientSession, plan: bytes) -> None:
         """Return once a plan that only reads may be analysed in the session."""
-        session = await self._behind.enter_session(call.names.session_id, call.user)
         _, _, reading = await self._opened(plan)
         session.check_handles(reading.handles)
         wanted = self._request(call, session, str(uuid.uuid4()), SentPlan(plan))

@@ -153,9 +153,11 @@ class ConnectService:
 
     async def analyze(self, call: Call, request: bytes) -> bytes:
         """Analyse plans; doing so may run what stands in them."""
-        for plan in await plan_work(self._texts, len(request), plans_of, request):
-            await self._executing.check(call, plan)
-        return await self.relayed(call, request)
+        plans = await plan_work(self._texts, len(request), plans_of, request)
+        session = await self._session(call)
+        for plan in plans:
+            await self._executing.check(call, session, plan)
+        return await self._relayed(call, session, request)
 
     async def config(self, call: Call, request: bytes) -> bytes:
         """Read or change settings."""
@@ -221,7 +223,9 @@ class ConnectService:
 
     async def relayed(self, call: Call, request: bytes) -> bytes:
         """Make a call in the session behind the client's."""
-        session = await self._session(call)
+        return await self._relayed(call, await self._session(call), request)
+
+    async def _relayed(self, call: Call, session: ClientSession, request: bytes) -> bytes:
         response = await session.spark.relay.unary(call.rpc, request, timeout_s=CONTROL_S)
         return response + to_client(call.rpc, call.names)
 
