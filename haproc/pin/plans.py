@@ -20,7 +20,7 @@ from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.expressions import FRAME_OF_ROWS
 from haproc.classify.plans.members import members
 from haproc.classify.plans.reading import Does, Found, PlanReading
-from haproc.classify.plans.relations import DROPS_SOME, FILES, walk
+from haproc.classify.plans.relations import DROPS_SOME, FILES, USER_CODE, walk
 from haproc.pin.examine import DOUBTS, Doubt, Finding
 from haproc.pin.functions import Nature, nature
 from haproc.pin.literals import string_literal
@@ -88,10 +88,7 @@ DIFFERENT: Final[dict[str, Finding]] = {
     },
     **{
         kind: Finding("Python functions run code that HAProc cannot look into")
-        for kind in (
-            *("map_partitions", "group_map", "co_group_map", "apply_in_pandas_with_state"),
-            "common_inline_user_defined_table_function",
-        )
+        for kind in USER_CODE
     },
 }
 """Relations, and what stands for some of their forms, that may not; and why."""
