@@ -37,8 +37,7 @@ def parser() -> argparse.ArgumentParser:
     sql.formatter_class = argparse.RawDescriptionHelpFormatter
     add = sql.add_argument
     add("statement", nargs="?", help="one or several, separated by ';'; none: a prompt, or stdin")
-    add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
-    add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
+    _add_ring(sql, wait_s=10.0)
     add("--file", type=Path, metavar="FILE", help="run the statements of a file; - is stdin")
     add("--format", choices=output.FORMATS, help="table (default), csv, json or jsonl")
     add("--json", action="store_true", help="same as --format json: one document per statement")
@@ -51,7 +50,6 @@ def parser() -> argparse.ArgumentParser:
     add("--catalog", help="where unqualified names are looked up")
     add("--schema", help="likewise")
     add("--timeout", type=float, default=300.0, metavar="S", help="each statement's deadline (300)")
-    add("--wait", type=float, default=10.0, metavar="S", help="how long to wait for a server (10)")
     add("--class", dest="operation_class", metavar="CLASS", help="override the statement's class")
     add("--fanout", choices=("serial", "parallel"), help="of synchronous operations")
     add("--consistency", choices=LEVELS, help="how fresh a query's answer must be")
@@ -59,27 +57,27 @@ def parser() -> argparse.ArgumentParser:
     add("--write-concern", choices=("one", "majority", "all"), help="of writes")
     add("--request-id", metavar="ID", help="idempotency key (with one statement)")
     add("--keep-going", action="store_true", help="go on after a statement that failed")
-    add("--quiet", action="store_true", help="nothing on standard error but errors")
     job = commands.add_parser("submit", help="run a program as a job", description=submit.__doc__)
     job.formatter_class = argparse.RawDescriptionHelpFormatter
     submit.add_arguments(job)
-    add = job.add_argument
-    add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
-    add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
-    add("--wait", type=float, default=10.0, metavar="S", help="how long to wait for a server (10)")
-    add("--request-id", metavar="ID", help="idempotency key: asked again, it is the same job")
-    add("--quiet", action="store_true", help="nothing on standard error but errors")
-    _add_load(commands.add_parser("load", help="load a file", description=load.__doc__))
+    job.add_argument(
+        "--request-id", metavar="ID", help="idempotency key: asked again, it is the same job"
+    )
+    _add_ring(job, wait_s=10.0)
+    file = commands.add_parser("load", help="load a file", description=load.__doc__)
+    file.formatter_class = argparse.RawDescriptionHelpFormatter
+    load.add_arguments(file)
+    _add_ring(file, wait_s=30.0)
     return main
 
 
-def _add_load(command: argparse.ArgumentParser) -> None:
-    command.formatter_class = argparse.RawDescriptionHelpFormatter
-    load.add_arguments(command)
+def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
+    """Add what every command says: which ring, as whom, how patiently."""
     add = command.add_argument
     add("--server", metavar="URLS", help="in order of preference (else $HACLIENT_SERVERS)")
     add("--token-file", type=Path, metavar="FILE", help="holds the token (else $HACLIENT_TOKEN)")
-    add("--wait", type=float, default=30.0, metavar="S", help="how long to wait for a server (30)")
+    waits = f"how long to wait for a server ({wait_s:g})"
+    add("--wait", type=float, default=wait_s, metavar="S", help=waits)
     add("--quiet", action="store_true", help="nothing on standard error but errors")
 
 

@@ -60,6 +60,12 @@ def _node_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     status.set_defaults(run=nodes.status)
 
 
+def _where(command: argparse.ArgumentParser, config: str = "the ring's YAML file") -> None:
+    where = command.add_mutually_exclusive_group(required=True)
+    where.add_argument("--config", type=Path, help=config)
+    where.add_argument("--folder", type=Path, help="where a local ring lives")
+
+
 def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from haproc.cli import queue
 
@@ -80,9 +86,7 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
         (reject, queue.reject),
         (verify, queue.verify),
     ):
-        where = command.add_mutually_exclusive_group(required=True)
-        where.add_argument("--config", type=Path, help="the ring's YAML file")
-        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        _where(command)
         command.add_argument("--cluster", required=command not in (verify, reject), help="its name")
         command.set_defaults(run=queue.run, ask=ask)
     listing.add_argument("--start", type=int, default=0, help="begin at this offset")
@@ -110,9 +114,7 @@ def _cluster_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     remove = actions.add_parser("remove", help="have the ring do without a cluster for good")
     for command, run in ((add, cluster.add), (remove, cluster.remove)):
         command.add_argument("name", help="the cluster's name")
-        where = command.add_mutually_exclusive_group(required=True)
-        where.add_argument("--config", type=Path, help="the ring's YAML file; it is changed")
-        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        _where(command, "the ring's YAML file; it is changed")
         command.set_defaults(run=run)
     add.add_argument("--listen", help="host:port of its client door")
     add.add_argument("--peer", help="host:port of its operator door")
@@ -134,9 +136,7 @@ def _drain_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     undrain = commands.add_parser("undrain", help="let clients come to a drained cluster again")
     for command, ask in ((drain, drains.drain), (undrain, drains.undrain)):
         command.add_argument("cluster", metavar="NAME", help="the cluster's name")
-        where = command.add_mutually_exclusive_group(required=True)
-        where.add_argument("--config", type=Path, help="the ring's YAML file")
-        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        _where(command)
         command.add_argument("--timeout-s", type=float, default=300.0, help="of --wait (300)")
         command.set_defaults(run=queue.run, ask=ask)
     drain.add_argument(
@@ -156,9 +156,7 @@ def _session_commands(commands: argparse._SubParsersAction[argparse.ArgumentPars
     listing = actions.add_parser("list", help="show the open sessions, and which HAProc has them")
     close = actions.add_parser("close", help="close a session for good")
     for command, ask in ((listing, sessions.list_sessions), (close, sessions.close)):
-        where = command.add_mutually_exclusive_group(required=True)
-        where.add_argument("--config", type=Path, help="the ring's YAML file")
-        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        _where(command)
         command.add_argument("--cluster", help="whose HAProc to ask (the first that answers)")
         command.set_defaults(run=queue.run, ask=ask)
     listing.add_argument("--start", type=int, default=0, help="pass over so many")
@@ -184,9 +182,7 @@ def _job_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         (log, jobs.log),
         (kill, jobs.kill),
     ):
-        where = command.add_mutually_exclusive_group(required=True)
-        where.add_argument("--config", type=Path, help="the ring's YAML file")
-        where.add_argument("--folder", type=Path, help="where a local ring lives")
+        _where(command)
         command.add_argument("--cluster", help="whose HAProc to ask (the first that answers)")
         command.set_defaults(run=queue.run, ask=ask)
     for command in (show, log, kill):

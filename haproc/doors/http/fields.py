@@ -157,6 +157,16 @@ def whole_number(written: str, name: str, digits_max: int = 18) -> int:
     return number
 
 
+def page(query: Mapping[str, str], default: int, most: int) -> tuple[int, int]:
+    """Return where a page of a list begins, and how much is on it at most."""
+    no_unknown(query, ("start", "limit"))
+    start = whole_number(query.get("start", "0"), "start")
+    limit = whole_number(query.get("limit", str(default)), "limit")
+    if not 1 <= limit <= most:
+        raise refused(ErrorClass.BAD_REQUEST, f"limit must be 1 to {most}")
+    return start, limit
+
+
 def seconds_in(written: str | None, name: str) -> float | None:
     """Return the number of seconds that a query holds; its range is not looked at."""
     try:

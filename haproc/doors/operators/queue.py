@@ -11,7 +11,6 @@ from dmq import Json
 from haproc.doors.http import fields
 from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import json_response, read_object
-from haproc.failure import ErrorClass, refused
 
 PAGE_DEFAULT: Final = 50
 PAGE_MAX: Final = 1000
@@ -73,11 +72,7 @@ class QueueDoor:
     async def queue(self, request: web.Request) -> web.Response:
         """List the queue."""
         self._credentials.user_of(request.headers)
-        fields.no_unknown(request.query, ("start", "limit"))
-        start = fields.whole_number(request.query.get("start", "0"), "start")
-        limit = fields.whole_number(request.query.get("limit", str(PAGE_DEFAULT)), "limit")
-        if not 1 <= limit <= PAGE_MAX:
-            raise refused(ErrorClass.BAD_REQUEST, f"limit must be 1 to {PAGE_MAX}")
+        start, limit = fields.page(request.query, PAGE_DEFAULT, PAGE_MAX)
         return json_response(dict(self._service.queue(start, limit)))
 
     async def show(self, request: web.Request) -> web.Response:

@@ -12,7 +12,6 @@ from haproc.config.model import Config
 from haproc.doors.http import fields
 from haproc.doors.http.access import Credentials
 from haproc.doors.http.bodies import json_response, read_object
-from haproc.failure import ErrorClass, refused
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
@@ -36,11 +35,7 @@ def attend(app: web.Application, config: Config, service: SessionsService) -> No
 
     async def listed(request: web.Request) -> web.Response:
         credentials.user_of(request.headers)
-        fields.no_unknown(request.query, ("start", "limit"))
-        start = fields.whole_number(request.query.get("start", "0"), "start")
-        limit = fields.whole_number(request.query.get("limit", str(PAGE_DEFAULT)), "limit")
-        if not 1 <= limit <= PAGE_MAX:
-            raise refused(ErrorClass.BAD_REQUEST, f"limit must be 1 to {PAGE_MAX}")
+        start, limit = fields.page(request.query, PAGE_DEFAULT, PAGE_MAX)
         return json_response(dict(await service.listed(start, limit)))
 
     async def close(request: web.Request) -> web.Response:
