@@ -34,6 +34,9 @@ _FORMAT: Final = Format(
 )
 _REVISION: Final = "SELECT ifnull(max(revision), 0) FROM changes"
 _BELOW: Final = "key >= ?1 AND (?2 IS NULL OR key < ?2)"
+_IN_ONE_ROW: Final = "group_concat(hex(key) || ' ' || revision)"
+"""Keys and revisions: after every row the thread has to get the interpreter's lock back, which
+takes long beside an event loop that is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +145,11 @@ class StoreReader(FileReader):
         with translated(self._path):
             self._check_in_place()
             oldest, texts = self._db.execute(
-                "SELECT (SELECT min(revision) FROM changes), group_concat(revision || ' ' ||"
-                " hex(key)) FROM (SELECT * FROM changes WHERE revision > ? ORDER BY revision)",
+                f"SELECT (SELECT min(revision) FROM changes), {_IN_ONE_ROW}"
+                " FROM (SELECT * FROM changes WHERE revision > ? ORDER BY revision)",
                 (after,),
             ).fetchone()
-        pairs = [text.split(" ") for text in texts.split(",")] if texts else []
-        found = [(int(revision), bytes.fromhex(key).decode()) for revision, key in pairs]
-        return oldest or 0, found
+        return oldest or 0, [(revision, key.decode()) for key, revision in _read(texts)]
 
     def _revision(self) -> int:
         """Return the newest revision, once it is known that this is still the same store."""
@@ -163,22 +164,23 @@ class StoreReader(FileReader):
         return revision
 
     def _keys(self, prefix: bytes) -> list[tuple[bytes, int]]:
-        """Return the keys that begin so and their revisions, in order.
-
-        In one row: after every row the thread has to get the interpreter's lock back, which takes
-        long beside an event loop that is busy.
-        """
+        """Return the keys that begin so and their revisions, in order."""
         (texts,) = self._db.execute(
-            "SELECT group_concat(hex(key) || ' ' || revision) FROM"
-            f" (SELECT key, revision FROM kept WHERE {_BELOW} ORDER BY key)",
+            f"SELECT {_IN_ONE_ROW}"
+            f" FROM (SELECT key, revision FROM kept WHERE {_BELOW} ORDER BY key)",
             (prefix, _end_of(prefix)),
         ).fetchone()
-        pairs = [text.split(" ") for text in texts.split(",")] if texts else []
-        return [(bytes.fromhex(key), int(revision)) for key, revision in pairs]
+        return _read(texts)
 
 
 def _revision(db: sqlite3.Connection) -> int:
     return int(db.execute(_REVISION).fetchone()[0])
+
+
+def _read(texts: str | None) -> list[tuple[bytes, int]]:
+    """Return the keys and revisions in such a row."""
+    pairs = [text.split(" ") for text in texts.split(",")] if texts else []
+    return [(bytes.fromhex(key), int(revision)) for key, revision in pairs]
 
 
 def _end_of(prefix: bytes) -> bytes | None:
