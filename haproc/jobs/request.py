@@ -208,7 +208,8 @@ def _setting(found: _Settings, key: str, text: str, jobs: Jobs) -> None:
     elif key == "haproc.request_id":
         found.request_id = text
     elif key == "haproc.restart":
-        if not (text.isascii() and text.isdigit()) or int(text[:9]) > jobs.restarts_max:
+        digits = text.isascii() and text.isdigit() and len(text) < 10
+        if not digits or int(text) > jobs.restarts_max:
             raise _bad(f"conf haproc.restart must be 0 to {jobs.restarts_max} (jobs.restarts_max)")
         found.restarts = int(text)
     elif key in ("haproc.cpu_s", "haproc.wall_s"):

@@ -94,6 +94,8 @@ def test_field_that_means_nothing_here_is_refused_by_name(more: dict[str, Any]) 
         {**CODE, "args": [1]},
         {**CODE, "conf": {"haproc.restart": "101"}},
         {**CODE, "conf": {"haproc.restart": "-1"}},
+        {**CODE, "conf": {"haproc.restart": "000000000101"}},
+        {**CODE, "conf": {"haproc.restart": "000000000" + "9" * 5_000}},
         {**CODE, "conf": {"haproc.cpu_s": 1e9}},
         {**CODE, "conf": {"haproc.consistency": "any;token=x"}},
         {**CODE, "driverMemory": "9g"},
