@@ -5,7 +5,7 @@ is read. So whoever has to read what may be large asks for no more than the driv
 LIMIT bounds rows, not bytes; what may be long in a row is measured by the query itself:
 
 - `attempt`: the first rows of a query, with a mark where one is too wide, in place of its values.
-- `sizes`, `widths`, `pieces`, `rows_of`: a staging table that holds them all, piece by piece.
+- `sizes`, `widths`, `whole`, `cut`, `rows_of`: a staging table that holds them all, piece by piece.
 
 Sizes are near what rows take as Arrow: exact for all but nested values, which are taken for their
 text.
