@@ -6,6 +6,8 @@ import asyncio
 import dataclasses
 import datetime as dt
 import gc
+import io
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,20 @@ from haproc.failure import FailureKind, RequestError
 from haproc.route.model import SentRows
 from haproc.route.rows.fitting import fits, plain
 from haproc.route.rows.forms import RowsError
-from haproc.route.rows.reading import read
+from haproc.route.rows.reading import fitted, pieces, read
 from tests.unit.canned import ONE, WRITE, Canned, stream_of
 from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
 
 ROWS = {"Content-Type": "application/vnd.apache.arrow.stream"}
 CSV = {"Content-Type": "text/csv"}
+
+
+def ipc(*batches: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def fit(kind: pa.DataType, type_text: str) -> bool:
@@ -121,6 +131,7 @@ _VALUES: list[tuple[pa.DataType, list[Any], pa.DataType]] = [
     (pa.list_(pa.large_binary()), [[b"x", None]], pa.list_(pa.binary())),
     (pa.struct({"a": pa.uint16()}), [{"a": 65535}], pa.struct({"a": pa.int32()})),
     (pa.date64(), [dt.date(2026, 1, 1)], pa.date32()),
+    (pa.decimal128(3, -2), [Decimal(12300), None], pa.decimal128(5, 0)),
 ]
 
 
@@ -132,6 +143,46 @@ def test_plain_keeps_values_in_types_spark_reads(
     written = pa.ipc.open_stream(plain(table, [Column("c", "x")])).read_all()
     assert written.schema.field("c").type == wanted
     assert written["c"].to_pylist() == values
+
+
+_DENIED = pa.field("c", pa.int32(), nullable=False)
+_NUMBERS = pa.array([1, None], _DENIED.type)
+NULLS_DENIED = [
+    (pa.RecordBatch.from_arrays([_NUMBERS], schema=pa.schema([_DENIED])), "int"),
+    (
+        pa.record_batch({"c": pa.StructArray.from_arrays([_NUMBERS], fields=[_DENIED])}),
+        "struct<c:int>",
+    ),
+]
+"""Rows with a null in a field that is said to have none: a column's, a struct's."""
+
+
+@pytest.mark.parametrize(("batch", "type_text"), NULLS_DENIED)
+def test_rows_with_nulls_fit_where_the_table_takes_them_whatever_they_say(
+    batch: pa.RecordBatch, type_text: str
+) -> None:
+    columns = [Column("c", type_text)]
+    fit_together = pa.ipc.open_stream(fitted(ipc(batch), columns, 1 << 20)).read_all()
+    (in_pieces,) = pieces(io.BytesIO(ipc(batch)), columns, 1 << 20)
+    assert fit_together.to_pylist() == batch.to_pylist()
+    assert pa.ipc.open_stream(in_pieces.data).read_all() == fit_together
+    (column,) = fit_together.schema
+    inner = list(column.type) if pa.types.is_struct(column.type) else []
+    assert all(field.nullable for field in [column, *inner]), "like rows that say nothing"
+
+
+def test_rows_of_many_batches_are_one() -> None:
+    table = pa.table({"c": pa.array(range(9), pa.int32())})
+    stream = fitted(ipc(*table.to_batches(max_chunksize=2)), [Column("c", "int")], 1 << 20)
+    assert [batch.num_rows for batch in pa.ipc.open_stream(stream)] == [9]
+
+
+def test_rows_without_columns_are_not_lost_but_refused() -> None:
+    batch = pa.RecordBatch.from_struct_array(pa.array([{}] * 5, pa.struct([])))
+    with pytest.raises(RequestError, match="5 rows have no columns"):
+        fitted(ipc(batch), [Column("c", "int")], 1 << 20)
+    with pytest.raises(RequestError, match="5 rows have no columns"):
+        list(pieces(io.BytesIO(ipc(batch)), [Column("c", "int")], 1 << 20))
 
 
 def test_plain_null_or_loss_refused() -> None:

@@ -2,7 +2,9 @@
 
 `fits` looks at the types alone, `plain` rewrites what Spark's Arrow reader does
 not take (dictionaries, compressed or large buffers, other time units, unsigned numbers) and looks
-at the values: a null where none may be, a nanosecond that would be cut off.
+at the values: a null where none may be, a nanosecond that would be cut off. What a stream says of
+nulls beside its values is not passed on: that is up to the table, and rows of two requests that
+differ in nothing else can run as one statement.
 """
 
 from __future__ import annotations
@@ -165,7 +167,7 @@ def _has_null(kind: pa.DataType) -> bool:
 
 def plain(table: pa.Table, columns: Sequence[Column]) -> bytes:
     """Return rows that `fits` accepted as a stream that Spark reads; raises RowsError."""
-    return stream_of(converted(table, columns))
+    return encoded(converted(table, columns))
 
 
 def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
@@ -178,12 +180,22 @@ def converted(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
     ]
     if problems:
         raise RowsError(problems)
-    schema = pa.schema([pa.field(f.name, _plain_type(f.type), f.nullable) for f in table.schema])
+    if table.num_rows and not table.num_columns:
+        raise RowsError([f"{table.num_rows} rows have no columns"])  # Arrow itself loses them
+    schema = pa.schema([pa.field(f.name, _plain_type(f.type)) for f in table.schema])
     try:
         converted = table.cast(schema)
     except pa.ArrowException as error:
         raise RowsError([f"a value would lose something: {str(error)[:200]}"]) from error
     return converted
+
+
+def encoded(table: pa.Table) -> bytes:
+    """Return rows as one Arrow IPC stream, of one batch however many they came in.
+
+    Each batch costs whoever reads them something, on this machine's event loops and in Spark.
+    """
+    return stream_of(table.combine_chunks())
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
@@ -196,7 +208,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if types.is_float16(kind):
         return pa.float32()
     if types.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale)
+        # Spark knows no negative scale; that many digits more are zeros in front of the point.
+        return pa.decimal128(kind.precision - min(kind.scale, 0), max(kind.scale, 0))
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if types.is_duration(kind):
@@ -206,7 +219,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if types.is_map(kind):
         return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
     if types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _plain_type(f.type), f.nullable) for f in kind])
+        return pa.struct([pa.field(f.name, _plain_type(f.type)) for f in kind])
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return pa.list_(_plain_type(kind.value_type))
     simple = {"STRING": pa.string(), "BINARY": pa.binary(), "DATE": pa.date32()}

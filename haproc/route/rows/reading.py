@@ -8,12 +8,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Chunk, Column
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.rows.arrow_messages import AS_STREAM, extent
 from haproc.route.rows.csv_lines import csv_rows
-from haproc.route.rows.fitting import converted, fits, plain, untyped
+from haproc.route.rows.fitting import converted, encoded, fits, plain, untyped
 from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, Readable, RowsError
 from haproc.route.rows.json_lines import json_rows
 from haproc.route.rows.lines import Batches
@@ -112,7 +111,7 @@ def pieces(
         for group in _groups(batches, bytes_max):
             renamed = [batch.rename_columns(schema.names) for batch in group]
             table = converted(pa.Table.from_batches(renamed, schema), columns)
-            yield Chunk(stream_of(table.combine_chunks()), table.num_rows)
+            yield Chunk(encoded(table), table.num_rows)
     except (pa.ArrowException, OSError) as error:
         said = f"{NOT_OF_FORM[form.kind]}: {str(error)[:200]}"
         raise _misfit(RowsError([said])) from error
