@@ -53,6 +53,14 @@ def test_many_rows_go_as_lists_with_their_names_types_and_order() -> None:
     assert [row["c2"] for row in structs] == table.column(1).to_pylist()
 
 
+def test_rows_of_many_small_batches_go_together() -> None:
+    table = pa.table({"a": range(2 * TOGETHER + 3)})
+    project: Any = relation_of(stream_of(table, 2)).to_df.input.project
+    sent = pa.ipc.open_stream(project.input.local_relation.data).read_all()
+    assert [len(each) for each in sent["rows"]] == [TOGETHER, TOGETHER, 3]
+    assert [row["c1"] for each in sent["rows"].to_pylist() for row in each] == [*range(len(table))]
+
+
 def test_what_is_no_stream_or_has_types_of_its_own_is_left_to_spark() -> None:
     assert relation_of(b"no stream").local_relation.data == b"no stream"
     rows = stream_of(pa.table({"a": pa.array(["x"] * 2 * FEW).dictionary_encode()}))
