@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
+from haproc.classify.model import Kind
+from haproc.config.model import Limits
 from haproc.engine.interface import Lane
-from haproc.engine.statement import SqlText
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.coalesce import combine
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
+from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.plans import stream_of
+from tests.simulation.ring import LIMITS
 from tests.simulation.scenario import insert
 from tests.simulation.violations import found_by
 
@@ -29,12 +38,14 @@ def combined() -> str:
     return found.sql
 
 
-async def sent_together(stage: Stage) -> list[asyncio.Future[Outcome]]:
+async def sent_together(
+    stage: Stage, operations: Sequence[Operation] = OPERATIONS
+) -> list[asyncio.Future[Outcome]]:
     """Have them wait for an INSERT that is under way, and let that go."""
     spark = stage.node("a").spark
     spark.held.add("t")
     sent: list[asyncio.Future[Outcome]] = []
-    for op in (insert("one", "t", "a"), *OPERATIONS):
+    for op in (insert("one", "t", "a"), *operations):
         sent.append(asyncio.ensure_future(stage.submit("a", op)))
         await stage.until(lambda: stage.replica("a").core.schedule.pending == len(sent))
     spark.held.clear()
@@ -118,3 +129,48 @@ def test_rules_of_looking_broken_on_purpose_are_found(monkeypatch: pytest.Monkey
     found_by(lambda: story(committed_without_an_answer), 'spark.dump()["t"] == ROWS')
     beginning_without_a_look(monkeypatch)
     found_by(lambda: story(committed_by_a_process_that_died), 'spark.dump()["t"] == ROWS')
+
+
+def rows(op_id: str) -> Operation:
+    """Return a row that came as Arrow."""
+    write = ArrowRows("t", stream_of(pa.table({"x": [op_id]})))
+    return replace(insert(op_id, "t", "a"), kind=Kind.ROWS, write=write, insert=None)
+
+
+FORMS = [OPERATIONS, [rows(name) for name in ("two", "three", "four")]]
+SMALLER = replace(
+    LIMITS, batch_operations_max=1, batch_rows_max=1, batch_bytes_max=1, batch_arrow_bytes_max=1
+)
+
+
+@pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER])
+@pytest.mark.parametrize("operations", FORMS, ids=["text", "arrow"])
+@pytest.mark.parametrize(
+    ("before", "after", "again"),
+    [
+        (LIMITS, SMALLER, ["one", "two three four"]),
+        (LIMITS, replace(LIMITS, batch_operations_max=2), ["one", "two three four"]),
+        (replace(LIMITS, batch_operations_max=2), LIMITS, ["one", "two three", "four"]),
+    ],
+)
+def test_batch_of_a_process_with_other_limits_is_the_same_again(
+    before: Limits, after: Limits, again: list[str], operations: list[Operation], step: Step
+) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a"))
+        await stage.ready("a")
+        runs = 1 if step is Step.INTENT_AFTER else 2  # the first one has no intent
+        stage.at("a", step, *[lambda node: None] * (runs - 1), lambda node: node.kill())
+        sent = await sent_together(stage, operations)
+        await stage.until(lambda: stage.alive_state("a") is None)
+        for each in sent:
+            each.cancel()
+        stage.ring.configure(limits=after)
+        stage.node("a").start()
+        await stage.ready("a")
+        await stage.settle()
+        assert stage.node("a").spark.dump()["t"] == ROWS
+        inserts = [sql for _, name, sql in stage.commits if name == "a" and "INTO t" in sql]
+        assert [" ".join(re.findall(r"'(\w+)'", sql)) for sql in inserts] == again
+
+    story(tell, limits=before)
