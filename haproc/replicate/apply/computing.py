@@ -36,6 +36,7 @@ from haproc.engine.holes import (
 from haproc.engine.interface import Lane, Queries, Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
+from haproc.offloop import by_size
 from haproc.replicate.apply.gathering import Gathering
 from haproc.replicate.apply.keeping import Keep
 from haproc.replicate.apply.liveness import progressing
@@ -178,7 +179,9 @@ class Computing:
 
         Raises EngineError if they could not be gathered here, which says nothing about the unit.
         """
-        core, write = self._core, unit.write()
+        core = self._core
+        # Thousands of small streams of rows are put together message by message.
+        write = await by_size(sum(op.size_bytes for op in unit.operations[1:]), unit.write)
         if not isinstance(write, QueryWrite | ComputedPlan | SpooledRows):
             return write
         found = core.heard.computations.found(unit.version)
@@ -190,7 +193,8 @@ class Computing:
         if filling is None:
             return SqlText(rows.sql)
         if not filling.parts:
-            return SparkPlan(with_rows(filling.plan, filling.rows))
+            plan = await by_size(len(filling.rows), with_rows, filling.plan, filling.rows)
+            return SparkPlan(plan)
         table = await self._gathering.gather(rows, filling, lane)
         return SparkPlan(with_table(filling.plan, table))
 

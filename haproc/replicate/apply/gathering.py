@@ -15,8 +15,9 @@ Tables are dropped behind the write. What a crash leaves, whoever takes over the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from dmq import LogCorruptError
@@ -26,7 +27,7 @@ from haproc.engine.arrow import rows_in
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.frames import joined
 from haproc.engine.interface import Lane, Settings
-from haproc.engine.statement import Statement
+from haproc.engine.statement import SparkPlan, Statement
 from haproc.offloop import by_size
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -86,11 +87,10 @@ class Gathering:
         self._in_use.setdefault(rows.offset, []).append(table)
         try:
             await self._run(staging.MAKE_SCHEMA, lane)
-            add = staging.begin
-            async for together in self._together(rows, filling):
-                await core.trace(Step.GATHER_PART)
-                await self._run(await by_size(len(together), add, table, together), lane)
-                add = staging.go_on
+            async with contextlib.aclosing(self._plans(table, rows, filling)) as plans:
+                async for plan in plans:
+                    await core.trace(Step.GATHER_PART)
+                    await self._run(plan, lane)
         except EngineError as error:
             raise of_environment(error) from error
         await core.trace(Step.GATHER_DONE)
@@ -147,18 +147,25 @@ class Gathering:
                 self.over.append(table)
                 return
 
-    async def _together(self, rows: Rows, filling: Filling) -> AsyncIterator[bytes]:
-        """Yield the parts, as many at a time as a cluster is given."""
+    async def _plans(
+        self, table: str, rows: Rows, filling: Filling
+    ) -> AsyncGenerator[SparkPlan, None]:
+        """Yield what fills a table with the parts, as many at a time as a cluster is given.
+
+        While it runs, no part that is in it is in memory besides.
+        """
         bytes_max = self._core.limits.batch_arrow_bytes_max
-        few, size, count = list[bytes](), 0, 0
+        add, few, size, count = staging.begin, list[bytes](), 0, 0
         for number, place in enumerate(filling.parts):
             part = await self._part(rows, number, place)
-            size, count = size + len(part), count + rows_in(part)
-            if few and (size > bytes_max or count > ARROW_ROWS_MAX):
-                yield joined(few)
-                few, size, count = [], len(part), rows_in(part)
+            more, brings = len(part), rows_in(part)
+            if few and (size + more > bytes_max or count + brings > ARROW_ROWS_MAX):
+                yield await by_size(size, _taken, few, add, table)
+                add, size, count = staging.go_on, 0, 0
             few.append(part)
-        yield joined(few)
+            size, count = size + more, count + brings
+            del part
+        yield await by_size(size, _taken, few, add, table)
 
     async def _part(self, rows: Rows, number: int, place: int) -> bytes:
         (entry,) = await self._core.own_log.read(place, records_max=1)
@@ -174,6 +181,13 @@ class Gathering:
 
     async def _run(self, statement: Statement, lane: Lane) -> None:
         await lane.apply(statement, Settings(), None, timeout_s=self._core.timeouts.apply_s)
+
+
+def _taken(parts: list[bytes], add: Callable[[str, bytes], SparkPlan], table: str) -> SparkPlan:
+    """Return the plan that adds the parts, which are taken out of their list."""
+    rows = joined(parts)
+    parts.clear()
+    return add(table, rows)
 
 
 def of_environment(error: EngineError) -> EngineError:
