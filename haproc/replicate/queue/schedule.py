@@ -45,6 +45,8 @@ class _Task:
     offset: int
     op: Operation
     key: BatchKey | None
+    rows: int
+    """That it adds to a batch: counted when it comes, since a statement may be of thousands."""
     state: _State = _State.WAITING
     single: bool = False
     unlike: bool = False
@@ -109,7 +111,9 @@ class Schedule:
             return False
         key = batch_key(op)
         unlike = self.composing.unlike(op, key)
-        self._tasks[offset] = _Task(offset, op, key, single=offset in self._singles, unlike=unlike)
+        rows = 0 if key is None else row_count(op)
+        single = offset in self._singles
+        self._tasks[offset] = _Task(offset, op, key, rows, single=single, unlike=unlike)
         self._turns.add(offset, op)
         self._bytes += op.size_bytes
         self._uncomputed += op.computed
@@ -314,7 +318,7 @@ class Schedule:
         rows = size = count = 0
         key = head.key
         for task in self._on_table(head):
-            rows, size, count = rows + row_count(task.op), size + task.op.size_bytes, count + 1
+            rows, size, count = rows + task.rows, size + task.op.size_bytes, count + 1
             over = self._limits.exceeded(head.op, count, rows, size)
             if task is not head:
                 key = None if over or task.single or key is None else key.joined(task.key)
