@@ -171,6 +171,19 @@ def test_rows_with_nulls_fit_where_the_table_takes_them_whatever_they_say(
     assert all(field.nullable for field in [column, *inner]), "like rows that say nothing"
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("kind", [pa.int32(), pa.struct({"other": pa.int32()})])
+def test_name_that_is_no_text_is_refused(kind: pa.DataType, rows: int) -> None:
+    columns = [Column("name", "struct<other:int>" if pa.types.is_struct(kind) else "int")]
+    stream = ipc(pa.record_batch({"name": pa.nulls(rows, kind)}))
+    for name in (b"name", b"other") if pa.types.is_struct(kind) else (b"name",):
+        damaged = stream.replace(name, name[:-1] + b"\xff")
+        with pytest.raises(RequestError, match="not an Arrow IPC stream"):
+            fitted(damaged, columns, 1 << 20)
+        with pytest.raises(RequestError, match="not an Arrow IPC stream"):
+            list(pieces(io.BytesIO(damaged), columns, 1 << 20))
+
+
 def test_rows_of_many_batches_are_one() -> None:
     table = pa.table({"c": pa.array(range(9), pa.int32())})
     stream = fitted(ipc(*table.to_batches(max_chunksize=2)), [Column("c", "int")], 1 << 20)

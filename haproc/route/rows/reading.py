@@ -23,6 +23,8 @@ PIECE_BYTES: Final = 4 << 20
 PIECE_BATCHES_MAX: Final = 1000
 """What is worked on at a time of many rows; chosen, not measured."""
 BEHIND_MAX: Final = 4096
+UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""Raised where bytes are not of their form; the last one by whoever asks for a column's name."""
 RECORD_ROWS_MAX: Final = 1_000_000
 """Chosen: each takes some 100 bytes of a driver, even if it has next to none itself."""
 
@@ -57,7 +59,7 @@ def read(stream: bytes, bytes_max: int) -> pa.Table:
                     raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
                 batches.append(batch)
             behind = len(stream) - source.tell()
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise RowsError([f"not an Arrow IPC stream: {str(error)[:200]}"]) from error
     if behind:
         raise RowsError([f"{behind} bytes stand behind the end of the stream: send one stream"])
@@ -74,6 +76,8 @@ def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form 
         return plain(table, columns)
     except RowsError as error:
         raise _misfit(error) from error
+    except UnicodeDecodeError as error:
+        raise _misfit(RowsError([f"not an Arrow IPC stream: {error}"])) from error
 
 
 def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str]:
@@ -112,7 +116,7 @@ def pieces(
             renamed = [batch.rename_columns(schema.names) for batch in group]
             table = converted(pa.Table.from_batches(renamed, schema), columns)
             yield Chunk(encoded(table), table.num_rows)
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         said = f"{NOT_OF_FORM[form.kind]}: {str(error)[:200]}"
         raise _misfit(RowsError([said])) from error
     except RowsError as error:
