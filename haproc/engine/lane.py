@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from haproc.engine import arrow, confs
@@ -132,7 +132,10 @@ class SparkLane:
         self._in_doubt = True
         try:
             await self._session.ensure(settings, mark)
-            applied = await self._run(await plan_bytes(write), timeout_s, epoch)
+            plan, statement_id = await plan_bytes(write), str(uuid.uuid4())
+            running = self._remote.execute(plan, statement_id, timeout_s, epoch=epoch)
+            del plan  # large, and sent before the first answer
+            applied = await self._applied(running)
         except EngineError as error:
             # A lost session is not made anew behind the applier's back: it may have been taken
             # away by another incarnation, and the applier must find that out first.
@@ -142,13 +145,11 @@ class SparkLane:
         self._in_doubt = False
         return applied
 
-    async def _run(self, plan: Any, timeout_s: float, epoch: int) -> Applied:
+    async def _applied(self, running: AsyncGenerator[Any, None]) -> Applied:
         chunks: list[bytes] = []
         size = 0
-        async with contextlib.aclosing(
-            self._remote.execute(plan, str(uuid.uuid4()), timeout_s, epoch=epoch)
-        ) as responses:
-            async for response in responses:
+        async with contextlib.aclosing(running):
+            async for response in running:
                 if data := _rows_in(response):
                     size += len(data)
                     if size <= self._applied_bytes_max:

@@ -138,6 +138,7 @@ class RemoteSession:
             data = request.SerializeToString()
         epoch = self.epoch
         call = self.channel.execute(data, timeout_s)
+        del plan, data  # large, and sent before the first answer
         try:
             with self.channel.tasks.statement() as report:
                 async for response in call:

@@ -144,7 +144,8 @@ def _replaced(
         for number, start, inner, end in top_level(message)
         if number not in fields and not leave_out(number, memoryview(message)[inner:end])
     ]
-    kept += [_field(number, value) for number, value in fields.items() if value]
+    for number, value in fields.items():
+        kept += (_head(number, value), value) if value else ()
     return b"".join(kept)
 
 
@@ -177,4 +178,8 @@ def top_level(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]
 
 
 def _field(number: int, value: bytes) -> bytes:
-    return varint_bytes(number << 3 | _BYTES) + varint_bytes(len(value)) + value
+    return _head(number, value) + value
+
+
+def _head(number: int, value: bytes) -> bytes:
+    return varint_bytes(number << 3 | _BYTES) + varint_bytes(len(value))
