@@ -228,7 +228,6 @@ def _limits(config: Config) -> Iterator[Finding]:
         ("operation_bytes_max", "staged_bytes_max"),
         ("staged_bytes_max", "spooled_bytes_max"),
         ("batch_bytes_max", "look_ahead_bytes_max"),
-        ("part_bytes_max", "batch_arrow_bytes_max"),
         ("batch_arrow_bytes_max", "operation_bytes_max"),
         ("batch_arrow_bytes_max", "look_ahead_bytes_max"),
         ("batch_operations_max", "look_ahead_records_max"),

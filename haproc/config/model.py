@@ -130,7 +130,7 @@ class Limits:
     spooled_bytes_max: int = 32 << 30
     """Bodies of rows on disk at a time, in state_dir, while they go into the log. Chosen: two of
     the largest."""
-    part_bytes_max: int = 8 << 20  # of a write's rows, in one record; chosen
+    part_bytes_max: int = 8 << 20  # a write's rows in one record, and given to a cluster at once
     part_rows_max: int = 200_000
     """Chosen: rows of next to no bytes take a driver some 100 bytes each all the same."""
     inline_bytes_max: int = 25 << 20

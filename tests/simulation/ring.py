@@ -43,8 +43,6 @@ MEMBERSHIP = Membership(
 LIMITS = Limits(
     lanes=3, look_ahead_records_max=40, batch_operations_max=8, window_records=5000, part_rows_max=2
 )
-PART_BY_PART = replace(LIMITS, batch_arrow_bytes_max=1)
-"""A cluster is given each part by itself, so that it can be struck between two."""
 TRIM = Trim(interval_s=1.0, keep_records=0, keep_s=0)
 """Everything goes that may go."""
 TIMEOUTS = Timeouts(

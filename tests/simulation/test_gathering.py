@@ -10,14 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
 from dmq import decode
 from haproc.classify.names import STAGING_SCHEMA
-from haproc.config.model import Limits
 from haproc.engine import staging
 from haproc.engine.lane import SparkLane
 from haproc.engine.statement import SparkPlan
@@ -29,12 +27,12 @@ from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.rows import Part, QueryWrite, Rows
 from haproc.replicate.trim import trimmer
-from tests.simulation import connect, directed
+from tests.simulation import connect
 from tests.simulation.computed import gather, make
-from tests.simulation.directed import Stage
+from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
 from tests.simulation.plans import STAGING, text_of
-from tests.simulation.ring import LIMITS, PART_BY_PART, Node
+from tests.simulation.ring import LIMITS, Node
 from tests.simulation.scenario import insert
 from tests.simulation.test_computed import rows_records, seen, tables
 from tests.simulation.violations import Violation, found_by
@@ -49,8 +47,6 @@ STEPS = (
     Step.APPLY_AFTER,
     Step.STAGING_DROP,
 )
-
-story = partial(directed.story, limits=PART_BY_PART)
 
 
 async def ids(stage: Stage) -> None:
@@ -106,22 +102,6 @@ def test_rows_in_parts_are_gathered_and_appear_at_once() -> None:
         assert len(made(stage, "c")) == 1
 
     story(tell)
-
-
-@pytest.mark.parametrize("limits, statements", [(PART_BY_PART, 3), (LIMITS, 1)])
-def test_cluster_is_given_as_many_parts_at_a_time_as_it_may_be(
-    limits: Limits, statements: int
-) -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        await stage.submit("a", gather("g", "a"))
-        await gathered(stage)
-        (table,) = made(stage, "c")
-        filled = [sql for _, name, sql in stage.commits if name == "c" and f" {table} AS" in sql]
-        filled += [sql for _, name, sql in stage.commits if name == "c" and f"INTO {table}" in sql]
-        assert len(filled) == statements
-
-    directed.story(tell, limits=limits)
 
 
 def test_table_is_made_of_rows_in_parts() -> None:

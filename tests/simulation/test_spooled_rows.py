@@ -20,11 +20,11 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows
 from haproc.route.chain import may_be_made_again
 from tests.simulation.computed import gather
-from tests.simulation.directed import Stage
+from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
 from tests.simulation.plans import stream_of
 from tests.simulation.ring import Node
-from tests.simulation.test_gathering import IDS, gathered, ids, parts, story
+from tests.simulation.test_gathering import IDS, gathered, ids, parts
 
 ROWS = pa.table({"id": ["g"] * len(IDS), "x": IDS, "n": list(range(len(IDS)))})
 STEPS = (

@@ -15,23 +15,18 @@ Tables are dropped behind the write. What a crash leaves, whoever takes over the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from dmq import LogCorruptError
 from haproc.config.model import LANES_MAX
 from haproc.engine import staging
-from haproc.engine.arrow import rows_in
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.frames import joined
 from haproc.engine.interface import Lane, Settings
-from haproc.engine.statement import SparkPlan, Statement
+from haproc.engine.statement import Statement
 from haproc.offloop import by_size
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
-from haproc.replicate.queue.coalesce import ARROW_ROWS_MAX
 from haproc.replicate.records.operation import from_record
 from haproc.replicate.records.rows import Filling, Part, Rows
 
@@ -87,10 +82,13 @@ class Gathering:
         self._in_use.setdefault(rows.offset, []).append(table)
         try:
             await self._run(staging.MAKE_SCHEMA, lane)
-            async with contextlib.aclosing(self._plans(table, rows, filling)) as plans:
-                async for plan in plans:
-                    await core.trace(Step.GATHER_PART)
-                    await self._run(plan, lane)
+            for number, place in enumerate(filling.parts):
+                part = await self._part(rows, number, place)
+                add = staging.go_on if number else staging.begin
+                plan = await by_size(len(part), add, table, part)
+                del part  # it is in the plan
+                await core.trace(Step.GATHER_PART)
+                await self._run(plan, lane)
         except EngineError as error:
             raise of_environment(error) from error
         await core.trace(Step.GATHER_DONE)
@@ -147,26 +145,6 @@ class Gathering:
                 self.over.append(table)
                 return
 
-    async def _plans(
-        self, table: str, rows: Rows, filling: Filling
-    ) -> AsyncGenerator[SparkPlan, None]:
-        """Yield what fills a table with the parts, as many at a time as a cluster is given.
-
-        While it runs, no part that is in it is in memory besides.
-        """
-        bytes_max = self._core.limits.batch_arrow_bytes_max
-        add, few, size, count = staging.begin, list[bytes](), 0, 0
-        for number, place in enumerate(filling.parts):
-            part = await self._part(rows, number, place)
-            more, brings = len(part), rows_in(part)
-            if few and (size + more > bytes_max or count + brings > ARROW_ROWS_MAX):
-                yield await by_size(size, _taken, few, add, table)
-                add, size, count = staging.go_on, 0, 0
-            few.append(part)
-            size, count = size + more, count + brings
-            del part
-        yield await by_size(size, _taken, few, add, table)
-
     async def _part(self, rows: Rows, number: int, place: int) -> bytes:
         (entry,) = await self._core.own_log.read(place, records_max=1)
         part = from_record(entry.record)
@@ -181,13 +159,6 @@ class Gathering:
 
     async def _run(self, statement: Statement, lane: Lane) -> None:
         await lane.apply(statement, Settings(), None, timeout_s=self._core.timeouts.apply_s)
-
-
-def _taken(parts: list[bytes], add: Callable[[str, bytes], SparkPlan], table: str) -> SparkPlan:
-    """Return the plan that adds the parts, which are taken out of their list."""
-    rows = joined(parts)
-    parts.clear()
-    return add(table, rows)
 
 
 def of_environment(error: EngineError) -> EngineError:

@@ -34,11 +34,7 @@ SETTINGS = {
         "drain_s": 10,
     },
     # So that rows come in several parts here, too.
-    "limits": {
-        "part_bytes_max": 65536,
-        "part_rows_max": 1000,
-        "batch_arrow_bytes_max": 131072,
-    },
+    "limits": {"part_bytes_max": 65536, "part_rows_max": 1000},
 }
 _CLIENT_ENDS_S = 90.0
 """More than a client's longest request."""
