@@ -34,7 +34,7 @@ class BatchLimits:
     operations_max: int = 10_000
     rows_max: int = 20_000
     bytes_max: int = 8 << 20
-    arrow_bytes_max: int = 24 << 20
+    arrow_bytes_max: int = 28 << 20
 
     def exceeded(self, like: Operation, operations: int, rows: int, size: int) -> bool:
         """Whether a statement of operations like this one would be too large."""
