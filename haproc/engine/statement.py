@@ -7,7 +7,7 @@ client sends it, with what has to be bound or fitted first, it is a `haproc.rout
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,11 @@ class SqlText:
     """One SQL statement that stands alone: its parameters are bound."""
 
     sql: str
+
+
+ROWS_MAX: Final = 1_000_000
+"""Of one statement that brings rows. Chosen: each takes some 100 bytes of a driver, even if it has
+next to none itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,12 @@ from haproc.config.shares import Denied, Shares
 from haproc.engine.arrow import stream_of
 from haproc.engine.frames import joined
 from haproc.engine.interface import Chunk, Column
+from haproc.engine.statement import ROWS_MAX
 from haproc.failure import ErrorClass, RequestError, busy, refused
 from haproc.route.model import Fitted
 from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, RowsError
 from haproc.route.rows.lines import BLOCK_BYTES
-from haproc.route.rows.reading import RECORD_ROWS_MAX, pieces
+from haproc.route.rows.reading import pieces
 
 WRITE_BYTES: Final = 1 << 20
 """Gathered before they are written; chosen, not measured."""
@@ -138,7 +139,7 @@ class SpooledBody:
             size, rows = size + len(chunk.data), rows + chunk.rows
             schema = schema or _without_rows(chunk.data)
             fits = size <= min(RECORD_BYTES_MAX, limits.operation_bytes_max)
-            if few is not None and fits and rows <= RECORD_ROWS_MAX:
+            if few is not None and fits and rows <= ROWS_MAX:
                 few.append(chunk.data)
             else:
                 few = None

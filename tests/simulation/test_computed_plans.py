@@ -113,45 +113,10 @@ def test_plan_whose_session_is_made_anew_is_computed_under_its_own_settings() ->
     story(tell)
 
 
-def test_plan_whose_session_is_lent_runs_in_it_and_in_one_made_anew_once_it_is_lost() -> None:
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        built = with_sessions(stage)
-        op, life = plan("g", "a", REF), stage.node("a").life
-        assert life is not None
-        reading = SimReading(stage.node("a").spark, life.check)
-        stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
+@pytest.mark.parametrize("what", ["lost", "not made yet", "changed by its client"])
+def test_plan_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(what: str) -> None:
+    """One that is not made yet, because whoever makes it waits for what is in the log: the plan."""
 
-        def lost(_: Node) -> None:
-            reading.epoch += 1
-
-        stage.at("a", Step.ROWS_BEFORE, lost)
-        assert (await stage.submit("a", op)).status is Status.APPLIED
-        assert built == [("a", REF)]
-        await gathered(stage)
-
-    story(tell)
-
-
-def test_plan_whose_session_is_not_made_yet_is_computed_in_one_of_its_own() -> None:
-    """Whoever makes it would wait for what is in the log, so for the plan."""
-
-    async def tell(stage: Stage) -> None:
-        await ids(stage)
-        built = with_sessions(stage)
-        op, life = plan("g", "a", REF), stage.node("a").life
-        assert life is not None
-        reading = SimReading(stage.node("a").spark, life.check)
-        reading.stands = False
-        stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
-        assert (await stage.submit("a", op)).status is Status.APPLIED
-        assert built == [("a", REF)]
-        await gathered(stage)
-
-    story(tell)
-
-
-def test_plan_whose_session_its_client_has_changed_is_computed_in_it_as_it_was() -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         built = with_sessions(stage)
@@ -161,10 +126,12 @@ def test_plan_whose_session_its_client_has_changed_is_computed_in_it_as_it_was()
         computing = stage.replica("a").computing
         computing.lend(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
 
-        def changed(_: Node) -> None:
-            as_it_was[:] = [False]
+        def happens(_: Node) -> None:
+            reading.epoch += what == "lost"
+            reading.stands = what != "not made yet"
+            as_it_was[:] = [what != "changed by its client"]
 
-        stage.at("a", Step.ROWS_BEFORE, changed)
+        stage.at("a", Step.ROWS_BEFORE, happens)
         assert (await stage.submit("a", op)).status is Status.APPLIED
         assert built == [("a", REF)]
         await gathered(stage)

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haproc.engine.interface import Column
-from haproc.engine.statement import ArrowRows
+from haproc.engine.statement import ROWS_MAX, ArrowRows
 from haproc.failure import RequestError
 from haproc.replicate.queue.coalesce import BatchLimits, row_count
 from haproc.route.rows.arrow_messages import Extent, extent
 from haproc.route.rows.forms import RowsError
-from haproc.route.rows.reading import RECORD_ROWS_MAX, fitted, makes_a_record, pieces
+from haproc.route.rows.reading import fitted, makes_a_record, pieces
 from tests.unit.operations import insert
 
 N = 100_000
-MANY = 2 * RECORD_ROWS_MAX
+MANY = 2 * ROWS_MAX
 TABLES = {
     "numbers": pa.table({"a": pa.array([7] * N), "b": pa.array([None, True] * (N // 2))}),
     "texts": pa.table({"s": ["x" * 10, None, ""] * 1000, "l": [[1, 2], [], None] * 1000}),
@@ -86,11 +86,11 @@ def test_rows_of_no_bytes_are_counted() -> None:
     data = many_nulls(MANY)
     assert len(data) < 1000 and told(data).rows == MANY
     assert not makes_a_record(data, 64 << 20)
-    with pytest.raises(RequestError, match=f"more than {RECORD_ROWS_MAX}"):
+    with pytest.raises(RequestError, match=f"more than {ROWS_MAX}"):
         fitted(data, [Column("a", "bigint")], 64 << 20)
     with pytest.raises(RequestError, match="has no type"):
         list(pieces(io.BytesIO(data), [Column("a", "bigint")], 64 << 20))
-    assert makes_a_record(many_nulls(RECORD_ROWS_MAX), 64 << 20)
+    assert makes_a_record(many_nulls(ROWS_MAX), 64 << 20)
 
 
 def test_rows_of_arrow_count_in_a_batch() -> None:

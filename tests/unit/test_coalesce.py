@@ -10,9 +10,8 @@ import pytest
 
 from haproc.classify.model import InsertShape, Kind, OperationClass
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ROWS_MAX, ArrowRows, SqlText
 from haproc.replicate.queue.coalesce import (
-    ARROW_ROWS_MAX,
     BatchLimits,
     batch_key,
     combine,
@@ -135,6 +134,6 @@ def test_rows_that_came_as_arrow_have_bounds_of_their_own() -> None:
     text, arrow = insert("op", "x"), rows("op", NUMBERS)
     assert not limits.exceeded(text, 4, 10, 100)
     assert limits.exceeded(text, 1, 11, 1) and limits.exceeded(text, 1, 1, 101)
-    assert not limits.exceeded(arrow, 4, ARROW_ROWS_MAX, 1000)
-    assert limits.exceeded(arrow, 1, ARROW_ROWS_MAX + 1, 1) and limits.exceeded(arrow, 1, 1, 1001)
+    assert not limits.exceeded(arrow, 4, ROWS_MAX, 1000)
+    assert limits.exceeded(arrow, 1, ROWS_MAX + 1, 1) and limits.exceeded(arrow, 1, 1, 1001)
     assert limits.exceeded(text, 5, 1, 1) and limits.exceeded(arrow, 5, 1, 1)

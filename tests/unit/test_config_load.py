@@ -171,6 +171,7 @@ def test_load_all_problems_reported_at_once() -> None:
         ("users: {etl: 1}", "users", "expected a list, found a mapping"),
         ("state_dir: ''", "state_dir", "must not be empty"),
         ("limits: {batch_bytes_max: 100000000}", "limits.batch_bytes_max", "operation_bytes_max"),
+        ("limits: {batch_arrow_bytes_max: 99999999}", "limits.batch_arrow_bytes_max", "operation_"),
         ("limits: {window_records: 10}", "limits.look_ahead_records_max", "window_records (10)"),
         ("timeouts: {retry_first_s: 9}", "timeouts.retry_first_s", "timeouts.retry_max_s (5)"),
         ("paths: [/data, data]", "paths[1]", "no absolute path"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,12 +19,9 @@ from haproc.classify.model import Kind, OperationClass
 from haproc.engine.arrow import rows_in
 from haproc.engine.frames import joined
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ROWS_MAX, ArrowRows, SqlText
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
-
-ARROW_ROWS_MAX: Final = 1_000_000
-"""Chosen: as many as one operation has at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class BatchLimits:
     def exceeded(self, like: Operation, operations: int, rows: int, size: int) -> bool:
         """Whether a statement of operations like this one would be too large."""
         arrow = isinstance(like.write, ArrowRows)
-        rows_max = ARROW_ROWS_MAX if arrow else self.rows_max
+        rows_max = ROWS_MAX if arrow else self.rows_max
         bytes_max = self.arrow_bytes_max if arrow else self.bytes_max
         return operations > self.operations_max or rows > rows_max or size > bytes_max
 

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from haproc.engine.interface import Chunk, Column
+from haproc.engine.statement import ROWS_MAX
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.rows.arrow_messages import AS_STREAM, extent
 from haproc.route.rows.csv_lines import csv_rows
@@ -25,8 +26,6 @@ PIECE_BATCHES_MAX: Final = 1000
 BEHIND_MAX: Final = 4096
 UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
 """Raised where bytes are not of their form; the last one by whoever asks for a column's name."""
-RECORD_ROWS_MAX: Final = 1_000_000
-"""Chosen: each takes some 100 bytes of a driver, even if it has next to none itself."""
 
 
 def makes_a_record(stream: bytes, bytes_max: int) -> bool:
@@ -38,14 +37,14 @@ def makes_a_record(stream: bytes, bytes_max: int) -> bool:
         found = extent(io.BytesIO(stream), bytes_max)
     except RowsError:
         return True
-    return found.size_bytes <= AS_STREAM * bytes_max and found.rows <= RECORD_ROWS_MAX
+    return found.size_bytes <= AS_STREAM * bytes_max and found.rows <= ROWS_MAX
 
 
 def read(stream: bytes, bytes_max: int) -> pa.Table:
     """Return the rows of an Arrow IPC stream that make a record; raises RowsError."""
     found = extent(io.BytesIO(stream), bytes_max)
-    if found.rows > RECORD_ROWS_MAX:
-        raise RowsError([f"{found.rows} rows are more than {RECORD_ROWS_MAX}"])
+    if found.rows > ROWS_MAX:
+        raise RowsError([f"{found.rows} rows are more than {ROWS_MAX}"])
     batches: list[pa.RecordBatch] = []
     size = 0
     try:
