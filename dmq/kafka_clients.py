@@ -68,6 +68,8 @@ _REFUSED: Final = (
     kafka_errors.KafkaConfigurationError,
 )
 """What asking again will not mend."""
+_TOO_LATE: Final = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
+"""What the deadline did, not the broker."""
 
 
 class _Secret(str):
@@ -120,7 +122,7 @@ class BootstrapFailure(logging.Filter):
 
 def _says(error: Exception | None) -> int:
     """Return how much a failed attempt tells about what is wrong."""
-    if error is None or isinstance(error, kafka_errors.RequestTimedOutError):
+    if error is None or isinstance(error, _TOO_LATE):
         return 0
     return 2 if isinstance(error, _REFUSED) else 1
 

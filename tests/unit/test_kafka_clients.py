@@ -22,6 +22,7 @@ def logged(failures: BootstrapFailure, error: Exception) -> None:
 REFUSED = errors.SaslAuthenticationFailedError()
 GONE = errors.KafkaConnectionError("socket disconnected")
 SLOW = errors.RequestTimedOutError()
+CUT = errors.KafkaTimeoutError("Timeout during ApiVersions check")
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ SLOW = errors.RequestTimedOutError()
     [
         ([SLOW], SLOW),
         ([GONE, SLOW], GONE),
+        ([GONE, CUT], GONE),
         ([SLOW, GONE], GONE),
         ([GONE, REFUSED, GONE, SLOW], REFUSED),
     ],
