@@ -153,7 +153,7 @@ class LoadFile:
         return made.hexdigest()[:16]
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces, none for a file without rows."""
+        """Yield the pieces; a file without rows is one, whose table and columns are checked so."""
         try:
             for piece in self._found():
                 self._check_unchanged()
@@ -180,7 +180,7 @@ class LoadFile:
         return self._texts()
 
     def _texts(self) -> Iterator[Piece]:
-        query, line, read = self.form.query(), 1, 0
+        query, line, read, is_empty = self.form.query(), 1, 0, True
         records = CsvRecords(query.get("delimiter", ","))
         is_csv = self.form.kind is FileKind.CSV
         with self._opened() as (source, position):
@@ -195,9 +195,11 @@ class LoadFile:
                 at = position()
                 said = {**query, "first_line": str(line)}
                 yield Piece(number, f"line {line}", lambda d=data: d, at - read, said)  # type: ignore[misc]
-                read, line = at, line + data.count(b"\n")
+                read, line, is_empty = at, line + data.count(b"\n"), False
         if is_csv and "columns" not in query:
             raise DataError(f"{self.path.name}: the first line is to name the columns")
+        if is_empty:
+            yield Piece(0, f"line {line}", lambda: b"", self.size, query)
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Callable[[], int]]]:
@@ -230,10 +232,11 @@ def _columns(header: bytes, delimiter: str) -> str:
 
 
 def _of_parquet(path: Path, piece_bytes: int) -> Iterator[tuple[Any, float]]:
-    """Yield batches, and what share of all rows there is up to each."""
+    """Yield batches, the first one empty, and what share of all rows there is up to each."""
     with pq.ParquetFile(path, buffer_size=_READ_BYTES, coerce_int96_timestamp_unit="us") as file:
         schema = _with_moments(file)
-        done, total = 0, file.metadata.num_rows
+        done, total = 0, max(1, file.metadata.num_rows)
+        yield _no_rows(schema), 0.0
         for group in range(file.num_row_groups):
             about = file.metadata.row_group(group)
             width = max(1, about.total_byte_size // max(1, about.num_rows))
@@ -254,7 +257,7 @@ def _with_moments(file: Any) -> Any:
 
 
 def _of_arrow(path: Path) -> Iterator[tuple[Any, float]]:
-    """Yield batches, and about what share of the file there is up to each."""
+    """Yield batches, the first one empty, and about what share of the file there is up to each."""
     with path.open("rb") as file:
         size = max(1, path.stat().st_size)
         for batch in _batches(file):
@@ -262,21 +265,30 @@ def _of_arrow(path: Path) -> Iterator[tuple[Any, float]]:
 
 
 def _grouped(batches: Iterator[tuple[Any, float]], piece_bytes: int) -> Iterator[tuple[Any, float]]:
-    """Yield batches as tables of about so many bytes."""
-    group: list[Any] = []
+    """Yield batches, the first one empty, as tables of about so many bytes, at least one."""
+    empty, _ = next(batches)
+    group, is_empty = [], True
     for batch, share in batches:
         rows = max(1, batch.num_rows * piece_bytes // max(1, batch.nbytes))
         for begin in range(0, batch.num_rows, rows):
+            is_empty = False
             group.append(batch.slice(begin, rows))
             if sum(each.nbytes for each in group) >= piece_bytes:
                 yield pa.Table.from_batches(group), share
                 group = []
-    if group:
-        yield pa.Table.from_batches(group), 1.0
+    if group or is_empty:
+        yield pa.Table.from_batches(group or [empty]), 1.0
+
+
+def _no_rows(schema: Any) -> Any:
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _batches(file: Any) -> Iterator[Any]:
-    """Yield the batches of an Arrow file, which can be read anywhere, or of a stream."""
+    """Yield the batches of an Arrow file, which can be read anywhere, or of a stream.
+
+    One without rows goes before them and says what their columns are.
+    """
     try:
         reader = pa.ipc.open_file(file)
     except pa.ArrowInvalid:
@@ -286,7 +298,10 @@ def _batches(file: Any) -> Iterator[Any]:
         if begins == _CONTINUES and file.read() != _ENDS:
             raise EOFError("it does not end as a stream does, so it may be a part of one") from None
         file.seek(0)
-        yield from pa.ipc.open_stream(file)
+        stream = pa.ipc.open_stream(file)
+        yield _no_rows(stream.schema)
+        yield from stream
         return
+    yield _no_rows(reader.schema)
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number)

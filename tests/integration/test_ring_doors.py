@@ -108,6 +108,10 @@ def test_files_are_loaded_once_however_often_they_are_begun(rig: Rig, tmp_path: 
     with rig.connect("bca") as connection:
         loaded = connection.load(file, table, piece_bytes=90_000, resume=ids[0])
         assert (loaded.skipped, loaded.pieces) == (1, 2)
+        file.write_text("id,name\n")
+        assert connection.load(file, table).rows == 0
+        with pytest.raises(haclient.ProgrammingError):
+            connection.load(file, f"no_{table}")
         with connection.cursor() as cursor:
             sets = [(n, f"set {n}") for n in range(3000, 4500)]
             cursor.executemany(f"INSERT INTO {table} (id, name) VALUES (?, ?)", sets)

@@ -138,13 +138,34 @@ async def test_json_lines_packed_parquet_and_arrow(
         servers[0].appended.clear()
 
 
-async def test_file_without_rows_sends_nothing(
+async def test_file_without_rows_is_sent_so_that_its_table_and_columns_are_checked(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
     connection = connect(servers)
     for name, data in (("a.csv", b"id,n\n"), ("b.jsonl", b"")):
         (tmp_path / name).write_bytes(data)
-        assert (await settle(connection.load(tmp_path / name, "t"))).rows == 0
+        loaded = await settle(connection.load(tmp_path / name, "t"))
+        assert (loaded.rows, loaded.pieces, loaded.bytes) == (0, 1, len(data))
+    (_, headed, first), (_, _, second) = servers[0].bodies
+    assert (headed["columns"], first, second) == ("id,n", b"", b"")
+    empty = pa.table({"n": pa.array([], pa.int32())})
+    pq.write_table(empty, tmp_path / "e.parquet")
+    for open_, name in ((pa.ipc.new_file, "e.arrow"), (pa.ipc.new_stream, "e.arrows")):
+        with open_(tmp_path / name, empty.schema):
+            pass
+    for name in ("e.parquet", "e.arrow", "e.arrows"):
+        assert (await settle(connection.load(tmp_path / name, "t"))).pieces == 1
+        _, _, rows = servers[0].appended.pop()
+        assert rows.equals(empty)
+    servers[0].rows_script += [failing(404, "refused", "HAPROC_NOT_FOUND")]
+    with pytest.raises(haclient.DatabaseError, match=r"a.csv, from line 2 on: said by a"):
+        await settle(connection.load(tmp_path / "a.csv", "t"))
+
+
+async def test_file_that_cannot_be_read_sends_nothing(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    connection = connect(servers)
     (tmp_path / "c.csv").write_bytes(b"")
     with pytest.raises(haclient.DataError, match="the first line is to name the columns"):
         await settle(connection.load(tmp_path / "c.csv", "t"))
