@@ -38,6 +38,8 @@ LOOK_S: Final = 0.5
 FLUSH_S: Final = 0.5
 """How old a line may be before others can read it."""
 AGAIN_S: Final = 1.0
+LOG_TRIES_MAX: Final = 60
+"""A piece of a job's log that cannot be stored so often is given up: the job itself goes on."""
 APPLIED_WITHIN_S: Final = 60.0
 """So long an attempt that replaces another waits for its cluster; then any may have the job."""
 FORGET_S: Final = 60.0
@@ -307,7 +309,13 @@ class Runner:
         pieces, gone = tail.flush()
         for piece in pieces:
             key = piece_key(job_id, attempt.name, piece.first, piece.end)
-            await self._insist(lambda k=key, p=piece: self._store.put(k, piece_bytes(p)))  # type: ignore[misc]
+            if not await self._stored(key, piece_bytes(piece)):
+                logger.warning(
+                    "job %d: lines %d to %d of its log are lost: the store was away too long",
+                    job_id,
+                    piece.first,
+                    piece.end - 1,
+                )
         for first, end in gone:
             key = piece_key(job_id, attempt.name, first, end)
             with suppress(RequestError):
@@ -329,12 +337,13 @@ class Runner:
         logger.info("job %d, attempt %d: %s %s", job.id, attempt.number, end.outcome, end.why)
         await self._close_sessions(job)
 
-    async def _insist(self, call: Callable[[], Awaitable[object]]) -> None:
-        for _ in range(60):
+    async def _stored(self, key: str, value: bytes) -> bool:
+        for _ in range(LOG_TRIES_MAX):
             with suppress(RequestError):
-                await reached(call())
-                return
+                await reached(self._store.put(key, value))
+                return True
             await asyncio.sleep(AGAIN_S)
+        return False
 
     async def _close_sessions(self, job: Job) -> None:
         """Close what attempts have used that are over: nothing of theirs goes on in there."""

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from dmq import LogUnavailableError
 from haproc.config.model import Jobs
 from haproc.failure import ErrorClass, RequestError
 from haproc.jobs import runner
 from haproc.jobs.model import Attempt, Kill
+from haproc.jobs.records import LOGS
 from haproc.jobs.tokens import new_token
 from tests.unit.door_rig import until
 from tests.unit.job_rig import Haproc, Ring
@@ -133,6 +135,26 @@ async def test_program_that_fails_is_restarted_as_often_as_it_asked(three: list[
     found = await three[1].ended(job)
     assert (found["state"], found["haproc"]["exit_code"]) == ("dead", 4)
     assert await three[2].log(job) == ["attempt 1", "attempt 2", "attempt 3"]
+
+
+async def test_job_whose_log_cannot_be_stored_ends_and_says_which_lines_are_lost(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "LOG_TRIES_MAX", 2)
+    monkeypatch.setattr(runner, "AGAIN_S", 0.0)
+    a = await ring.haproc("a")
+    put = a.store.put
+
+    async def away(key: str, value: bytes) -> None:
+        if key.startswith(LOGS):
+            raise LogUnavailableError("the store is away")
+        await put(key, value)
+
+    monkeypatch.setattr(a.store, "put", away)
+    job = await a.submit("print('x\\ny')")
+    assert (await a.ended(job))["state"] == "success"
+    assert f"job {job}: lines 0 to 1 of its log are lost" in caplog.text
+    await a.stop()
 
 
 async def test_job_that_does_not_end_well_is_fenced_for_good(three: list[Haproc]) -> None:
