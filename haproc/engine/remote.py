@@ -306,10 +306,6 @@ class RemoteSession:
                 "ReleaseSession", request, self.channel.limits.control_timeout_s
             )
 
-    async def operations_active(self) -> frozenset[str]:
-        """Return the ids of the operations that run in this session."""
-        return await self._operations(_ACTIVE)
-
     async def _operations(self, states: frozenset[int]) -> frozenset[str]:
         request = self._request(_base.GetStatusRequest)
         request.operation_status.SetInParent()

@@ -8,7 +8,6 @@ import datetime as dt
 import decimal
 import resource
 import time
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -16,6 +15,7 @@ from haproc.config.model import LANES_MAX
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, ResultStream, Settings
+from haproc.engine.remote import _ACTIVE, RemoteSession
 from haproc.engine.statement import SqlText
 from haproc.membership.drift import Findings, compare, tellable, to_look_up
 from haproc.ring.spark import LocalSpark
@@ -395,22 +395,22 @@ async def _rest_of(stream: ResultStream) -> None:
 
 
 async def _wait_until_active(engine: SparkConnectEngine, key: str, operations: int) -> None:
-    await _wait_for(engine.session(key)._remote.operations_active, operations)
+    await _wait_for(engine.session(key)._remote, operations)
 
 
 async def _wait_until_idle(engine: SparkConnectEngine, key: str) -> None:
-    await _wait_for(engine.session(key)._remote.operations_active, 0)
+    await _wait_for(engine.session(key)._remote, 0)
 
 
 async def _wait_until_lane_active(engine: SparkConnectEngine, index: int) -> None:
-    await _wait_for(engine.lane(index)._remote.operations_active, 1)
+    await _wait_for(engine.lane(index)._remote, 1)
 
 
-async def _wait_for(active: Callable[[], Awaitable[frozenset[str]]], operations: int) -> None:
+async def _wait_for(remote: RemoteSession, operations: int) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
-                if len(await active()) == operations:
+                if len(await remote._operations(_ACTIVE)) == operations:
                     return
             except EngineError as error:
                 assert error.error_class.startswith("INVALID_HANDLE")
