@@ -23,7 +23,7 @@ from haproc.engine.interface import Queries, Relay, Restore, ResultStream, Setti
 from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession, plan_of
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
-from haproc.engine.status import SESSION_CHANGED
+from haproc.engine.status import SESSION_CHANGED, session_lost
 from haproc.engine.table import single_row
 
 _LEAVE_NOTHING = frozenset(
@@ -106,8 +106,12 @@ class SparkSession(Asking):
         return _AsItIs(self, self._remote, self._timeout_s)
 
     def lost(self, error: EngineError, epoch: int) -> None:
-        """Take in an error that somebody met in this epoch, who does not make it anew."""
-        self._renewed(error, epoch)
+        """Take in an error that somebody met in this epoch, who does not make it anew.
+
+        The epoch stays, so what others send meanwhile names the lost session, too, and is refused.
+        """
+        if epoch == self._remote.epoch and session_lost(error.error_class):
+            self.outdate()
 
     def outdate(self) -> None:
         """Have it made anew before the next statement: it may hold what its owner doesn't know."""
