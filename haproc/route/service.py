@@ -161,7 +161,10 @@ class RingService:
             session = await self._session_of(request)
             if session is not None and _is_as_it_was(session, facts):
                 self._replica.computing.lend(
-                    facts.key, session.spark, lambda: _is_as_it_was(session, facts)
+                    facts.key,
+                    session.spark,
+                    # A statement that changes it is recorded only when it has run.
+                    lambda: not session.changing.locked() and _is_as_it_was(session, facts),
                 )
 
     async def _understood(self, request: Request) -> Understood:

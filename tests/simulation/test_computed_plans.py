@@ -11,6 +11,7 @@ from haproc import protos
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import hole
 from haproc.engine.interface import Session, Settings
+from haproc.engine.statement import Statement
 from haproc.failure import ErrorClass
 from haproc.replicate.apply.computing import session_gone
 from haproc.replicate.member.steps import Step
@@ -20,7 +21,7 @@ from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, Sess
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
-from tests.simulation.queries import SimReading
+from tests.simulation.queries import Result, SimReading
 from tests.simulation.ring import Node
 from tests.simulation.test_computed import rows_records, seen
 from tests.simulation.test_gathering import IDS, gathered, ids
@@ -132,6 +133,36 @@ def test_plan_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
             as_it_was[:] = [what != "changed by its client"]
 
         stage.at("a", Step.ROWS_BEFORE, happens)
+        assert (await stage.submit("a", op)).status is Status.APPLIED
+        assert built == [("a", REF)]
+        await gathered(stage)
+
+    story(tell)
+
+
+@pytest.mark.parametrize("kind", [None, ErrorKind.APPLICATION])
+def test_plan_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
+    kind: ErrorKind | None,
+) -> None:
+    """What it gave, and an error as well, may come of what its client did behind the plan."""
+    as_it_was = [True]
+
+    class Reading(SimReading):
+        async def query(self, statement: Statement, *, timeout_s: float) -> Result:
+            found = await super().query(statement, timeout_s=timeout_s)
+            as_it_was[:] = [False]
+            if kind is not None:
+                raise EngineError(kind, "there is no view v", error_class="NO_VIEW")
+            return found
+
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        built = with_sessions(stage)
+        op, life = plan("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading = Reading(stage.node("a").spark, life.check)
+        computing = stage.replica("a").computing
+        computing.lend(op.key, reading, lambda: as_it_was[0])  # type: ignore[arg-type]
         assert (await stage.submit("a", op)).status is Status.APPLIED
         assert built == [("a", REF)]
         await gathered(stage)

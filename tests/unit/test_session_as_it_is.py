@@ -57,8 +57,7 @@ class Remote(RemoteSession):
 
     async def execute(self, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
         await self._answered(protos.base.ConfigRequest.Operation())
-        for nothing in ():
-            yield nothing
+        yield None
 
     async def schema(self, relation: Any, timeout_s: float) -> Any:
         await self._answered(protos.base.ConfigRequest.Operation())
