@@ -159,12 +159,9 @@ class RingService:
         """Let a write that rests on the client's session be computed in it, also by a retry."""
         with suppress(RequestError):  # whoever needs the session says that it is not known
             session = await self._session_of(request)
-            if session is not None and _is_as_it_was(session, facts):
+            if session is not None and _may_hold(session, facts):
                 self._replica.computing.lend(
-                    facts.key,
-                    session.spark,
-                    # A statement that changes it is recorded only when it has run.
-                    lambda: not session.changing.locked() and _is_as_it_was(session, facts),
+                    facts.key, session.spark, partial(_is_as_it_was, session, facts)
                 )
 
     async def _understood(self, request: Request) -> Understood:
@@ -413,8 +410,12 @@ def _body(request: Request) -> ManyRows | None:
     return None
 
 
-def _is_as_it_was(session: ClientSession, facts: Facts) -> bool:
+def _may_hold(session: ClientSession, facts: Facts) -> bool:
     """Whether a session may hold what an operation's query rests on."""
     if facts.entries is not None:
         return facts.entries == session.next_ordinal
     return session.holds_temporaries
+
+
+def _is_as_it_was(session: ClientSession, facts: Facts) -> bool:
+    return facts.entries is None or session.is_as_it_was(facts.entries)

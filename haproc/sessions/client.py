@@ -77,6 +77,13 @@ class ClientSession:
         """
         return bool(request_id) and any(each.request_id == request_id for each in self.entries)
 
+    def is_as_it_was(self, entries: int) -> bool:
+        """Whether nothing has changed it since it had so many entries, nor is about to.
+
+        A statement that changes it is recorded only when it has run.
+        """
+        return not self.changing.locked() and self.next_ordinal == entries
+
     def took(self, numbered: Numbered, defaults: Settings, *, instead_of_last: bool) -> None:
         """Take in an entry that counts."""
         if instead_of_last:

@@ -216,3 +216,13 @@ async def test_sessions_bounds_are_told() -> None:
         await a.sessions.record(session, SqlEntry(view))
     assert await refused(a.sessions.record(session, SqlEntry("v3"))) == ErrorClass.SESSION_TOO_LARGE
     assert await entered(a) is session
+
+
+async def test_session_is_not_as_it_was_from_when_a_statement_begins_to_change_it() -> None:
+    member = Ring().member()
+    session = await entered(member, create=True)
+    assert session.is_as_it_was(0)
+    async with member.sessions.changing(session):
+        assert not session.is_as_it_was(0), "Spark may have run what is not recorded yet"
+        await member.sessions.record(session, SqlEntry("v1"))
+    assert session.is_as_it_was(1) and not session.is_as_it_was(0)
