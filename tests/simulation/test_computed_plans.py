@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from haproc import protos
+from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import hole
 from haproc.engine.interface import Session, Settings
@@ -27,6 +28,7 @@ from tests.simulation.test_computed import rows_records, seen
 from tests.simulation.test_gathering import IDS, gathered, ids
 
 REF = SessionRef("anonymous", "s", 2)
+TOO_LARGE = RefusedError(ErrorClass.TOO_LARGE_TO_MATERIALISE, "too large", "write less")
 
 
 def plan(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
@@ -140,9 +142,9 @@ def test_plan_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
     story(tell)
 
 
-@pytest.mark.parametrize("kind", [None, ErrorKind.APPLICATION])
+@pytest.mark.parametrize("error", [None, EngineError(ErrorKind.APPLICATION, "v"), TOO_LARGE])
 def test_plan_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
-    kind: ErrorKind | None,
+    error: Exception | None,
 ) -> None:
     """What it gave, and an error as well, may come of what its client did behind the plan."""
     as_it_was = [True]
@@ -151,8 +153,8 @@ def test_plan_whose_session_its_client_changes_while_its_query_runs_is_computed_
         async def query(self, statement: Statement, *, timeout_s: float) -> Result:
             found = await super().query(statement, timeout_s=timeout_s)
             as_it_was[:] = [False]
-            if kind is not None:
-                raise EngineError(kind, "there is no view v", error_class="NO_VIEW")
+            if error is not None:
+                raise error
             return found
 
     async def tell(stage: Stage) -> None:

@@ -326,9 +326,14 @@ class Computing:
         only_there = _of_one_session(op)
         # One that its client has changed is made anew as it was, but for what can't be.
         if lent is not None and lent.is_there and (only_there or lent.is_as_it_was()):
-            found = await self._found_in_lent(offset, op, query, lent)
-            if found is not None:
-                return found
+            try:
+                found = await self._found_in_lent(offset, op, query, lent.session, lent.epoch)
+            except (EngineError, RefusedError):
+                if only_there or lent.is_as_it_was():
+                    raise
+            else:
+                if only_there or lent.is_as_it_was():  # it may have been changed meanwhile
+                    return found
         if only_there:
             raise session_gone(op.origin)
         session = await self._own_session(op)
@@ -350,27 +355,22 @@ class Computing:
         return await collected(rows, schema, self._keeping(offset, op), self._core.limits)
 
     async def _found_in_lent(
-        self, offset: int, op: Operation, query: Statement, lent: _Lent
-    ) -> Found | None:
+        self, offset: int, op: Operation, query: Statement, session: Session, epoch: int
+    ) -> Found:
         """Run the query in its client's session, as that was when it was lent.
 
-        Making it anew would wait for what is in the log, so for this very operation. None: its
-        client has changed it meanwhile, so what the query gave, or was refused for, counts for
-        nothing.
+        Making it anew would wait for what is in the log, so for this very operation.
         """
-        session, epoch, only_there = lent.session, lent.epoch, _of_one_session(op)
         try:
             found = await self._materialise(offset, op, query, session.as_it_is())
         except EngineError as error:
-            if error.kind is ErrorKind.APPLICATION and not only_there and not lent.is_as_it_was():
-                return None
             lost = error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch
-            if lost and only_there:
+            if lost and _of_one_session(op):
                 raise session_gone(op.origin) from error
             raise _lost() if session.epoch != epoch else error from error
         if session.epoch != epoch:
-            raise session_gone(op.origin) if only_there else _lost()
-        return found if only_there or lent.is_as_it_was() else None
+            raise session_gone(op.origin) if _of_one_session(op) else _lost()
+        return found
 
     async def _own_session(self, op: Operation) -> Session:
         """Return a session for this query alone: others remember what files a table had."""
