@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -273,6 +274,23 @@ def test_query_of_a_session_runs_in_it_or_is_rejected() -> None:
                 assert outcome.failure.error_class == ErrorClass.SESSION_GONE
         await stage.settle()
         assert seen(stage, "b", "lent") == ["one"] and seen(stage, "b", "lost") == []
+
+    story(tell)
+
+
+def test_queries_of_sessions_run_in_them_though_as_many_writes_wait_as_may() -> None:
+    async def tell(stage: Stage) -> None:
+        await tables(stage)
+        op, life = gather("g", "a"), stage.node("a").life
+        op = replace(op, write=replace(op.write, of_session=True))  # type: ignore[arg-type]
+        assert life is not None
+        reading: Any = SimReading(stage.node("a").spark, life.check)
+        computing, limits = stage.replica("a").computing, stage.replica("a").core.limits
+        computing.lend(op.key, reading)
+        for number in range(1, limits.statements_max + limits.writes_waiting_max):
+            computing.lend((op.key[0], f"later {number}"), reading)
+        assert (await stage.submit("a", op)).status is Status.APPLIED
+        await stage.settle()
 
     story(tell)
 

@@ -66,8 +66,6 @@ from haproc.replicate.records.rows import (
 
 logger = logging.getLogger(__name__)
 
-SESSIONS_KEPT_MAX: Final = 1000
-"""Clients' sessions that queries rest on which have not run yet, like ``limits.sessions_max``."""
 Rebuild: TypeAlias = Callable[[SessionRef], Awaitable[Session]]
 TOLD_MAX: Final = 1000
 """Operations named to a peer that asks; of the others it may take over some for nothing."""
@@ -117,8 +115,9 @@ class Computing:
         if (lent := self._sessions.get(key)) and lent.session is session:
             return  # it may have lost meanwhile what it held
         self._sessions[key] = _Lent(session, session.epoch, is_as_it_was)
-        if len(self._sessions) > SESSIONS_KEPT_MAX:
-            self._sessions.popitem(last=False)
+        limits = self._core.limits
+        if len(self._sessions) > limits.statements_max + limits.writes_waiting_max:
+            self._sessions.popitem(last=False)  # of one that nobody waits for any more
 
     def lend_rows(self, key: tuple[str, str], rows: RowsSource) -> None:
         """Let an operation's rows be taken from the request that brought them."""
