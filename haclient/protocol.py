@@ -216,14 +216,18 @@ def _unexplained(status: int, body: bytes) -> Failure:
     return Failure(FailureKind.REFUSED, message, Outcome.NOT_SENT, hint=hint, status=status)
 
 
-def succeeded(status: int, body: bytes) -> dict[str, Any] | None:
-    """Return the ``ha`` block of a statement that a server tells of; None if it has not succeeded.
+def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
+    """Return what became of a write, as a server tells it; None if it knows of none that ended.
 
-    Raises Rejected for an error that is not the statement's own.
+    That is the ``ha`` block of one that succeeded, or the failure of one that the log has and every
+    cluster rejects, now and later. Raises Rejected for an error that is not the statement's own.
     """
     if status == 200:
         said = json.loads(body)
-        return dict(said["ha"]) if said["status"]["state"] == "SUCCEEDED" else None
+        if said["status"]["state"] == "SUCCEEDED":
+            return dict(said["ha"])
+        failed = _said(status, json.dumps(said["status"].get("error")).encode())
+        return failed if failed.log_offset is not None else None
     failed = failure(status, body)
     if status == 404 or failed.kind is FailureKind.APPLICATION:
         return None

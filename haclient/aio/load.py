@@ -2,6 +2,10 @@
 
 The ids are `<load id>.<number>`, and the pieces are the same each time, so a load that broke off
 goes on under its id: what the ring has is passed over, and what it may have is not appended twice.
+A piece that was rejected at its place in the log (its table was gone, a constraint was against it)
+stays so under its id, whatever was put right since. A load that goes on sends it under the next id,
+`<load id>.<number>.2` and so on: only where the log has the rejection of the one before, which is
+final on every cluster, so at most one of them is applied.
 The load id holds when the load began, which is how old a request of it may be, and a digest of the
 file, so that nothing else goes on under it.
 """
@@ -11,10 +15,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from haclient.aio.transport import StateLock, beside
-from haclient.exceptions import DatabaseError, InterfaceError, error_from
+from haclient.exceptions import DatabaseError, Failure, InterfaceError, error_from
 from haclient.files import MEDIA_TYPES, Loaded, LoadFile, Piece
 from haclient.request_ids import made_s, new_request_id
 
@@ -25,6 +29,10 @@ AT_ONCE: Final = 4
 """Pieces under way: while a cluster writes two in one statement, the next two are sent and read."""
 CLOCKS_DIFFER_S: Final = 60.0
 """Who resumes a load may have another clock than who began it. Chosen."""
+REJECTIONS_MAX: Final = 100
+"""Of one piece; each is a question more when the load goes on. Chosen."""
+_SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
+"""Rejections after which a server appends the rows under the same id, when they are sent again."""
 
 
 class AsyncLoad:
@@ -69,7 +77,7 @@ class AsyncLoad:
         request_id, age_s = f"{self.id}.{piece.number}", 0.0
         try:
             if self._resumed:
-                known = await self._connection.written(request_id)
+                request_id, known = await self._known(request_id)
                 if known is not None:
                     self._note(piece, known.get("affected_rows"), skipped=1)
                     return
@@ -90,6 +98,18 @@ class AsyncLoad:
             failure = replace(error.failure, message=told, hint=hint)
             raise error_from(failure, request_id) from error
         self._note(piece, result.ha.get("affected_rows"))
+
+    async def _known(self, first: str) -> tuple[str, dict[str, Any] | None]:
+        """Return the id that counts of a piece, and what is told of it if it is in the table."""
+        request_id = first
+        for number in range(2, REJECTIONS_MAX + 1):
+            told = await self._connection.written(request_id)
+            if not isinstance(told, Failure):
+                return request_id, told
+            if told.error_class in _SENT_AGAIN:
+                break
+            request_id = f"{first}.{number}"
+        return request_id, None
 
     def _note(self, piece: Piece, rows: object, skipped: int = 0) -> None:
         with self._lock:

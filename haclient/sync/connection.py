@@ -215,16 +215,16 @@ class Connection:
 
         return self._run(request_id, timeout_s, Work(attempt, in_doubt=age_s > 0))
 
-    def written(self, request_id: str) -> dict[str, Any] | None:
-        """Return the ``ha`` block of a write that succeeded; None if the ring knows of none."""
+    def written(self, request_id: str) -> dict[str, Any] | Failure | None:
+        """Return what became of a write, see `protocol.became`; None if the ring knows of none."""
         self.check_open()
         path = protocol.statement_path(request_id)
 
-        def attempt(server: Server, deadline: float) -> dict[str, Any] | None:
+        def attempt(server: Server, deadline: float) -> dict[str, Any] | Failure | None:
             status, data = exchange(
                 self._transport, server, "GET", path, self._headers, b"", deadline
             )
-            return protocol.succeeded(status, data)
+            return protocol.became(status, data)
 
         return self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
 

@@ -41,6 +41,8 @@ class Server:
         self.bodies: list[tuple[str, dict[str, str], bytes]] = []
         """Rows that came in other forms: their type, what was asked, and they themselves."""
         self.written: dict[str, dict[str, Any]] = {}
+        self.rejected: dict[str, dict[str, Any]] = {}
+        """Errors of writes, by request id, as `error` tells them."""
         """The ``ha`` blocks of writes that it can tell of, by id."""
         self.cancelled: list[str] = []
         self.headers: list[dict[str, str]] = []
@@ -184,6 +186,8 @@ class Server:
         return self.answer(pa.table({"n": pa.array([1], pa.int32())}))
 
     async def _told_again(self, request: web.Request) -> web.Response:
+        if (error := self.rejected.get(request.match_info["id"])) is not None:
+            return web.json_response({"status": {"state": "FAILED", "error": error}})
         ha = self.written.get(request.match_info["id"])
         if ha is None:
             return self.error(404, "refused", "HAPROC_STATEMENT_UNKNOWN")

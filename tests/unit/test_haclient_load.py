@@ -206,6 +206,35 @@ async def test_load_that_broke_off_goes_on_with_what_is_not_there(
         await settle(connection.load(path, "t", resume="x", **options))
 
 
+async def test_piece_that_the_log_rejected_is_sent_under_its_next_id(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    connection = connect(servers)
+    path = tmp_path / "t.csv"
+    path.write_bytes(LINES)
+    options = {"columns": "id,s", "piece_bytes": 4000, "at_once": 1}
+    gone = {"kind": "application", "error_class": "TABLE_OR_VIEW_NOT_FOUND", "outcome": "REJECTED"}
+    servers[0].rows_script += [failing(422, "application", gone["error_class"], log_offset=7)]
+    with pytest.raises(haclient.DatabaseError) as raised:
+        await settle(connection.load(path, "t", **options))
+    load_id = raised.value.request_id.removesuffix(".0")
+    in_log, unlogged = gone | {"log_offset": 7}, gone | {"log_offset": None}
+    # Only a rejection in the log is final: any other may be of one attempt among several.
+    servers[0].rejected = {
+        f"{load_id}.0": in_log,
+        f"{load_id}.0.2": in_log,
+        f"{load_id}.1": in_log,
+        f"{load_id}.2": unlogged,
+        f"{load_id}.3": in_log | {"error_class": "HAPROC_ROWS_GONE"},
+    }
+    servers[0].written[f"{load_id}.1.2"] = {"affected_rows": 7}
+    loaded = await settle(connection.load(path, "t", resume=load_id, **options))
+    assert (loaded.pieces, loaded.skipped) == (4, 1)
+    ids = [query["request_id"] for _, query, _ in servers[0].bodies]
+    assert ids == [f"{load_id}.0.3", f"{load_id}.2", f"{load_id}.3"]
+    assert all(float(query["age_s"]) >= 60 for _, query, _ in servers[0].bodies)
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
 def test_file_that_changes_while_it_is_loaded_is_told(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
