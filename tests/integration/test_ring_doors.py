@@ -129,6 +129,26 @@ def test_files_are_loaded_once_however_often_they_are_begun(rig: Rig, tmp_path: 
     assert found == [(4501, 4501, Decimal("4500000.00"), 3000, 3001, 3000)]
 
 
+def test_load_goes_on_once_what_its_rows_were_rejected_for_is_gone(
+    rig: Rig, tmp_path: Path
+) -> None:
+    table = rig.table("id BIGINT")
+    file = tmp_path / "rows.csv"
+    file.write_text("id\n" + "".join(f"{n}\n" for n in range(3000)))
+    with rig.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {table} ADD CONSTRAINT few CHECK (id < 1500)")
+        with pytest.raises(haclient.Error) as caught:
+            connection.load(file, table, piece_bytes=6_000, at_once=1)
+        load_id = caught.value.request_id.rpartition(".")[0]
+        with pytest.raises(haclient.Error):
+            connection.load(file, table, piece_bytes=6_000, resume=load_id)
+        cursor.execute(f"ALTER TABLE {table} DROP CONSTRAINT few")
+        for _ in range(2):
+            connection.load(file, table, piece_bytes=6_000, resume=load_id)
+    found = rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}")
+    assert found == [(3000, 3000)]
+
+
 def test_appends_at_once_from_many_threads_all_arrive_on_every_cluster(rig: Rig) -> None:
     table = rig.table("id BIGINT, name STRING")
     reports: list[dict[str, Any]] = []
