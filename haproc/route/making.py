@@ -25,8 +25,9 @@ from haproc.route.explain import ALONE
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.plan_analysis import PlanAnalysis
-from haproc.route.plans import Frames, Plans
+from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.rows.reading import fitted
+from haproc.sessions.client import ClientSession
 from haproc.witness.judge import Verdict
 
 
@@ -104,7 +105,8 @@ class Making:
             statement = await self._classifying.text(
                 pinned.sql, asked.settings, asked.request.user, override
             )
-        return self._resting(asked, statement, _as_written(pinned, verdict), verdict, analyzed_to)
+        write = _as_written(pinned, verdict, asked.session)
+        return self._resting(asked, statement, write, verdict, analyzed_to)
 
     async def _of_plan(self, asked: Understood, plan: bytes) -> Operation:
         analyzed_to = await self._ground()
@@ -220,10 +222,11 @@ def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:
     return named if asynchronous else named - statement.writes
 
 
-def _as_written(pinned: Pinned, verdict: Verdict) -> Write:
+def _as_written(pinned: Pinned, verdict: Verdict, session: ClientSession | None) -> Write:
     """Return what a pinned statement is in the log."""
     if pinned.treatment is not Treatment.MATERIALISE:
         return SqlText(pinned.sql)
     source = pinned.source
     assert source is not None
-    return QueryWrite(source.head + source.query, len(source.head), verdict.of_session)
+    ref = session_ref(session) if verdict.of_session else None
+    return QueryWrite(source.head + source.query, len(source.head), verdict.of_session, ref)

@@ -106,7 +106,7 @@ class Frames:
         assert source is not None
         query = protos.base.Plan.FromString(text_question(self.plan, source.query, rows=True)).root
         rests = verdict.of_session or reading.user_code or reading.blobs or reading.handles
-        ref = _session_ref(self.session) if rests else None
+        ref = session_ref(self.session) if rests else None
         template = text_over(source.head, hole())
         return ComputedPlan(query.SerializeToString(), template, ref)
 
@@ -299,10 +299,10 @@ def computed(plan: Any, session: ClientSession | None) -> ComputedPlan:
         query, place = query.subquery_alias.input, place.subquery_alias.input
     place.CopyFrom(hole())
     template = with_input(plan, rest).SerializeToString()
-    return ComputedPlan(query.SerializeToString(), template, _session_ref(session))
+    return ComputedPlan(query.SerializeToString(), template, session_ref(session))
 
 
-def _session_ref(session: ClientSession | None) -> SessionRef | None:
+def session_ref(session: ClientSession | None) -> SessionRef | None:
     """Return how a session is made anew as it is now."""
     if session is None:
         return None

@@ -41,6 +41,21 @@ def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str)
     assert rig.everywhere(f"SELECT * FROM {name}") == [(1,)]
 
 
+def test_write_over_a_temporary_view_of_a_killed_haproc_is_computed_by_another(rig: Rig) -> None:
+    """Though its client, and with it its session, never comes to another one."""
+    table, path, session = rig.table(), "/api/2.0/sql/statements", uuid.uuid4().hex
+    rig.restart("a", fault="rows.before:1:kill")
+    view = f"CREATE TEMPORARY VIEW {table}_v AS SELECT id FROM VALUES (7), (8) AS v(id)"
+    assert rig.send("a", "PUT", f"/api/ha/sessions/{session}", {"statements": [view]})[0] == 200
+    write = f"INSERT INTO {table} SELECT id, uuid() FROM {table}_v"
+    with pytest.raises(OSError):
+        rig.post("a", path, {"statement": write, "session_id": session})
+    rig.gone("a")
+    rig.start("a")
+    assert rig.everywhere(f"SELECT id FROM {table} ORDER BY id") == [(7,), (8,)]
+    rig.check_equal(table)
+
+
 def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> None:
     table = rig.table()
     rig.ring.kill("b", "haproc")

@@ -1,4 +1,4 @@
-"""Plans whose rows are computed at their place, and the sessions that they rest on."""
+"""Plans whose rows are computed at their place, and sessions that plans and texts rest on."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ def plan(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
     return replace(op, write=made)
 
 
+def text(op_id: str, origin: str, ref: SessionRef | None = None) -> Operation:
+    """Return a gather that rests on a session."""
+    op = gather(op_id, origin)
+    assert isinstance(op.write, QueryWrite)
+    return replace(op, write=replace(op.write, of_session=True, session=ref))
+
+
+Form = Callable[[str, str, SessionRef | None], Operation]
+in_both_forms = pytest.mark.parametrize("form", [plan, text])
+
+
 def with_sessions(stage: Stage, *errors: Exception) -> list[tuple[str, SessionRef]]:
     """Have every cluster rebuild sessions; return who did. The first ones meet errors."""
     built: list[tuple[str, SessionRef]] = []
@@ -76,21 +87,23 @@ def test_plan_is_filled_with_the_rows_of_its_query_on_every_cluster() -> None:
     story(tell)
 
 
-def test_plan_whose_origin_dies_is_computed_in_its_session_made_anew() -> None:
+@in_both_forms
+def test_write_whose_origin_dies_is_computed_in_its_session_made_anew(form: Form) -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         built = with_sessions(stage)
         stage.at("a", Step.ROWS_BEFORE, Node.kill)
         with pytest.raises(Refused):
-            await stage.submit("a", plan("g", "a", REF))
-        assert (await stage.submit("b", plan("g", "b", REF))).status is Status.APPLIED
+            await stage.submit("a", form("g", "a", REF))
+        assert (await stage.submit("b", form("g", "b", REF))).status is Status.APPLIED
         assert (rows_records(stage)[0].by, REF) in built
         await gathered(stage)
 
     story(tell)
 
 
-def test_plan_whose_session_is_made_anew_is_computed_under_its_own_settings() -> None:
+@in_both_forms
+def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(form: Form) -> None:
     """The journal may have gone on, and keeps the newest settings only."""
     found: list[Settings] = []
 
@@ -109,7 +122,7 @@ def test_plan_whose_session_is_made_anew_is_computed_under_its_own_settings() ->
             return reading  # type: ignore[return-value]
 
         stage.replica("a").computing.rebuild = rebuild
-        op = replace(plan("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
+        op = replace(form("g", "a", REF), settings=Settings(time_zone="Asia/Tokyo"))
         assert (await stage.submit("a", op)).status is Status.APPLIED
         assert found == [op.settings]
 
@@ -117,13 +130,16 @@ def test_plan_whose_session_is_made_anew_is_computed_under_its_own_settings() ->
 
 
 @pytest.mark.parametrize("what", ["lost", "not made yet", "changed by its client"])
-def test_plan_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(what: str) -> None:
+@in_both_forms
+def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
+    form: Form, what: str
+) -> None:
     """One that is not made yet, because whoever makes it waits for what is in the log: the plan."""
 
     async def tell(stage: Stage) -> None:
         await ids(stage)
         built = with_sessions(stage)
-        op, life = plan("g", "a", REF), stage.node("a").life
+        op, life = form("g", "a", REF), stage.node("a").life
         assert life is not None
         reading, as_it_was = SimReading(stage.node("a").spark, life.check), [True]
         computing = stage.replica("a").computing
@@ -143,8 +159,9 @@ def test_plan_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
 
 
 @pytest.mark.parametrize("error", [None, EngineError(ErrorKind.APPLICATION, "v"), TOO_LARGE])
-def test_plan_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
-    error: Exception | None,
+@in_both_forms
+def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
+    form: Form, error: Exception | None
 ) -> None:
     """What it gave, and an error as well, may come of what its client did behind the plan."""
     as_it_was = [True]
@@ -160,7 +177,7 @@ def test_plan_whose_session_its_client_changes_while_its_query_runs_is_computed_
     async def tell(stage: Stage) -> None:
         await ids(stage)
         built = with_sessions(stage)
-        op, life = plan("g", "a", REF), stage.node("a").life
+        op, life = form("g", "a", REF), stage.node("a").life
         assert life is not None
         reading = Reading(stage.node("a").spark, life.check)
         computing = stage.replica("a").computing
@@ -172,11 +189,12 @@ def test_plan_whose_session_its_client_changes_while_its_query_runs_is_computed_
     story(tell)
 
 
-def test_plan_whose_session_is_no_more_is_rejected() -> None:
+@in_both_forms
+def test_write_whose_session_is_no_more_is_rejected(form: Form) -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         with_sessions(stage, session_gone("every cluster"))
-        outcome = await stage.submit("a", plan("g", "a", REF))
+        outcome = await stage.submit("a", form("g", "a", REF))
         assert outcome.status is Status.REJECTED and outcome.failure is not None
         assert outcome.failure.error_class == ErrorClass.SESSION_GONE
         await stage.settle()
@@ -186,13 +204,14 @@ def test_plan_whose_session_is_no_more_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("error", [EngineError(ErrorKind.ENVIRONMENT, "the store is away")])
-def test_plan_whose_session_cannot_be_made_now_is_computed_by_the_next_cluster(
-    error: Exception,
+@in_both_forms
+def test_write_whose_session_cannot_be_made_now_is_computed_by_the_next_cluster(
+    form: Form, error: Exception
 ) -> None:
     async def tell(stage: Stage) -> None:
         await ids(stage)
         built = with_sessions(stage, error)
-        assert (await stage.submit("a", plan("g", "a", REF))).status is Status.APPLIED
+        assert (await stage.submit("a", form("g", "a", REF))).status is Status.APPLIED
         assert [name for name, _ in built] == ["a", "b"]
         assert [m.by for m in stage.messages() if isinstance(m, Passed)] == ["a"]
         await gathered(stage)

@@ -117,6 +117,16 @@ MESSAGES: dict[str, Message] = {
         window=65_536,
         own_id=True,
     ),
+    "operation_computed_in_session": replace(
+        INSERT,
+        write=QueryWrite(
+            "INSERT INTO flüge SELECT * FROM v", 18, True, SessionRef("ann", "s-1", 3)
+        ),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
     "operation_plan": replace(
         INSERT,
         write=SparkPlan(PLAN),
@@ -182,6 +192,7 @@ VERSIONS = {
     "operation_redefines": "v3",
     "operation_computed": "v3",
     "operation_plan": "v4",
+    "operation_computed_in_session": "v3",
     "operation_computed_plan": "v4",
     "operation_computed_plan_alone": "v4",
     "operation_spooled": "v4",
@@ -341,7 +352,8 @@ def test_from_record_unknown_kind_says_to_upgrade() -> None:
 @pytest.mark.parametrize("name", [*MESSAGES, "operation_rows"])
 def test_from_record_missing_header_is_corrupt(name: str) -> None:
     record = decode(golden(name))
-    for header in record.headers.keys() - {"insert", "rows_table", "query"}:
+    optional = {"session"} if name == "operation_computed_in_session" else set()
+    for header in record.headers.keys() - {"insert", "rows_table", "query"} - optional:
         headers = {key: value for key, value in record.headers.items() if key != header}
         with pytest.raises(LogCorruptError, match=f"a {record.kind} record cannot be read"):
             from_record(replace(record, headers=headers))

@@ -373,7 +373,7 @@ class Computing:
 
     async def _own_session(self, op: Operation) -> Session:
         """Return a session for this query alone: others remember what files a table had."""
-        if isinstance(op.write, ComputedPlan) and op.write.session is not None:
+        if isinstance(op.write, QueryWrite | ComputedPlan) and op.write.session is not None:
             session = await self.rebuild(op.write.session)
         else:
             session = self._new_session()
@@ -468,7 +468,7 @@ def _of_one_session(op: Operation) -> bool:
         return True
     if isinstance(op.write, ComputedPlan):
         return op.write.session is not None and rests_on_handles(op.write.query)
-    return isinstance(op.write, QueryWrite) and op.write.of_session
+    return isinstance(op.write, QueryWrite) and op.write.of_session and op.write.session is None
 
 
 def session_gone(origin: str) -> RefusedError:

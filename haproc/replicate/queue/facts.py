@@ -30,7 +30,7 @@ class Facts:
     of_session: bool
     """Whether its query rests on its client's session."""
     entries: int | None
-    """On how many entries of that session's journal; None: on what its Spark session holds."""
+    """On how many entries of that session's journal; None: logs of before do not say."""
 
     @classmethod
     def of(cls, op: Operation) -> Facts:
@@ -40,10 +40,10 @@ class Facts:
         match write:
             case ArrowRows() if write.rows:
                 rows = rows_in(write.rows)
+            case QueryWrite() | ComputedPlan() if write.session is not None:
+                of_session, entries = True, write.session.entries
             case QueryWrite():
                 of_session = write.of_session
-            case ComputedPlan() if write.session is not None:
-                of_session, entries = True, write.session.entries
         return cls(
             op.id,
             op.user,

@@ -264,8 +264,10 @@ def _operation_record(op: Operation) -> Record:
     match op.write:
         case SqlText(sql):
             payload = sql.encode()
-        case QueryWrite(sql, query_at, of_session):
+        case QueryWrite(sql, query_at, of_session, of):
             headers["query"] = [query_at, of_session]
+            if of is not None:
+                headers["session"] = _session(of)
             payload = sql.encode()
         case ArrowRows(table, payload):
             headers["rows_table"] = table
@@ -276,7 +278,7 @@ def _operation_record(op: Operation) -> Record:
             kind = OPERATION_4
             headers["form"] = _COMPUTED
             headers["query_bytes"] = len(query)
-            headers["session"] = None if of is None else [of.user, of.session_id, of.entries]
+            headers["session"] = None if of is None else _session(of)
             payload = query + template
         case SpooledRows(table, payload):
             kind = OPERATION_4
@@ -340,7 +342,7 @@ def _write(record: Record) -> Write:
     sql = record.payload.decode()
     if record.kind == OPERATION_3 and (query := h.get("query")) is not None:
         query_at, of_session = query
-        return QueryWrite(sql, query_at, of_session)
+        return QueryWrite(sql, query_at, of_session, _session_ref(h.get("session")))
     return SqlText(sql)
 
 
@@ -355,6 +357,10 @@ def _formed(form: str, record: Record) -> Write:
     raise LogCorruptError(
         f"an operation of form {form!r} is not known to this version of HAProc: upgrade it"
     )
+
+
+def _session(of: SessionRef) -> list[Json]:
+    return [of.user, of.session_id, of.entries]
 
 
 def _session_ref(value: Any) -> SessionRef | None:

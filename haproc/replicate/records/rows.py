@@ -35,16 +35,26 @@ KINDS: Final = frozenset({"rows", ROWS_2, "passed", PART})
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRef:
+    """A client's session as it was: with the entries of its journal whose ordinals are lower."""
+
+    user: str
+    session_id: str
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueryWrite:
     """A statement whose rows are yet to be computed; its query begins at ``query_at``.
 
     ``of_session``: the query rests on the session of the client that sent it (temporary views,
-    variables), so it can be run there only.
+    variables), on ``session``. Logs of before do not say on how much of it: it can run there only.
     """
 
     sql: str
     query_at: int
     of_session: bool = False
+    session: SessionRef | None = None
 
     @property
     def head(self) -> str:
@@ -55,15 +65,6 @@ class QueryWrite:
     def query(self) -> str:
         """The query."""
         return self.sql[self.query_at :]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRef:
-    """A client's session as it was: with the entries of its journal whose ordinals are lower."""
-
-    user: str
-    session_id: str
-    entries: int
 
 
 @dataclass(frozen=True, slots=True)
