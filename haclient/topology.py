@@ -115,11 +115,12 @@ class Roster:
 
     def to_ask(self, failing: Collection[int], *, everybody: bool) -> tuple[int, ...]:
         """Return whom to ask who they are: who has not told yet, and who may have moved."""
-        advertised = {member.url.rstrip("/") for member in self.members}
+        advertised = {member.url.rstrip("/"): member.name for member in self.members}
         found = []
         for index, each in enumerate(self.known):
             in_use = index < self.seeds or each.server.url in advertised or each.answers
-            doubtful = not each.answers or index in failing or everybody
+            renamed = advertised.get(each.server.url, each.cluster) != each.cluster
+            doubtful = not each.answers or renamed or index in failing or everybody
             if in_use and doubtful:
                 found.append(index)
         return tuple(found)

@@ -175,6 +175,22 @@ async def test_cluster_that_moved_is_followed(connect: Open, servers: list[Serve
     await until_servers(connection, a, moved)
 
 
+async def test_cluster_that_moved_to_where_another_one_was_is_followed(
+    connect: Open, servers: list[Server]
+) -> None:
+    a, b, moved = servers
+    connection = connect([a, b], **QUICK)
+    await until_servers(connection, a, b, moved)  # as another cluster
+    a.ring = [a, b]
+    await until_servers(connection, a, b)
+    moved.name = "b"
+    moved.ring = b.ring = a.ring = [a, moved]
+    b.stop()
+    a.script.append(reset)
+    await run(connection)
+    await until_servers(connection, a, moved)
+
+
 async def test_urls_that_do_not_answer_are_not_used(connect: Open, servers: list[Server]) -> None:
     a, b, c = servers
     b.url_told, c.url_told = "http://127.0.0.1:9", a.url

@@ -79,6 +79,17 @@ def test_learned_cluster_that_moved_twice_is_used_where_it_was_told_last() -> No
     assert used(roster.heard(at(roster, C), ring("b"))) == [A, C]
 
 
+def test_server_said_to_be_another_cluster_by_now_is_asked_again() -> None:
+    roster = told("http://a:1", by="a", a="http://a:1", c="http://c:1")
+    roster = roster.heard(at(roster, "http://c:1"), ring("c"))
+    assert roster.to_ask((), everybody=False) == ()
+    roster = roster.told(roster.known[0].server, ring("a", a="http://a:1", b="http://c:1"))
+    assert roster.to_ask((), everybody=False) == (at(roster, "http://c:1"),)
+    roster = roster.heard(at(roster, "http://c:1"), ring("b"))
+    assert roster.to_ask((), everybody=False) == ()
+    assert used(roster) == ["http://a:1", "http://c:1"]
+
+
 def test_cluster_that_left_the_ring_is_dropped_but_a_seed_stays_last() -> None:
     roster = told(f"{A},{B}", "a", a=A, b=B, c=C)
     roster = roster.heard(1, ring("b")).heard(2, ring("c"))
