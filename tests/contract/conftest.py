@@ -15,14 +15,6 @@ from tests.contract.store_backends import STORE_BACKENDS, StoreBackend
 from tests.contract.store_backends import KafkaBackend as KafkaStoreBackend
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """kafka-python leaves a socket to the collector if its client is closed while it connects."""
-    unclosed = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(unclosed)
-
-
 @pytest.fixture(scope="session")
 def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real broker, one for the whole run."""
