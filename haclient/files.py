@@ -28,7 +28,7 @@ from haclient.rows import Rows
 from haclient.wire import Body
 
 PIECE_BYTES: Final = 12 << 20
-"""Two of these make a statement of a cluster's, by its `limits.batch_arrow_bytes_max`. Measured:
+"""Four of these make a statement of a cluster's, by its `limits.batch_arrow_bytes_max`. Measured:
 smaller ones cost more, larger ones more memory."""
 _READ_BYTES: Final = 1 << 20
 _CONTINUES: Final = b"\xff\xff\xff\xff"

@@ -26,8 +26,9 @@ from haclient.sync.transport import StateLock, beside
 if TYPE_CHECKING:
     from haclient.sync.connection import Connection
 
-AT_ONCE: Final = 4
-"""Pieces under way: while a cluster writes two in one statement, the next two are sent and read."""
+AT_ONCE: Final = 8
+"""Pieces under way: while a cluster writes four in one statement, the next four are sent and read.
+"""
 CLOCKS_DIFFER_S: Final = 60.0
 """Who resumes a load may have another clock than who began it. Chosen."""
 REJECTIONS_MAX: Final = 100

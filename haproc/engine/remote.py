@@ -136,9 +136,10 @@ class RemoteSession:
         else:
             request.plan.CopyFrom(plan)
             data = request.SerializeToString()
+        del plan  # large, and a part of the request by now, which is sent before the first answer
         epoch = self.epoch
         call = self.channel.execute(data, timeout_s)
-        del plan, data  # large, and sent before the first answer
+        del data
         try:
             with self.channel.tasks.statement() as report:
                 async for response in call:

@@ -83,8 +83,10 @@ class Writes:
             await core.trace(Step.APPEND_AFTER)
         if logged is not None:
             logged()
+        key, fingerprint = op.key, op.fingerprint
+        del op  # may be large, and nobody waits for it but by its key
         try:
-            return await self._outcome(op.key, op.fingerprint, offset, timeout_s)
+            return await self._outcome(key, fingerprint, offset, timeout_s)
         except TimeoutError as error:
             raise RequestError(
                 FailureKind.AVAILABILITY,

@@ -115,13 +115,14 @@ class Attempts:
                 if looked_at >= needed:
                     raise
                 continue
-            offset, outcome = await self._replica.writes.submit(
-                operation, request.timeout_s, request.logged
-            )
-            if _again(outcome) and self.next_id(request) != operation.id:
+            made_as, facts = operation.id, Facts.of(operation)
+            submitted = self._replica.writes.submit(operation, request.timeout_s, request.logged)
+            del operation  # may be large, and whoever runs it reads it from the log
+            offset, outcome = await submitted
+            if _again(outcome) and self.next_id(request) != made_as:
                 continue
             if outcome.status is not Status.STALE:
-                return Attempt(Facts.of(operation), offset, outcome)
+                return Attempt(facts, offset, outcome)
             await self._replica.applied(offset + 1)
             await asyncio.sleep(random.uniform(0, attempt * PAUSE_S))
         raise RequestError(

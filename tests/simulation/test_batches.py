@@ -7,13 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pyarrow as pa
 import pytest
 
-from haproc.classify.model import Kind
 from haproc.config.model import Limits
 from haproc.engine.interface import Lane
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import SqlText
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.coalesce import combine
@@ -22,10 +20,10 @@ from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.operation import Operation
 from tests.simulation.directed import Stage, ddl, story
-from tests.simulation.plans import stream_of
 from tests.simulation.ring import LIMITS
 from tests.simulation.scenario import insert
 from tests.simulation.violations import found_by
+from tests.unit.operations import arrow
 
 OPERATIONS = [insert(name, "t", "a") for name in ("two", "three", "four")]
 ROWS = sorted([("one",), ("two",), ("three",), ("four",)])
@@ -131,13 +129,7 @@ def test_rules_of_looking_broken_on_purpose_are_found(monkeypatch: pytest.Monkey
     found_by(lambda: story(committed_by_a_process_that_died), 'spark.dump()["t"] == ROWS')
 
 
-def rows(op_id: str) -> Operation:
-    """Return a row that came as Arrow."""
-    write = ArrowRows("t", stream_of(pa.table({"x": [op_id]})))
-    return replace(insert(op_id, "t", "a"), kind=Kind.ROWS, write=write, insert=None)
-
-
-FORMS = [OPERATIONS, [rows(name) for name in ("two", "three", "four")]]
+FORMS = [OPERATIONS, [arrow(name, "t") for name in ("two", "three", "four")]]
 SMALLER = replace(
     LIMITS, batch_operations_max=1, batch_rows_max=1, batch_bytes_max=1, batch_arrow_bytes_max=1
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
+
 from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.engine.arrow import stream_of
 from haproc.engine.interface import Settings
-from haproc.engine.statement import SqlText
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import QueryWrite
 
@@ -41,6 +44,12 @@ def update(op_id: str, table: str, *, reads: str = "") -> Operation:
         reads=frozenset(reads),
         writes=frozenset({table}),
     )
+
+
+def arrow(op_id: str, table: str) -> Operation:
+    """Rows of one column for a table: may be combined with their neighbours."""
+    write = ArrowRows(table, stream_of(pa.table({"x": [op_id]})))
+    return replace(insert(op_id, table), kind=Kind.ROWS, write=write, insert=None)
 
 
 def copy(op_id: str, source: str, target: str) -> Operation:

@@ -137,3 +137,13 @@ def test_rows_that_came_as_arrow_have_bounds_of_their_own() -> None:
     assert not limits.exceeded(arrow, 4, ROWS_MAX, 1000)
     assert limits.exceeded(arrow, 1, ROWS_MAX + 1, 1) and limits.exceeded(arrow, 1, 1, 1001)
     assert limits.exceeded(text, 5, 1, 1) and limits.exceeded(arrow, 5, 1, 1)
+
+
+def test_rows_that_came_as_arrow_are_bounded_together_with_those_that_run_beside() -> None:
+    limits = BatchLimits(bytes_max=100, arrow_bytes_max=1000)
+    text, arrow = insert("op", "x"), rows("op", NUMBERS)
+    assert not limits.exceeded(arrow, 1, 1, 1000, arrow_beside=1000)
+    assert limits.exceeded(arrow, 1, 1, 401, arrow_beside=1600)
+    assert not limits.exceeded(arrow, 1, 1, 400, arrow_beside=1600)
+    assert limits.exceeded(arrow, 1, 1, 1, arrow_beside=2000)
+    assert not limits.exceeded(text, 1, 1, 100, arrow_beside=2000)

@@ -195,6 +195,29 @@ def test_csv_reads_what_csv_writes_however_it_is_cut(
     assert [(row["a"], row["b"]) for row in got] == records
 
 
+@given(st.lists(st.sampled_from(['"', '""', ",", "\n", "\r", "a", '"a"', ',"b\n",']), max_size=30))
+def test_csv_is_cut_alike_by_counting_quotes_and_by_reading_fields(parts: list[str]) -> None:
+    data, records = "".join(parts).encode(), Records(",")
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        context.setattr(Records, "_alternate", lambda *_: False)
+        by_reading = records.cut(data)
+    assert records.cut(data) == by_reading
+
+
+@pytest.mark.parametrize(
+    ("data", "alternate"),
+    [
+        (b'a,"b"\n"c""","d"\n', True),
+        (b'a,5" pipe,"b"\n', False),
+        (b'"a"b"\n', False),
+        (b'"open\n', True),
+    ],
+)
+def test_quotes_are_counted_where_they_begin_and_end_fields(data: bytes, alternate: bool) -> None:
+    assert Records(",")._alternate(data) is alternate
+
+
 def test_record_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(lines, "RECORD_BYTES_MAX", 5000)

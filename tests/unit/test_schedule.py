@@ -21,7 +21,7 @@ from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import SPAN_MAX, Progress
-from tests.unit.operations import computed, copy, ddl, insert, unknown_tables, update
+from tests.unit.operations import arrow, computed, copy, ddl, insert, unknown_tables, update
 
 ME, LANES = "a", 8
 NOTHING_DONE, NO_LIMITS = Progress(), BatchLimits()
@@ -39,6 +39,8 @@ def operation(text: str, number: int) -> Operation:
             return ddl(op_id, "b")
         case _ if text[0] == "i":
             return insert(op_id, text[1])
+        case _ if text[0] == "a":
+            return arrow(op_id, text[1])
         case _ if text[0] == "u":
             return update(op_id, text[1])
         case _ if text[0] == "?":
@@ -167,6 +169,20 @@ def test_take_batch_stays_within_its_limits(
     limits: BatchLimits, expected: list[list[tuple[int, ...]]]
 ) -> None:
     assert rounds(schedule_of("ix ix ix ix ix", limits=limits)) == expected
+
+
+def test_take_rows_that_came_as_arrow_in_all_that_runs_side_by_side_are_bounded() -> None:
+    size = operation("ax", 0).size_bytes
+    schedule = schedule_of(
+        "ax ax ax ay ay az az ix ix", limits=BatchLimits(arrow_bytes_max=2 * size)
+    )
+    units = schedule.take(LANES)
+    # Two statements of two rows are all that there may be; the third begins, but gets no more.
+    assert offsets(units) == [(0, 1), (3, 4), (5,)]
+    finish(schedule, units[1], units[2])
+    assert offsets(schedule.take(LANES)) == [(6,)]
+    finish(schedule, units[0])
+    assert offsets(schedule.take(LANES)) == [(2,)]
 
 
 def test_unit_of_a_batch_has_its_last_offset_as_version_and_one_statement() -> None:

@@ -26,18 +26,28 @@ from haproc.replicate.records.rows import Write
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Bounds of one combined statement: rows that came as Arrow have their own."""
+    """Bounds of one combined statement: rows that came as Arrow have their own.
+
+    Such rows lie in the cluster's driver while they are written. So of all that run side by side
+    there may be twice as many bytes as of one.
+    """
 
     operations_max: int = 10_000
     rows_max: int = 20_000
     bytes_max: int = 8 << 20
-    arrow_bytes_max: int = 28 << 20
+    arrow_bytes_max: int = 56 << 20
 
-    def exceeded(self, like: Operation, operations: int, rows: int, size: int) -> bool:
-        """Whether a statement of operations like this one would be too large."""
+    def exceeded(
+        self, like: Operation, operations: int, rows: int, size: int, arrow_beside: int = 0
+    ) -> bool:
+        """Whether a statement of operations like this one would be too large.
+
+        ``arrow_beside``: bytes of the rows in statements that run already.
+        """
         arrow = isinstance(like.write, ArrowRows)
         rows_max = ROWS_MAX if arrow else self.rows_max
-        bytes_max = self.arrow_bytes_max if arrow else self.bytes_max
+        arrow_max = min(self.arrow_bytes_max, 2 * self.arrow_bytes_max - arrow_beside)
+        bytes_max = arrow_max if arrow else self.bytes_max
         return operations > self.operations_max or rows > rows_max or size > bytes_max
 
 

@@ -317,9 +317,10 @@ class Schedule:
         """
         rows = size = count = 0
         key = head.key
+        beside = sum(unit.arrow_bytes for unit in self._running.values())
         for task in self._on_table(head):
             rows, size, count = rows + task.rows, size + task.op.size_bytes, count + 1
-            over = self._limits.exceeded(head.op, count, rows, size)
+            over = self._limits.exceeded(head.op, count, rows, size, beside)
             if task is not head:
                 key = None if over or task.single or key is None else key.joined(task.key)
                 if key is None:

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Final
 
 from haproc.classify.model import Kind, OperationClass
-from haproc.engine.statement import SqlText
+from haproc.engine.statement import ArrowRows, SqlText
 from haproc.replicate.queue.coalesce import combine
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Write
@@ -46,6 +46,13 @@ class Unit:
     @property
     def version(self) -> int:
         return self.offsets[-1]
+
+    @property
+    def arrow_bytes(self) -> int:
+        """Bytes of its rows, if they came as Arrow."""
+        if not isinstance(self.operations[0].write, ArrowRows):
+            return 0
+        return sum(op.size_bytes for op in self.operations)
 
     def write(self) -> Write:
         """Return the statement to run; what stands for a computed one is in the log."""

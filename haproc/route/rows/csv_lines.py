@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -29,7 +30,7 @@ from haproc.route.rows.text_types import (
     schema_of,
 )
 
-_HEX: Final = re.compile(rb"0[xX]")
+_HEX: Final = (b"0x", b"0X")
 
 
 def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches:
@@ -54,13 +55,27 @@ class Records:
         field = rb'[^"\n]++|(?<!' + before + rb')"[^"]*+(?:""[^"]*+)*+"|(?<=' + before + rb')"'
         self._one = re.compile(rb"(?:" + field + rb")*+\n")
         self._all = re.compile(rb"(?:(?:" + field + rb")*+\n)*+")
+        self._before = np.frombuffer(delimiter.encode() + b'\r\n"', np.uint8)
 
     def cut(self, data: bytes) -> int:
         """Return where the last whole record ends, 0 if there is none."""
         if b'"' not in data:
             return data.rfind(b"\n") + 1
+        if self._alternate(data):
+            return _end_by_count(data)
         whole = self._all.match(data)
         return whole.end() if whole is not None else 0
+
+    def _alternate(self, data: bytes) -> bool:
+        """Whether quotes begin and end fields in turn, so that counting them tells where one is.
+
+        So it is if each that stands behind an even number of them begins a field, or stands behind
+        the one that seemed to end it, which is then doubled. Much faster than reading each field.
+        """
+        octets = np.frombuffer(data, np.uint8)
+        begins = np.flatnonzero(octets == ord('"'))[::2]
+        before = octets[begins[begins > 0] - 1]
+        return bool(np.isin(before, self._before).all())
 
     def first(self, data: bytes) -> bytes:
         """Return the first record, with its end; all if none ends."""
@@ -74,6 +89,17 @@ class Records:
             found.append(whole.group())
             at = whole.end()
         return [*found, block[at:]] if at < len(block) else found
+
+
+def _end_by_count(data: bytes) -> int:
+    """Return where the last record ends, if quotes begin and end fields in turn."""
+    end = data.rfind(b"\n")
+    inside = data.count(b'"', 0, max(end, 0)) % 2
+    while end >= 0 and inside:
+        before = data.rfind(b"\n", 0, data.rfind(b'"', 0, end))
+        inside = (inside - data.count(b'"', max(before, 0), end)) % 2
+        end = before
+    return end + 1
 
 
 class CsvLines:
@@ -115,7 +141,7 @@ class CsvLines:
             return pa.RecordBatch.from_pylist([], schema=schema)
         if block.startswith(BOM):
             block = BOM + block  # Arrow leaves one out: this one is text
-        zone, hexes = self._form.time_zone, _HEX.search(block) is not None
+        zone, hexes = self._form.time_zone, any(each in block for each in _HEX)
         read = [field.with_type(_read_as(field.type, zone, hexes)) for field in schema]
         columns = self._columns_of(block, read)
         arrays = [
