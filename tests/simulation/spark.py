@@ -79,6 +79,8 @@ class SimSpark:
         """Statements that meet an environment error here, as often as they are tried."""
         self.torn: set[str] = set()
         """Statements that commit once and meet such an error all the same, whenever they run."""
+        self.torn_error = EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+        """What these meet."""
         self.deadly: set[str] = set()
         """Statements that bring the server down; somebody starts it again."""
         self.held: set[str] = set()
@@ -262,7 +264,7 @@ class SimSpark:
         guarded = mark is not None and mark.guarded
         torn = sql in self.torn
         if torn and mark is not None and self._marks.get(target, -1) >= mark.version:
-            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+            raise self.torn_error
         if mark is not None and guarded and self._marks.get(target, -1) >= mark.version:
             return Applied()
         await asyncio.sleep(self.statement_s + self._rng.expovariate(5))  # at work
@@ -285,7 +287,7 @@ class SimSpark:
             if mark is not None and guarded:
                 self._marks[target] = mark.version
         if torn:
-            raise EngineError(ErrorKind.ENVIRONMENT, "out of memory", error_class="OOM")
+            raise self.torn_error
         await asyncio.sleep(self._rng.expovariate(50))
         self._check(life)
         return Applied(affected_rows=rows)

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from haproc.config.model import Limits
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Lane
 from haproc.engine.statement import SqlText
 from haproc.replicate.apply.doubts import Doubts
@@ -63,6 +64,20 @@ async def committed_without_an_answer(stage: Stage) -> None:
     await stage.settle()
 
 
+async def committed_and_refused(stage: Stage) -> None:
+    """It commits, and what comes behind that is told as the statement's own error."""
+    await stage.submit("a", ddl("a"))
+    spark = stage.node("a").spark
+    spark.torn = {combined()}
+    spark.torn_error = EngineError(
+        ErrorKind.APPLICATION, "'x' is no number", error_class="CAST_INVALID_INPUT"
+    )
+    sent = await sent_together(stage)
+    assert [(await each).status for each in sent] == [Status.APPLIED] * len(ROWS)
+    assert spark.dump()["t"] == ROWS
+    await stage.settle()
+
+
 async def committed_by_a_process_that_died(stage: Stage) -> None:
     """It commits, its process dies before it has stored that, and the next one begins."""
     await stage.submit("a", ddl("a"))
@@ -88,6 +103,15 @@ def batches_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Doubts, "settled", careless)
 
 
+def errors_believed(patch: pytest.MonkeyPatch) -> None:
+    """Take an application error for proof that nothing was committed."""
+
+    async def believes(self: Doubts, unit: Unit) -> bool:
+        return False
+
+    patch.setattr(Doubts, "committed", believes)
+
+
 def beginning_without_a_look(patch: pytest.MonkeyPatch) -> None:
     """Begin as where more is missed than is read ahead: not all tables are asked."""
     patch.setattr(Schedule, "restore", lambda self, applied: [])
@@ -111,6 +135,10 @@ def test_batch_that_committed_without_an_answer_is_applied_once() -> None:
     story(committed_without_an_answer)
 
 
+def test_batch_that_committed_and_was_refused_is_applied_once() -> None:
+    story(committed_and_refused)
+
+
 def test_batch_of_a_process_that_died_is_applied_once() -> None:
     story(committed_by_a_process_that_died)
 
@@ -123,6 +151,9 @@ def test_batch_that_the_beginning_did_not_ask_for_is_applied_once(
 
 
 def test_rules_of_looking_broken_on_purpose_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        errors_believed(patch)
+        found_by(lambda: story(committed_and_refused), 'spark.dump()["t"] == ROWS')
     batches_not_looked_at(monkeypatch)
     found_by(lambda: story(committed_without_an_answer), 'spark.dump()["t"] == ROWS')
     beginning_without_a_look(monkeypatch)

@@ -51,6 +51,7 @@ def test_origin_killed_at_any_step_the_others_finish_it(step: Step, kind: str) -
 
     async def tell(stage: Stage) -> None:
         await tables(stage)
+        await asyncio.sleep(5)  # until what came before is stored, too
         stage.at("a", step, Node.kill)
         with contextlib.suppress(Refused):  # at the last step the answer has left
             await stage.submit("a", op)

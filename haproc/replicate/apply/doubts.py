@@ -102,6 +102,16 @@ class Doubts:
 
         Asked once nothing of an earlier attempt runs any more. Raises EngineError.
         """
+        if await self.committed(unit):
+            return True
+        op, before = unit.operations[0], self._core.schedule.before(unit.offsets[0])
+        if op.kind in _CREATES_TABLE and before == ABSENT and (named := about(op)):
+            now = await self._core.engine.standing(named)
+            await self._take_away(named[0].name, now, unit, lane)
+        return False
+
+    async def committed(self, unit: Unit) -> bool:
+        """Whether tables show that the unit was applied; changes nothing. Raises EngineError."""
         core, op = self._core, unit.operations[0]
         before, named = core.schedule.before(unit.offsets[0]), about(op)
         if not before or not named:
@@ -109,10 +119,7 @@ class Doubts:
             return any(offset >= unit.version for offset in found.values())
         now = await core.engine.standing(named)
         if op.kind in _CREATES_TABLE and before == ABSENT:
-            if _complete(op.kind, now):
-                return True
-            await self._take_away(named[0].name, now, unit, lane)
-            return False
+            return _complete(op.kind, now)
         changed = _short(now) != before
         if changed and UNREADABLE in now.split("/"):
             raise EngineError(
