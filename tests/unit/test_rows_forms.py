@@ -22,6 +22,7 @@ from haproc.route.rows import lines
 from haproc.route.rows.csv_lines import Records
 from haproc.route.rows.forms import Form, FormKind
 from haproc.route.rows.lines import blocks
+from haproc.route.rows.parquet_files import parquet_rows
 from haproc.route.rows.reading import fitted, pieces
 
 COLUMNS = [
@@ -36,7 +37,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def rows(data: bytes, form: Form, columns: list[Column] = COLUMNS) -> list[dict[str, Any]]:
-    found = list(pieces(io.BytesIO(data), columns, 64 << 20, form))
+    found = list(pieces(io.BytesIO(data), columns, 64 << 20, form, parquet_rows))
     table = pa.ipc.open_stream(joined([chunk.data for chunk in found])).read_all()
     assert table.num_rows == sum(chunk.rows for chunk in found)
     return list(table.to_pylist())
@@ -347,7 +348,7 @@ def test_parquet_long_text_that_stands_often_is_cut_before_it_is_unpacked() -> N
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 400, pa.int32()), pa.array([text]))
     data = parquet(pa.table({"Name": values.cast(pa.string()), "id": range(400)}))
     assert len(data) < 1_000_000
-    found = list(pieces(io.BytesIO(data), COLUMNS, 8 << 20, Form(PARQUET)))
+    found = list(pieces(io.BytesIO(data), COLUMNS, 8 << 20, Form(PARQUET), parquet_rows))
     assert sum(chunk.rows for chunk in found) == 400
     assert max(len(chunk.data) for chunk in found) < 8 << 20
 
