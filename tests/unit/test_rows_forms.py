@@ -294,6 +294,8 @@ def test_json_lines_columns_are_those_of_the_request() -> None:
         (b'{"id":1,"price":"x"}', "column price"),
         (b'{"id":1,"price":1e-77}', "column price"),
         (b'{"id":1,"price":"1e-2000000000"}', "column price"),
+        (b'{"id":1,"price":1e9999999999999999999}', "exponent that is out of range"),
+        (b'{"id":1e-9999999999999999999}', "exponent that is out of range"),
         (b'{"id":1,"at":"2026-01-31 12:00:00"}', "(give each a time zone, or say time_zone)"),
         (
             b'{"id":1,"at":"2026-01-31 12:00:00.1234567Z"}',
@@ -305,6 +307,39 @@ def test_json_lines_columns_are_those_of_the_request() -> None:
 def test_json_lines_that_do_not_fit_are_refused_with_their_line(line: bytes, told: str) -> None:
     found = refusal(b'{"id":1}\n\n' * 20 + line + b'\n{"id":2}\n', Form(JSON))
     assert told in found and "line 41: " in found
+
+
+class Surprise(Exception):
+    """Nobody's list of what a reader raises has it."""
+
+
+def surprise(*_: object) -> pa.RecordBatch:
+    raise Surprise("x" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("reader", "form", "told"),
+    [
+        ("csv_lines.CsvLines.decode", Form(CSV), "line 2: not to be read: xxx"),
+        ("json_lines.JsonLines.decode", Form(JSON), "line 1: not to be read: xxx"),
+        ("reading.converted", Form(CSV), "not CSV: xxx"),
+    ],
+)
+def test_whatever_reading_raises_is_told_as_a_misfit(
+    monkeypatch: pytest.MonkeyPatch, reader: str, form: Form, told: str
+) -> None:
+    monkeypatch.setattr(f"haproc.route.rows.{reader}", surprise)
+    found = refusal(b"id\n1\n", form)
+    assert told in found and len(found) < 300
+
+
+def test_memory_that_is_none_left_is_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> pa.RecordBatch:
+        raise MemoryError
+
+    monkeypatch.setattr("haproc.route.rows.csv_lines.CsvLines.decode", full)
+    with pytest.raises(MemoryError):
+        rows(b"id\n1\n", Form(CSV))
 
 
 @given(st.binary(max_size=60), st.sampled_from([CSV, JSON, PARQUET]))

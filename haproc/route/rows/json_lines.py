@@ -96,6 +96,8 @@ class JsonLines:
             # name has such an end, so most lines need no more than this.
             if type(row) is dict and (line.count('":') != len(row) or _SPACED.search(line)):
                 row = self._careful.decode(line)
+        except ArithmeticError as error:
+            raise RowsError(["a number has an exponent that is out of range"]) from error
         except (ValueError, RecursionError) as error:
             said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise RowsError([f"not JSON: {said[:200]}"]) from error
