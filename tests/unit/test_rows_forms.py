@@ -127,6 +127,16 @@ def test_csv_numbers_are_read_as_they_are_written() -> None:
     assert {(row["id"], row["Name"]) for row in found} == {(7, "0x7")}
 
 
+def test_mark_of_the_byte_order_is_text_where_a_body_does_not_begin_its_file() -> None:
+    data = "\ufeffx,1\n".encode()
+    for first_line, name in ((1, "x"), (2, "\ufeffx")):
+        form = Form(CSV, columns="Name,id", first_line=first_line)
+        assert rows(data, form) == [{"Name": name, "id": 1}]
+    mark = "\ufeff".encode()
+    assert rows(mark + b'{"id":1}\n', Form(JSON, columns="id")) == [{"id": 1}]
+    assert "line 2: not JSON" in refusal(mark + b'{"id":1}\n', Form(JSON, first_line=2))
+
+
 @settings(max_examples=30)
 @pytest.mark.parametrize("form", [Form(CSV), Form(JSON)])
 @given(

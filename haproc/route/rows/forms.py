@@ -91,7 +91,7 @@ class Form:
     ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: as it says
     itself. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
     for a TIMESTAMP, which have none of their own then. ``first_line`` is the number of the body's
-    first line, for messages alone.
+    first line in its file: for messages, and a mark of the byte order stands before line 1 alone.
     """
 
     kind: FormKind = FormKind.ARROW

@@ -55,7 +55,7 @@ def json_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batche
     names = form.names(own)
     schema, types = schema_of(own if names is None else names, columns, form.kind)
     lines = JsonLines(schema, types, form.time_zone)
-    return schema, decoded(blocks(source, _cut), lines, form.first_line)
+    return schema, decoded(blocks(source, _cut, form.first_line), lines, form.first_line)
 
 
 class JsonLines:

@@ -35,12 +35,15 @@ class Lines(Protocol):
         ...
 
 
-def blocks(source: Readable, cut: Callable[[bytes], int]) -> Iterator[bytes]:
+def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -> Iterator[bytes]:
     """Yield a body in blocks of whole records; raises RowsError.
 
-    ``cut`` returns where the last whole record of some bytes ends, 0 if there is none.
+    ``cut`` returns where the last whole record of some bytes ends, 0 if there is none. A mark of
+    the byte order stands at a file's beginning; at that of a later line it is a character.
     """
-    rest = source.read(BLOCK_BYTES).removeprefix(BOM)
+    rest = source.read(BLOCK_BYTES)
+    if first_line == 1:
+        rest = rest.removeprefix(BOM)
     while data := source.read(BLOCK_BYTES):
         rest += data
         if end := cut(rest):
