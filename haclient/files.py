@@ -267,15 +267,16 @@ def _of_arrow(path: Path) -> Iterator[tuple[Any, float]]:
 def _grouped(batches: Iterator[tuple[Any, float]], piece_bytes: int) -> Iterator[tuple[Any, float]]:
     """Yield batches, the first one empty, as tables of about so many bytes, at least one."""
     empty, _ = next(batches)
-    group, is_empty = [], True
+    group, size, is_empty = [], 0, True
     for batch, share in batches:
         rows = max(1, batch.num_rows * piece_bytes // max(1, batch.nbytes))
         for begin in range(0, batch.num_rows, rows):
             is_empty = False
             group.append(batch.slice(begin, rows))
-            if sum(each.nbytes for each in group) >= piece_bytes:
+            size += group[-1].nbytes
+            if size >= piece_bytes:
                 yield pa.Table.from_batches(group), share
-                group = []
+                group, size = [], 0
     if group or is_empty:
         yield pa.Table.from_batches(group or [empty]), 1.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -66,7 +66,7 @@ class ManyRows(Protocol):
         """Look at all rows whether they fit the columns; raises RequestError if any does not."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
     def hold(self) -> None:
         """Keep it for one more."""

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -33,6 +33,7 @@ WAITING_MAX: Final = 128
 WORK_MAX_S: Final = 30.0
 """What one text may take: the largest take a few seconds. Chosen, not measured."""
 ATTEMPTS: Final = 2
+TEXTS_WORKER: Final = "haproc.route.offload_worker"
 BESIDE_MAX: Final = 2
 """Threads for work that stays in this process; more would only take turns."""
 LARGE_PLAN: Final = 65_536
@@ -78,13 +79,22 @@ class Inline:
 
 
 class WorkerDiedError(Exception):
-    """The worker process ended before it answered."""
+    """The worker process ended before it answered; ``returncode`` as Popen has it, if it began."""
+
+    def __init__(self, message: str, returncode: int | None = None) -> None:
+        super().__init__(message)
+        self.returncode = returncode
 
 
 class Worker:
-    """One worker process; `exchange` blocks, so it is called in a thread."""
+    """One worker process; `exchange` blocks, so it is called in a thread.
 
-    def __init__(self) -> None:
+    ``module`` is what it runs, ``files`` the descriptors that it has from this process.
+    """
+
+    def __init__(self, module: str = TEXTS_WORKER, files: Collection[int] = ()) -> None:
+        self._module = module
+        self._files = files
         self._process: subprocess.Popen[bytes] | None = None
         self._ended = False
         self._lock = threading.Lock()
@@ -100,33 +110,37 @@ class Worker:
             sent = messages.write(process.stdin, asked)
             return messages.read(process.stdout, sent)[0]
         except (OSError, EOFError, ValueError) as error:  # ValueError: its pipes were closed
-            self.kill()
-            raise WorkerDiedError(str(error)) from error
+            raise WorkerDiedError(str(error), self.kill()) from error
         except BaseException:
             self.kill()  # what is left in its pipes must not be taken for the next one's
             raise
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "haproc.route.offload_worker"],
+            [sys.executable, "-m", self._module],
+            pass_fds=tuple(self._files),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         return self._process
 
-    def kill(self) -> None:
-        """End the process; harmless if there is none. The next `exchange` starts another."""
+    def kill(self) -> int | None:
+        """End the process; harmless if there is none. The next `exchange` starts another.
+
+        Returns how it had ended if it was over before.
+        """
         with self._lock:
             process, self._process = self._process, None
         if process is None:
-            return
+            return None
         process.kill()
-        process.wait()
+        returncode = process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+        return returncode
 
     def end(self) -> None:
         """End the process for good: no `exchange` starts another one."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -30,15 +30,20 @@ from haproc.engine.interface import Chunk, Column
 from haproc.engine.statement import ROWS_MAX
 from haproc.failure import ErrorClass, RequestError, busy, refused
 from haproc.route.model import Fitted
-from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, RowsError
-from haproc.route.rows.lines import BLOCK_BYTES
+from haproc.route.parquet_pieces import ParquetPieces
+from haproc.route.rows.forms import ARROW, Form, FormKind
 from haproc.route.rows.reading import pieces
+from haproc.route.spooled_file import SpooledFile
 
 WRITE_BYTES: Final = 1 << 20
 """Gathered before they are written; chosen, not measured."""
 RECORD_BYTES_MAX: Final = 16 << 20
 """Rows up to here make one record, however they came; larger ones go in parts. Chosen: rows of one
 record can run in one statement with others' at once, those of parts are gathered before."""
+
+PARQUET_FITS_MAX: Final = 8
+"""Bodies of Parquet that are fitted at a time, each by a process of 32 MiB (measured) beside its
+rows; the others wait. Chosen. Bodies that are taken are few: one for each operation at its turn."""
 
 T = TypeVar("T")
 
@@ -50,6 +55,7 @@ class Spools:
         self._folder = folder
         self.shares = shares
         self.limits = limits
+        self.parquet_fits = asyncio.Semaphore(PARQUET_FITS_MAX)
 
     def clean(self) -> None:
         """Delete what an earlier process left: where files cannot be without a name at once."""
@@ -132,31 +138,48 @@ class SpooledBody:
     async def fit(self, columns: Sequence[Column]) -> Fitted:
         """Look at all rows whether they fit the columns; RequestError if any does not."""
         self._columns = columns
+        if self._form.kind is not FormKind.PARQUET:
+            return await self._fitted()
+        async with self._spools.parquet_fits:
+            return await self._fitted()
+
+    async def _fitted(self) -> Fitted:
         limits = self._spools.limits
         size, rows, schema = 0, 0, b""
         few: list[bytes] | None = []
-        async for chunk in self:
-            size, rows = size + len(chunk.data), rows + chunk.rows
-            schema = schema or _without_rows(chunk.data)
-            fits = size <= min(RECORD_BYTES_MAX, limits.operation_bytes_max)
-            if few is not None and fits and rows <= ROWS_MAX:
-                few.append(chunk.data)
-            else:
-                few = None
-            if size > (most := limits.staged_bytes_max):
-                raise refused(
-                    ErrorClass.TOO_LARGE,
-                    f"the rows are larger than {most} bytes unpacked",
-                    "send them in several operations, or raise limits.staged_bytes_max",
-                )
+        async with aclosing(aiter(self)) as chunks:
+            async for chunk in chunks:
+                size, rows = size + len(chunk.data), rows + chunk.rows
+                schema = schema or _without_rows(chunk.data)
+                fits = size <= min(RECORD_BYTES_MAX, limits.operation_bytes_max)
+                if few is not None and fits and rows <= ROWS_MAX:
+                    few.append(chunk.data)
+                else:
+                    few = None
+                if size > (most := limits.staged_bytes_max):
+                    raise refused(
+                        ErrorClass.TOO_LARGE,
+                        f"the rows are larger than {most} bytes unpacked",
+                        "send them in several operations, or raise limits.staged_bytes_max",
+                    )
         return Fitted(schema, None if few is None else await asyncio.to_thread(joined, few))
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+        with self._pieces() as found:
+            while (chunk := await _unhurt(asyncio.to_thread(_next, found))) is not None:
+                yield chunk
+
+    @contextmanager
+    def _pieces(self) -> Iterator[Iterator[Chunk]]:
+        file, size, columns, form = self._file, self.size, self._columns, self._form
         bytes_max = self._spools.limits.operation_bytes_max
-        reader = _Reader(self._file, self.size, bytes_max, self._form.kind)
-        found = pieces(reader, self._columns, bytes_max, self._form)
-        while (chunk := await _unhurt(asyncio.to_thread(_next, found))) is not None:
-            yield chunk
+        if form.kind is not FormKind.PARQUET:
+            yield pieces(
+                SpooledFile(file.fileno, size, bytes_max, form.kind), columns, bytes_max, form
+            )
+            return
+        with closing(ParquetPieces(file.fileno(), size, columns, bytes_max, form)) as found:
+            yield found
 
     async def _write(self) -> None:
         data, self._gathered = bytes(self._gathered), bytearray()
@@ -170,39 +193,6 @@ class SpooledBody:
         view = memoryview(data)
         while view:
             view = view[self._file.write(view) :]
-
-
-class _Reader(io.RawIOBase):
-    """Reads the file from its beginning, whoever else reads it; not too much at once."""
-
-    def __init__(self, file: IO[bytes], size: int, bytes_max: int, kind: FormKind) -> None:
-        self._file = file
-        self._kind = kind
-        self._size = size
-        self._bytes_max = max(bytes_max, BLOCK_BYTES)
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        self._at = max(0, begin + offset)
-        return self._at
-
-    def read(self, size: int = -1, /) -> bytes:
-        if not 0 <= size <= self._bytes_max:
-            more = f"a record batch has more than {self._bytes_max} bytes: send smaller ones"
-            raise RowsError([f"{more}, or it is {NOT_OF_FORM[self._kind]}"])
-        data = os.pread(self._file.fileno(), size, self._at)
-        self._at += len(data)
-        return data
 
 
 async def _unhurt(work: Coroutine[Any, Any, T]) -> T:

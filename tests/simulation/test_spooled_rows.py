@@ -5,7 +5,7 @@ Two rows make a part in simulated rings, so five make three.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ STEPS = (
 class Body:
     """What a request brought, in two pieces."""
 
-    async def __aiter__(self) -> AsyncIterator[Chunk]:
+    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         for piece in (ROWS.slice(0, 3), ROWS.slice(3)):
             yield Chunk(stream_of(piece), piece.num_rows)
 

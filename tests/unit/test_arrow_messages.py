@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 from dataclasses import replace
@@ -18,6 +19,7 @@ from haproc.replicate.queue.coalesce import BatchLimits, row_count
 from haproc.route.rows.arrow_messages import Extent, extent
 from haproc.route.rows.forms import RowsError
 from haproc.route.rows.reading import fitted, makes_a_record, pieces
+from haproc.route.rows.sizes import unpacked_bytes
 from tests.unit.operations import insert
 
 N = 100_000
@@ -117,3 +119,33 @@ def test_nonsense_is_refused_or_read(name: str, changes: list[tuple[int, int]]) 
         told(bytes(data))
     except RowsError as error:
         assert "not an Arrow IPC stream" in str(error) or "cut it" in str(error)
+
+
+WRONG = pa.table({"a": [1, 2], "v": pa.array(["longer than twelve", "x"], pa.string_view())})
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_any_word_of_a_stream_may_be_wrong(compression: str | None) -> None:
+    """A buffer may begin before its batch, be of any length, and so on: no more than a misfit."""
+    data = stream(WRONG, compression)
+    columns = [Column("a", "bigint"), Column("v", "string")]
+    for at in range(0, len(data) - 8, 8):
+        (word,) = struct.unpack_from("<q", data, at)
+        for value in (-(1 << 40), -1, 1 << 62, word + 1 if word < 1 << 60 else 0):
+            wrong = bytearray(data)
+            struct.pack_into("<q", wrong, at, value)
+            makes_a_record(bytes(wrong), 1 << 20)
+            with contextlib.suppress(RequestError):
+                fitted(bytes(wrong), columns, 1 << 20)
+            with contextlib.suppress(RequestError):
+                list(pieces(io.BytesIO(wrong), columns, 1 << 20))
+
+
+def test_views_of_texts_are_counted_whatever_stands_behind_them() -> None:
+    views = WRONG.column("v").chunk(0)
+    buffers = views.buffers()
+    buffers[1] = pa.py_buffer(bytes(buffers[1]) + b"?")
+    odd = pa.Array.from_buffers(pa.string_view(), 2, buffers)
+    odd.validate(full=True)
+    assert unpacked_bytes(odd) == unpacked_bytes(views) == len("longer than twelve") + 1
+    assert unpacked_bytes(odd.slice(1)) == 1

@@ -7,6 +7,7 @@ import gzip
 import io
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import haclient
-from haclient import cli
+from haclient import cli, files
 from haclient.files import FileKind, Loaded, LoadFile, form_of
 from haclient.load import Bar
 from haclient.records import CsvRecords, line_end, pieces
@@ -79,6 +80,41 @@ def test_form_follows_from_the_name_or_is_said() -> None:
         form_of(Path("a.b"))
     with pytest.raises(haclient.InterfaceError, match="null says nothing of parquet"):
         form_of(Path("a.parquet"), null="x")
+
+
+def test_arrow_of_many_small_batches_is_cut_by_looking_at_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rows.arrows"
+    table = pa.table({"n": range(2000), "s": [f"text {n}" for n in range(2000)]})
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+    looked = 0
+
+    class Batch:
+        """A batch that counts how often somebody asks for its size."""
+
+        def __init__(self, batch: Any) -> None:
+            self.batch, self.num_rows = batch, batch.num_rows
+
+        @property
+        def nbytes(self) -> int:
+            nonlocal looked
+            looked += 1
+            return int(self.batch.nbytes)
+
+        def slice(self, begin: int, rows: int) -> Batch:
+            return Batch(self.batch.slice(begin, rows))
+
+    def table_of(group: list[Batch]) -> Any:
+        return pa.Table.from_batches([each.batch for each in group])
+
+    batches = list(files._of_arrow(path))
+    plain = [(found.num_rows, share) for found, share in files._grouped(iter(batches), 10_000)]
+    monkeypatch.setattr(files, "pa", SimpleNamespace(Table=SimpleNamespace(from_batches=table_of)))
+    counted = ((Batch(batch), share) for batch, share in batches)
+    assert [(t.num_rows, share) for t, share in files._grouped(counted, 10_000)] == plain
+    assert looked <= 2 * len(batches) and len(plain) > 2
 
 
 # -- through a connection --------------------------------------------------------------------------

@@ -166,6 +166,20 @@ def test_shells_touch_the_world() -> None:
     assert found == []
 
 
+def test_no_haproc_reads_parquet_itself() -> None:
+    """A file may end the process that reads it."""
+    worker, reader = "haproc.route.parquet_worker", "haproc.route.rows.parquet_files"
+    allowed = {(worker, reader), (reader, "pyarrow.parquet")}
+    readers = {worker, reader, "pyarrow.parquet", "pyarrow.dataset", "pyarrow.orc"}
+    found = {
+        (".".join(path.relative_to(ROOT).with_suffix("").parts), name)
+        for path in sources("haproc")
+        for name in imports(path)
+        if name in readers
+    }
+    assert found == allowed
+
+
 def test_modules_and_functions_are_small() -> None:
     found: list[str] = []
     for path in (*modules(), *sources("tests"), *sources("bench"), *sources("scripts")):

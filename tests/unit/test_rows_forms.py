@@ -22,6 +22,7 @@ from haproc.route.rows import lines
 from haproc.route.rows.csv_lines import Records
 from haproc.route.rows.forms import Form, FormKind
 from haproc.route.rows.lines import blocks
+from haproc.route.rows.parquet_files import parquet_rows
 from haproc.route.rows.reading import fitted, pieces
 
 COLUMNS = [
@@ -36,7 +37,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 def rows(data: bytes, form: Form, columns: list[Column] = COLUMNS) -> list[dict[str, Any]]:
-    found = list(pieces(io.BytesIO(data), columns, 64 << 20, form))
+    found = list(pieces(io.BytesIO(data), columns, 64 << 20, form, parquet_rows))
     table = pa.ipc.open_stream(joined([chunk.data for chunk in found])).read_all()
     assert table.num_rows == sum(chunk.rows for chunk in found)
     return list(table.to_pylist())
@@ -124,6 +125,16 @@ def test_csv_numbers_are_read_as_they_are_written() -> None:
     found = rows(body.encode(), Form(CSV))
     assert [row["price"] for row in found] == [Decimal(text.strip()) for text in texts]
     assert {(row["id"], row["Name"]) for row in found} == {(7, "0x7")}
+
+
+def test_mark_of_the_byte_order_is_text_where_a_body_does_not_begin_its_file() -> None:
+    data = "\ufeffx,1\n".encode()
+    for first_line, name in ((1, "x"), (2, "\ufeffx")):
+        form = Form(CSV, columns="Name,id", first_line=first_line)
+        assert rows(data, form) == [{"Name": name, "id": 1}]
+    mark = "\ufeff".encode()
+    assert rows(mark + b'{"id":1}\n', Form(JSON, columns="id")) == [{"id": 1}]
+    assert "line 2: not JSON" in refusal(mark + b'{"id":1}\n', Form(JSON, first_line=2))
 
 
 @settings(max_examples=30)
@@ -293,6 +304,8 @@ def test_json_lines_columns_are_those_of_the_request() -> None:
         (b'{"id":1,"price":"x"}', "column price"),
         (b'{"id":1,"price":1e-77}', "column price"),
         (b'{"id":1,"price":"1e-2000000000"}', "column price"),
+        (b'{"id":1,"price":1e9999999999999999999}', "exponent that is out of range"),
+        (b'{"id":1e-9999999999999999999}', "exponent that is out of range"),
         (b'{"id":1,"at":"2026-01-31 12:00:00"}', "(give each a time zone, or say time_zone)"),
         (
             b'{"id":1,"at":"2026-01-31 12:00:00.1234567Z"}',
@@ -304,6 +317,39 @@ def test_json_lines_columns_are_those_of_the_request() -> None:
 def test_json_lines_that_do_not_fit_are_refused_with_their_line(line: bytes, told: str) -> None:
     found = refusal(b'{"id":1}\n\n' * 20 + line + b'\n{"id":2}\n', Form(JSON))
     assert told in found and "line 41: " in found
+
+
+class Surprise(Exception):
+    """Nobody's list of what a reader raises has it."""
+
+
+def surprise(*_: object) -> pa.RecordBatch:
+    raise Surprise("x" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("reader", "form", "told"),
+    [
+        ("csv_lines.CsvLines.decode", Form(CSV), "line 2: not to be read: xxx"),
+        ("json_lines.JsonLines.decode", Form(JSON), "line 1: not to be read: xxx"),
+        ("reading.converted", Form(CSV), "not CSV: xxx"),
+    ],
+)
+def test_whatever_reading_raises_is_told_as_a_misfit(
+    monkeypatch: pytest.MonkeyPatch, reader: str, form: Form, told: str
+) -> None:
+    monkeypatch.setattr(f"haproc.route.rows.{reader}", surprise)
+    found = refusal(b"id\n1\n", form)
+    assert told in found and len(found) < 300
+
+
+def test_memory_that_is_none_left_is_no_fault_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> pa.RecordBatch:
+        raise MemoryError
+
+    monkeypatch.setattr("haproc.route.rows.csv_lines.CsvLines.decode", full)
+    with pytest.raises(MemoryError):
+        rows(b"id\n1\n", Form(CSV))
 
 
 @given(st.binary(max_size=60), st.sampled_from([CSV, JSON, PARQUET]))
@@ -347,7 +393,7 @@ def test_parquet_long_text_that_stands_often_is_cut_before_it_is_unpacked() -> N
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 400, pa.int32()), pa.array([text]))
     data = parquet(pa.table({"Name": values.cast(pa.string()), "id": range(400)}))
     assert len(data) < 1_000_000
-    found = list(pieces(io.BytesIO(data), COLUMNS, 8 << 20, Form(PARQUET)))
+    found = list(pieces(io.BytesIO(data), COLUMNS, 8 << 20, Form(PARQUET), parquet_rows))
     assert sum(chunk.rows for chunk in found) == 400
     assert max(len(chunk.data) for chunk in found) < 8 << 20
 

@@ -8,7 +8,8 @@ sent again, brings them again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Protocol
 
 from haproc.classify.model import RefusedError
@@ -23,14 +24,14 @@ from haproc.replicate.apply.parts import Parts
 class RowsSource(Protocol):
     """Rows in Spark's plain form; each time it is iterated, all of them from the beginning."""
 
-    def __aiter__(self) -> AsyncIterator[Chunk]: ...
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]: ...
 
 
 async def collected(rows: RowsSource, schema: bytes, keep: Keep, limits: Limits) -> Found:
     """Return the rows in parts, no more than two of which are in memory at a time."""
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
-    async with Keeping(keep) as kept:
-        async for chunk in rows:
+    async with Keeping(keep) as kept, aclosing(aiter(rows)) as chunks:
+        async for chunk in chunks:
             for part in parts.add(chunk.data):
                 await kept.add(part)
         count, size_bytes, rest = parts.rows, parts.size_bytes, parts.rest()

@@ -91,9 +91,11 @@ def _unpacked(source: Readable, batch: _Table, body: int, end: int) -> int:
     size = 0
     for offset, length in batch.pairs(2):
         if length:
+            if offset < 0 or length < 0:
+                raise struct.error
             source.seek(body + offset)
             (unpacked,) = struct.unpack("<q", source.read(8))
-            if unpacked < _RAW or offset < 0 or length < 0:
+            if unpacked < _RAW:
                 raise struct.error
             size += length if unpacked == _RAW else unpacked
     return size

@@ -37,7 +37,11 @@ def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches
     """Return the columns of a body of CSV, and its rows; raises RowsError."""
     own = [column.name for column in columns]
     records = Records(form.delimiter)
-    found, at, names = blocks(source, records.cut), form.first_line, form.names(own)
+    found, at, names = (
+        blocks(source, records.cut, form.first_line),
+        form.first_line,
+        form.names(own),
+    )
     if names is None:
         first = next(found, b"")
         header = records.first(first)

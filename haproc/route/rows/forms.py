@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+import pyarrow as pa
+
+from haproc.failure import RequestError
+
 PROBLEMS_MAX: Final = 20
 """More are counted; a schema may name a million columns."""
+TOLD_MAX: Final = 200
+"""Characters of what a reader said."""
 TABLES_OWN: Final = "*"
 """As ``columns``: those of the table, in its order."""
 
@@ -22,6 +29,25 @@ class RowsError(ValueError):
         said = [*problems[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]
         super().__init__("; ".join(said))
         self.problems = tuple(problems)
+
+
+@contextmanager
+def clients_fault(said: str) -> Iterator[None]:
+    """Around all that reads a client's bytes: whatever goes wrong in it is a RowsError.
+
+    Readers raise what they like where bytes are not what they expect, so there is no list of it.
+    Passed on is what was raised on purpose, and that this process has no memory left: Arrow's word
+    for that is of a length that is none.
+    """
+    try:
+        yield
+    except (RowsError, RequestError):
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) and not isinstance(error, pa.ArrowException):
+            raise
+        told = str(error)[:TOLD_MAX] or type(error).__name__
+        raise RowsError([f"{said}: {told}"]) from error
 
 
 class Readable(Protocol):
@@ -65,7 +91,7 @@ class Form:
     ``columns`` are the names of its columns in order, as a line of CSV, or ``*``; None: as it says
     itself. ``delimiter``, ``null`` (what stands for NULL) are CSV's. ``time_zone``: that of texts
     for a TIMESTAMP, which have none of their own then. ``first_line`` is the number of the body's
-    first line, for messages alone.
+    first line in its file: for messages, and a mark of the byte order stands before line 1 alone.
     """
 
     kind: FormKind = FormKind.ARROW

@@ -55,7 +55,7 @@ def json_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batche
     names = form.names(own)
     schema, types = schema_of(own if names is None else names, columns, form.kind)
     lines = JsonLines(schema, types, form.time_zone)
-    return schema, decoded(blocks(source, _cut), lines, form.first_line)
+    return schema, decoded(blocks(source, _cut, form.first_line), lines, form.first_line)
 
 
 class JsonLines:
@@ -96,6 +96,8 @@ class JsonLines:
             # name has such an end, so most lines need no more than this.
             if type(row) is dict and (line.count('":') != len(row) or _SPACED.search(line)):
                 row = self._careful.decode(line)
+        except ArithmeticError as error:
+            raise RowsError(["a number has an exponent that is out of range"]) from error
         except (ValueError, RecursionError) as error:
             said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise RowsError([f"not JSON: {said[:200]}"]) from error

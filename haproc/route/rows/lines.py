@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from haproc.route.rows.forms import Readable, RowsError
+from haproc.route.rows.forms import Readable, RowsError, clients_fault
 
 BLOCK_BYTES: Final = 1 << 20
 """Chosen: records are cut with the interpreter's lock held, for up to 20 ms a block."""
@@ -35,12 +35,15 @@ class Lines(Protocol):
         ...
 
 
-def blocks(source: Readable, cut: Callable[[bytes], int]) -> Iterator[bytes]:
+def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -> Iterator[bytes]:
     """Yield a body in blocks of whole records; raises RowsError.
 
-    ``cut`` returns where the last whole record of some bytes ends, 0 if there is none.
+    ``cut`` returns where the last whole record of some bytes ends, 0 if there is none. A mark of
+    the byte order stands at a file's beginning; at that of a later line it is a character.
     """
-    rest = source.read(BLOCK_BYTES).removeprefix(BOM)
+    rest = source.read(BLOCK_BYTES)
+    if first_line == 1:
+        rest = rest.removeprefix(BOM)
     while data := source.read(BLOCK_BYTES):
         rest += data
         if end := cut(rest):
@@ -60,10 +63,16 @@ def decoded(found: Iterator[bytes], lines: Lines, first_line: int) -> Iterator[p
     at = first_line
     for block in found:
         try:
-            yield lines.decode(block)
+            batch = _decoded(block, lines)
         except RowsError as error:
             raise _located(block, lines, at, error) from error
+        yield batch
         at += block.count(b"\n")
+
+
+def _decoded(block: bytes, lines: Lines) -> pa.RecordBatch:
+    with clients_fault("not to be read"):
+        return lines.decode(block)
 
 
 def _located(block: bytes, lines: Lines, at: int, error: RowsError) -> RowsError:
@@ -83,7 +92,7 @@ def _located(block: bytes, lines: Lines, at: int, error: RowsError) -> RowsError
 
 def _failure(lines: Lines, block: bytes) -> RowsError | None:
     try:
-        lines.decode(block)
+        _decoded(block, lines)
     except RowsError as error:
         return error
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -14,18 +14,27 @@ from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.rows.arrow_messages import AS_STREAM, extent
 from haproc.route.rows.csv_lines import csv_rows
 from haproc.route.rows.fitting import converted, encoded, fits, plain, untyped
-from haproc.route.rows.forms import ARROW, NOT_OF_FORM, Form, FormKind, Readable, RowsError
+from haproc.route.rows.forms import (
+    ARROW,
+    NOT_OF_FORM,
+    Form,
+    FormKind,
+    Readable,
+    RowsError,
+    clients_fault,
+)
 from haproc.route.rows.json_lines import json_rows
 from haproc.route.rows.lines import Batches
-from haproc.route.rows.parquet_files import parquet_rows
 from haproc.route.rows.sizes import batch_bytes, halved
 
 PIECE_BYTES: Final = 4 << 20
 PIECE_BATCHES_MAX: Final = 1000
 """What is worked on at a time of many rows; chosen, not measured."""
 BEHIND_MAX: Final = 4096
-UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""Raised where bytes are not of their form; the last one by whoever asks for a column's name."""
+_NO_ARROW: Final = NOT_OF_FORM[FormKind.ARROW]
+
+Opener = Callable[[Readable, Sequence[Column], int], Batches]
+"""Opens a body of so many bytes a batch."""
 
 
 def makes_a_record(stream: bytes, bytes_max: int) -> bool:
@@ -34,7 +43,8 @@ def makes_a_record(stream: bytes, bytes_max: int) -> bool:
     Of one that is wrong it is said when it is read.
     """
     try:
-        found = extent(io.BytesIO(stream), bytes_max)
+        with clients_fault(_NO_ARROW):
+            found = extent(io.BytesIO(stream), bytes_max)
     except RowsError:
         return True
     return found.size_bytes <= AS_STREAM * bytes_max and found.rows <= ROWS_MAX
@@ -42,24 +52,26 @@ def makes_a_record(stream: bytes, bytes_max: int) -> bool:
 
 def read(stream: bytes, bytes_max: int) -> pa.Table:
     """Return the rows of an Arrow IPC stream that make a record; raises RowsError."""
+    with clients_fault(_NO_ARROW):
+        return _read(stream, bytes_max)
+
+
+def _read(stream: bytes, bytes_max: int) -> pa.Table:
     found = extent(io.BytesIO(stream), bytes_max)
     if found.rows > ROWS_MAX:
         raise RowsError([f"{found.rows} rows are more than {ROWS_MAX}"])
     batches: list[pa.RecordBatch] = []
     size = 0
-    try:
-        source = pa.BufferReader(stream)
-        with pa.ipc.open_stream(source) as reader:
-            schema = reader.schema
-            for batch in reader:
-                batch.validate(full=True)
-                size += batch_bytes(batch)
-                if size > bytes_max:
-                    raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
-                batches.append(batch)
-            behind = len(stream) - source.tell()
-    except UNREADABLE as error:
-        raise RowsError([f"not an Arrow IPC stream: {str(error)[:200]}"]) from error
+    source = pa.BufferReader(stream)
+    with pa.ipc.open_stream(source) as reader:
+        schema = reader.schema
+        for batch in reader:
+            batch.validate(full=True)
+            size += batch_bytes(batch)
+            if size > bytes_max:
+                raise RowsError([f"the rows are larger than {bytes_max} bytes unpacked"])
+            batches.append(batch)
+        behind = len(stream) - source.tell()
     if behind:
         raise RowsError([f"{behind} bytes stand behind the end of the stream: send one stream"])
     return pa.Table.from_batches(batches, schema)
@@ -68,15 +80,14 @@ def read(stream: bytes, bytes_max: int) -> pa.Table:
 def fitted(stream: bytes, columns: Sequence[Column], bytes_max: int, form: Form = ARROW) -> bytes:
     """Return a client's Arrow rows as Spark takes them; RequestError if they don't fit."""
     try:
-        table = read(stream, bytes_max)
-        table = table.rename_columns(_names(table.schema, form, columns))
-        if problems := fits(table.schema, columns):
-            raise RowsError(problems)
-        return plain(table, columns)
+        with clients_fault(_NO_ARROW):
+            table = _read(stream, bytes_max)
+            table = table.rename_columns(_names(table.schema, form, columns))
+            if problems := fits(table.schema, columns):
+                raise RowsError(problems)
+            return plain(table, columns)
     except RowsError as error:
-        raise _misfit(error) from error
-    except UnicodeDecodeError as error:
-        raise _misfit(RowsError([f"not an Arrow IPC stream: {error}"])) from error
+        raise misfit(error) from error
 
 
 def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str]:
@@ -89,40 +100,51 @@ def _names(schema: pa.Schema, form: Form, columns: Sequence[Column]) -> list[str
     return names
 
 
-def _misfit(error: RowsError) -> RequestError:
+def misfit(error: RowsError) -> RequestError:
+    """Return what a client is told of its rows."""
     return refused(
         ErrorClass.ROWS_MISFIT, str(error), "send the table's columns by name, of types that fit"
     )
 
 
 def pieces(
-    source: Readable, columns: Sequence[Column], bytes_max: int, form: Form = ARROW
+    source: Readable,
+    columns: Sequence[Column],
+    bytes_max: int,
+    form: Form = ARROW,
+    parquet: Opener | None = None,
 ) -> Iterator[Chunk]:
     """Yield a client's rows as Spark takes them, piece by piece, at least one; RequestError.
 
-    ``source`` is read to its end. No record batch may be larger than ``bytes_max``.
+    ``source`` is read to its end. No record batch may be larger than ``bytes_max``. ``parquet``
+    opens Parquet, where that is read; it may end the process.
     """
+    if form.kind is FormKind.PARQUET and parquet is None:
+        raise AssertionError("Parquet is read by a process of its own")
     try:
-        schema, batches = _opened(source, form, columns, bytes_max)
-        if form.kind is not FormKind.ARROW:  # nobody but us cut these batches
-            batches = _cut(batches, min(PIECE_BYTES, bytes_max))
-        schema = pa.schema(
-            [f.with_name(n) for f, n in zip(schema, _names(schema, form, columns), strict=True)]
-        )
-        if problems := [*fits(schema, columns), *untyped(schema)]:
-            raise RowsError(problems)
-        for group in _groups(batches, bytes_max):
-            renamed = [batch.rename_columns(schema.names) for batch in group]
-            table = converted(pa.Table.from_batches(renamed, schema), columns)
-            yield Chunk(encoded(table), table.num_rows)
-    except UNREADABLE as error:
-        said = f"{NOT_OF_FORM[form.kind]}: {str(error)[:200]}"
-        raise _misfit(RowsError([said])) from error
+        with clients_fault(NOT_OF_FORM[form.kind]):
+            schema, batches = _opened(source, form, columns, bytes_max, parquet)
+            if form.kind is not FormKind.ARROW:  # nobody but us cut these batches
+                batches = _cut(batches, min(PIECE_BYTES, bytes_max))
+            names = _names(schema, form, columns)
+            schema = pa.schema([f.with_name(n) for f, n in zip(schema, names, strict=True)])
+            if problems := [*fits(schema, columns), *untyped(schema)]:
+                raise RowsError(problems)
+            for group in _groups(batches, bytes_max):
+                renamed = [batch.rename_columns(schema.names) for batch in group]
+                table = converted(pa.Table.from_batches(renamed, schema), columns)
+                yield Chunk(encoded(table), table.num_rows)
     except RowsError as error:
-        raise _misfit(error) from error
+        raise misfit(error) from error
 
 
-def _opened(source: Readable, form: Form, columns: Sequence[Column], bytes_max: int) -> Batches:
+def _opened(
+    source: Readable,
+    form: Form,
+    columns: Sequence[Column],
+    bytes_max: int,
+    parquet: Opener | None,
+) -> Batches:
     match form.kind:
         case FormKind.ARROW:
             extent(source, bytes_max)
@@ -133,7 +155,8 @@ def _opened(source: Readable, form: Form, columns: Sequence[Column], bytes_max: 
         case FormKind.JSON_LINES:
             return json_rows(source, form, columns)
         case FormKind.PARQUET:
-            return parquet_rows(source, columns, PIECE_BYTES)
+            assert parquet is not None
+            return parquet(source, columns, PIECE_BYTES)
 
 
 def _to_the_end(reader: pa.RecordBatchReader, source: Readable) -> Iterator[pa.RecordBatch]:

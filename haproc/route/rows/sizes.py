@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+_VIEW_BYTES: Final = 16
 
 
 def batch_bytes(batch: pa.RecordBatch) -> int:
@@ -33,8 +36,9 @@ def unpacked_bytes(values: pa.Array) -> int:
         return _bytes_of_indices(values)
     if types.is_string_view(kind) or types.is_binary_view(kind):
         # A view is four numbers, the first one its length; where there is no value, it is any.
-        begin, buffer = 4 * values.offset, values.buffers()[1] if count else b""
-        lengths = memoryview(buffer).cast("B").cast("i")[begin::4][:count]
+        begin, buffer = values.offset, values.buffers()[1] if count else b""
+        views = memoryview(buffer).cast("B")[_VIEW_BYTES * begin : _VIEW_BYTES * (begin + count)]
+        lengths = views.cast("i")[::4]
         return sum(length for length in lengths if length > 0)
     if types.is_struct(kind):
         return sum(map(unpacked_bytes, values.flatten())) + count // 8
