@@ -160,9 +160,7 @@ class RingService:
         with suppress(RequestError):  # whoever needs the session says that it is not known
             session = await self._session_of(request)
             if session is not None and _may_hold(session, facts):
-                self._replica.computing.lend(
-                    facts.key, session.spark, partial(_is_as_it_was, session, facts)
-                )
+                self._replica.computing.lend(facts.key, session.spark, session.unchanged())
 
     async def _understood(self, request: Request) -> Understood:
         """Return the request with its session, settings, and what its statement is."""
@@ -415,7 +413,3 @@ def _may_hold(session: ClientSession, facts: Facts) -> bool:
     if facts.entries is not None:
         return facts.entries == session.next_ordinal
     return session.holds_temporaries
-
-
-def _is_as_it_was(session: ClientSession, facts: Facts) -> bool:
-    return facts.entries is None or session.is_as_it_was(facts.entries)

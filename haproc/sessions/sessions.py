@@ -206,6 +206,7 @@ class Sessions:
         is made anew before its next statement, from what is recorded.
         """
         async with session.changing:
+            session.changes += 1
             epoch = session.spark.epoch
             try:
                 yield

@@ -159,9 +159,10 @@ def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own
 
 
 @pytest.mark.parametrize("error", [None, EngineError(ErrorKind.APPLICATION, "v"), TOO_LARGE])
+@pytest.mark.parametrize("what", ["changed", "to be made anew", "lost"])
 @in_both_forms
 def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
-    form: Form, error: Exception | None
+    form: Form, what: str, error: Exception | None
 ) -> None:
     """What it gave, and an error as well, may come of what its client did behind the plan."""
     as_it_was = [True]
@@ -169,7 +170,9 @@ def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed
     class Reading(SimReading):
         async def query(self, statement: Statement, *, timeout_s: float) -> Result:
             found = await super().query(statement, timeout_s=timeout_s)
-            as_it_was[:] = [False]
+            as_it_was[:] = [what != "changed"]
+            self.stands = what != "to be made anew"
+            self.epoch += what == "lost"
             if error is not None:
                 raise error
             return found

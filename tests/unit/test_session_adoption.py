@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from haproc.failure import ErrorClass, RequestError
+from haproc.sessions.chain import Adoption, Key, Numbered
 from haproc.sessions.client import ClientSession
-from haproc.sessions.journal import ArtifactEntry, ConfEntry, SettingsEntry, SqlEntry
+from haproc.sessions.durable import SessionStore
+from haproc.sessions.journal import ArtifactEntry, ConfEntry, Entry, SettingsEntry, SqlEntry
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 
 SALES = replace(DEFAULTS, schema="sales")
@@ -221,8 +223,44 @@ async def test_sessions_bounds_are_told() -> None:
 async def test_session_is_not_as_it_was_from_when_a_statement_begins_to_change_it() -> None:
     member = Ring().member()
     session = await entered(member, create=True)
-    assert session.is_as_it_was(0)
+    before = session.unchanged()
     async with member.sessions.changing(session):
-        assert not session.is_as_it_was(0), "Spark may have run what is not recorded yet"
+        assert not before(), "Spark may have run what is not recorded yet"
+        during = session.unchanged()
         await member.sessions.record(session, SqlEntry("v1"))
-    assert session.is_as_it_was(1) and not session.is_as_it_was(0)
+    assert session.unchanged()()
+    assert not before() and not during()
+
+
+async def test_session_whose_changing_statement_is_refused_is_not_as_it_was() -> None:
+    """Spark has run it, though the journal does not hold it."""
+    member = Ring(replace(Ring().limits, session_entries_max=0)).member()
+    session = await entered(member, create=True)
+    unchanged = session.unchanged()
+    with pytest.raises(RequestError):
+        async with member.sessions.changing(session):
+            await member.sessions.record(session, SqlEntry("v"))
+    assert session.next_ordinal == 0 and not unchanged()
+
+
+async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The statement counts, but the copy that has run it takes in nothing any more."""
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    unchanged, append = session.unchanged(), SessionStore.append
+
+    async def then_b_adopts(
+        self: SessionStore, key: Key, owner: Adoption, ordinal: int, entry: Entry, request_id: str
+    ) -> Numbered:
+        found = await append(self, key, owner, ordinal, entry, request_id)
+        await entered(b)
+        return found
+
+    monkeypatch.setattr(SessionStore, "append", then_b_adopts)
+    async with a.sessions.changing(session):
+        await a.sessions.record(session, SqlEntry("v"))
+    assert session.next_ordinal == 0 and session.spark.stands
+    assert not unchanged()
