@@ -411,5 +411,6 @@ def _body(request: Request) -> ManyRows | None:
 def _may_hold(session: ClientSession, facts: Facts) -> bool:
     """Whether a session may hold what an operation's query rests on."""
     if facts.entries is not None:
-        return facts.entries == session.next_ordinal
+        same = facts.begun in ("", session.begun)
+        return same and facts.entries == session.next_ordinal
     return session.holds_temporaries

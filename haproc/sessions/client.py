@@ -28,6 +28,8 @@ class ClientSession:
     """A temporary view, function or variable was made: names may mean something else here."""
     handles: set[str] = field(default_factory=set)
     """What only this Spark session has: checkpoints and models, by their ids."""
+    begun: str = ""
+    """See `Standing.begun`: another session of the same id has another one."""
     used_at: float = 0.0
     used_hour: int | None = None
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass, RequestError
+from haproc.route.plans import session_ref
 from haproc.sessions.chain import Adoption, Key, Numbered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.journal import ArtifactEntry, ConfEntry, Entry, SettingsEntry, SqlEntry
+from haproc.sessions.rebuilding import rebuilding
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 
 SALES = replace(DEFAULTS, schema="sales")
@@ -207,6 +210,35 @@ async def test_session_is_rebuilt_as_it_was_at_an_ordinal() -> None:
     assert isinstance(made, FakeSpark)
     assert made.ran == ["default: v1"]
     assert await entered(a) is session  # nobody has taken it over
+
+
+@pytest.mark.parametrize("how", ["begun afresh", "closed and begun again"])
+async def test_session_of_before_is_not_rebuilt_from_what_its_id_holds_now(how: str) -> None:
+    """Ordinals begin anew: whatever stands at them is another session's."""
+    ring = Ring()
+    a, b, c = (ring.member(name) for name in "abc")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("old"))
+    ref = session_ref(session)
+    assert ref is not None
+    there = await entered(b)  # whoever adopts it goes on with it
+    made = await rebuilding(c.sessions)(ref)
+    assert isinstance(made, FakeSpark) and made.ran == ["default: old"]
+    if how == "begun afresh":
+        there = await b.sessions.begin_afresh("u", "s")
+    else:
+        await b.sessions.close("u", "s")
+        for key in [key for key in ring.keys.kept if key.startswith(Key("u", "s").prefix)]:
+            await b.store.delete(key)  # as upkeep does after an hour
+        there = await entered(b, create=True)
+    for _ in range(2):
+        with pytest.raises(RefusedError) as caught:
+            await rebuilding(c.sessions)(ref)
+        assert caught.value.error_class == ErrorClass.SESSION_GONE
+        await b.sessions.record(there, SqlEntry("new"))
+    of_before = replace(ref, begun="")  # logs of before do not say
+    made = await rebuilding(c.sessions)(of_before)
+    assert isinstance(made, FakeSpark) and made.ran == ["default: new"]
 
 
 async def test_sessions_bounds_are_told() -> None:
