@@ -124,6 +124,10 @@ class Computing:
         if len(self._sessions) > limits.statements_max + limits.writes_waiting_max:
             self._sessions.popitem(last=False)  # of one that nobody waits for any more
 
+    def take_session_back(self, key: tuple[str, str]) -> None:
+        """Forget it: whoever lent it says when it is needed no more."""
+        self._sessions.pop(key, None)
+
     def lend_rows(self, key: tuple[str, str], rows: RowsSource) -> None:
         """Let an operation's rows be taken from the request that brought them."""
         self._rows_lent[key] = rows
