@@ -306,7 +306,7 @@ def session_ref(session: ClientSession | None) -> SessionRef | None:
     """Return how a session is made anew as it is now."""
     if session is None:
         return None
-    return SessionRef(session.user, session.id, session.next_ordinal)
+    return SessionRef(session.user, session.id, session.next_ordinal, session.begun)
 
 
 def check_definition(plan: Any) -> None:

@@ -101,7 +101,8 @@ class RingService:
     async def execute(self, request: Request) -> Answer:
         """See Service."""
         try:
-            return await self._answer(request)
+            with self._lending.during(request.key):
+                return await self._answer(request)
         finally:
             self._only_reads.pop(request.key, None)
 
@@ -159,10 +160,8 @@ class RingService:
         """Let a write that rests on the client's session be computed in it, also by a retry."""
         with suppress(RequestError):  # whoever needs the session says that it is not known
             session = await self._session_of(request)
-            if session is not None and _may_hold(session, facts):
-                self._replica.computing.lend(
-                    facts.key, session.spark, partial(_is_as_it_was, session, facts)
-                )
+            if session is not None:
+                self._lending.lend_session(facts, session)
 
     async def _understood(self, request: Request) -> Understood:
         """Return the request with its session, settings, and what its statement is."""
@@ -408,14 +407,3 @@ def _body(request: Request) -> ManyRows | None:
     if isinstance(sent, SentRows) and not isinstance(sent.stream, bytes):
         return sent.stream
     return None
-
-
-def _may_hold(session: ClientSession, facts: Facts) -> bool:
-    """Whether a session may hold what an operation's query rests on."""
-    if facts.entries is not None:
-        return facts.entries == session.next_ordinal
-    return session.holds_temporaries
-
-
-def _is_as_it_was(session: ClientSession, facts: Facts) -> bool:
-    return facts.entries is None or session.is_as_it_was(facts.entries)

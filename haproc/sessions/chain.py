@@ -145,6 +145,9 @@ class Standing:
     closed: bool = False
     known: frozenset[str] = frozenset()
     """The control keys that this was read from."""
+    begun: str = ""
+    """The name of the adoption that it began with, or began afresh with: all that counts is of that
+    one and those behind it."""
 
     @property
     def next_ordinal(self) -> int:
@@ -177,7 +180,7 @@ def standing(key: Key, kept: Mapping[str, Kept]) -> Standing | None:
             numbered = Numbered(int(ordinal), adoption, entry, size, request_id)
             entries.append((place, numbered.ordinal, numbered))
     ordered = tuple(each for _, _, each in sorted(entries, key=lambda e: e[:2]))
-    return Standing(owner, ordered, known=known)
+    return Standing(owner, ordered, known=known, begun=next(iter(until)))
 
 
 def _chain(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
@@ -191,7 +194,10 @@ def _chain(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
 
 
 def _counts_until(chain: list[tuple[Adoption, int]]) -> dict[str, tuple[int, int | None]]:
-    """Return, for each adoption, its place and the revision from which on it counts no more."""
+    """Return, for each adoption, its place and the revision from which on it counts no more.
+
+    The one that the session began with, or began afresh with, is the first.
+    """
     ends = [*(revision for _, revision in chain[1:]), None]
     found: dict[str, tuple[int, int | None]] = {}
     for place, ((adoption, _), end) in enumerate(zip(chain, ends, strict=True)):

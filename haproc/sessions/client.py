@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from haproc.engine.interface import Session, Settings
@@ -27,11 +28,15 @@ class ClientSession:
     """A temporary view, function or variable was made: names may mean something else here."""
     handles: set[str] = field(default_factory=set)
     """What only this Spark session has: checkpoints and models, by their ids."""
+    begun: str = ""
+    """See `Standing.begun`: another session of the same id has another one."""
     used_at: float = 0.0
     used_hour: int | None = None
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a statement changes the session and its entry is recorded: entries are in the
     order in which they took effect."""
+    changes: int = 0
+    """How many statements have begun to change it; never falls, whatever became of them."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -77,12 +82,14 @@ class ClientSession:
         """
         return bool(request_id) and any(each.request_id == request_id for each in self.entries)
 
-    def is_as_it_was(self, entries: int) -> bool:
-        """Whether nothing has changed it since it had so many entries, nor is about to.
+    def unchanged(self) -> Callable[[], bool]:
+        """Return what tells whether no statement has begun to change it since now.
 
-        A statement that changes it is recorded only when it has run.
+        Not by its entries: Spark runs a statement before it is recorded, and keeps what it did
+        where that is refused, or where another HAProc goes on with the session.
         """
-        return not self.changing.locked() and self.next_ordinal == entries
+        now = None if self.changing.locked() else self.changes
+        return lambda: self.changes == now
 
     def took(self, numbered: Numbered, defaults: Settings, *, instead_of_last: bool) -> None:
         """Take in an entry that counts."""

@@ -13,18 +13,24 @@ from haproc.sessions.sessions import Sessions
 def rebuilding(sessions: Sessions) -> Rebuild:
     """Return what makes a session anew as its journal has it, for computing alone.
 
-    A session that is closed is gone for good, and so is the write; a store that is away for a
-    moment says nothing about either.
+    A session that is closed, or was begun afresh, is gone for good, and so is the write. A step
+    that Spark refuses at the write's place it refuses on every cluster, like the query itself: who
+    tried again would only keep waiting what stands behind it. A store that is away for a moment
+    says nothing about either.
     """
 
     async def rebuild(ref: SessionRef) -> Session:
         try:
-            return await sessions.rebuild(ref.user, ref.session_id, ref.entries)
+            return await sessions.rebuild(ref.user, ref.session_id, ref.entries, ref.begun)
         except RequestError as error:
             if error.kind is FailureKind.REFUSED:
-                raise session_gone("every cluster: it was closed") from error
+                raise session_gone("every cluster: it was closed, or begun afresh") from error
+            final = error.kind is FailureKind.APPLICATION
             raise EngineError(
-                ErrorKind.ENVIRONMENT, error.message, error_class=error.error_class
+                ErrorKind.APPLICATION if final else ErrorKind.ENVIRONMENT,
+                error.message,
+                error_class=error.error_class,
+                sqlstate=error.sqlstate,
             ) from error
 
     return rebuild

@@ -183,6 +183,7 @@ class Sessions:
             state_of(standing, self._around.defaults),
             list(standing.entries),
             holds_temporaries([each.entry for each in standing.entries]),
+            begun=standing.begun,
         )
         self._here[key] = session
         return session
@@ -206,6 +207,7 @@ class Sessions:
         is made anew before its next statement, from what is recorded.
         """
         async with session.changing:
+            session.changes += 1
             epoch = session.spark.epoch
             try:
                 yield
@@ -321,14 +323,16 @@ class Sessions:
         await self._used(copy)
         return copy
 
-    async def rebuild(self, user: str, session_id: str, entries: int) -> Session:
+    async def rebuild(self, user: str, session_id: str, entries: int, begun: str = "") -> Session:
         """Return a Spark session of its own with what the session held at that ordinal.
 
+        ``begun``: as which it began, empty if that is not known; one that began afresh since is
+        another one, whose ordinals begin anew.
         For computing what rests on it; whoever asked closes it. Raises EngineError, too.
         """
         key = Key(user, session_id)
         found = await self._store.standing(key)
-        if found is None or found.closed:
+        if found is None or found.closed or (begun and found.begun != begun):
             raise unknown(session_id)
         begin = [each.entry for each in found.entries if each.ordinal < entries]
 

@@ -311,7 +311,7 @@ async def test_plan_over_what_its_session_alone_holds_has_its_rows_computed_ther
         assert known is not None
         write = (await ring.at(known)).write
         assert isinstance(write, ComputedPlan)
-        assert write.session == SessionRef("anonymous", "s", 2)
+        assert write.session == SessionRef("anonymous", "s", 2, session.begun) and session.begun
     sql = f"SELECT count(*) FROM {ring.schema}.t WHERE name = 'x'"
     found = await rows(engine.session("c"), sql)
     assert found == [(2,)]

@@ -19,6 +19,8 @@ from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, SessionRef
+from haproc.sessions.journal import SqlEntry
+from haproc.sessions.rebuilding import rebuilding
 from tests.simulation.computed import gather
 from tests.simulation.directed import Stage, story
 from tests.simulation.network import Refused
@@ -26,6 +28,7 @@ from tests.simulation.queries import Result, SimReading
 from tests.simulation.ring import Node
 from tests.simulation.test_computed import rows_records, seen
 from tests.simulation.test_gathering import IDS, gathered, ids
+from tests.unit.session_rig import Ring as Sessions
 
 REF = SessionRef("anonymous", "s", 2)
 TOO_LARGE = RefusedError(ErrorClass.TOO_LARGE_TO_MATERIALISE, "too large", "write less")
@@ -159,9 +162,10 @@ def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own
 
 
 @pytest.mark.parametrize("error", [None, EngineError(ErrorKind.APPLICATION, "v"), TOO_LARGE])
+@pytest.mark.parametrize("what", ["changed", "to be made anew", "lost"])
 @in_both_forms
 def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed_in_one_of_its_own(
-    form: Form, error: Exception | None
+    form: Form, what: str, error: Exception | None
 ) -> None:
     """What it gave, and an error as well, may come of what its client did behind the plan."""
     as_it_was = [True]
@@ -169,7 +173,9 @@ def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed
     class Reading(SimReading):
         async def query(self, statement: Statement, *, timeout_s: float) -> Result:
             found = await super().query(statement, timeout_s=timeout_s)
-            as_it_was[:] = [False]
+            as_it_was[:] = [what != "changed"]
+            self.stands = what != "to be made anew"
+            self.epoch += what == "lost"
             if error is not None:
                 raise error
             return found
@@ -199,6 +205,29 @@ def test_write_whose_session_is_no_more_is_rejected(form: Form) -> None:
         assert outcome.failure.error_class == ErrorClass.SESSION_GONE
         await stage.settle()
         assert seen(stage, "b", "g") == []
+
+    story(tell)
+
+
+@in_both_forms
+def test_write_whose_session_has_a_step_that_fails_is_rejected_at_once(form: Form) -> None:
+    """What stands behind it must not wait until every cluster has tried again and again."""
+
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        member = Sessions().member()
+        session = await member.sessions.enter("anonymous", "s", create=True)
+        await member.sessions.record(session, SqlEntry("CREATE TEMP VIEW v"))
+        member.engine.fails.add("CREATE TEMP VIEW v")
+        for name in "abc":
+            stage.replica(name).computing.rebuild = rebuilding(member.sessions)
+        outcome = await stage.submit("a", form("g", "a", replace(REF, entries=1)))
+        assert outcome.status is Status.REJECTED and outcome.failure is not None
+        assert outcome.failure.error_class == ErrorClass.SESSION_NOT_REBUILT
+        assert len(member.engine.made) == 2, "the client's own, and one that was to be made anew"
+        assert not [m for m in stage.messages() if isinstance(m, Passed)]
+        await stage.settle()
+        assert [seen(stage, name, "g") for name in "abc"] == [[], [], []]
 
     story(tell)
 

@@ -127,6 +127,16 @@ MESSAGES: dict[str, Message] = {
         window=65_536,
         own_id=True,
     ),
+    "operation_computed_in_session_begun": replace(
+        INSERT,
+        write=QueryWrite(
+            "INSERT INTO flüge SELECT * FROM v", 18, True, SessionRef("ann", "s-1", 3, "b-7f3e")
+        ),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
     "operation_plan": replace(
         INSERT,
         write=SparkPlan(PLAN),
@@ -142,6 +152,14 @@ MESSAGES: dict[str, Message] = {
     "operation_computed_plan": replace(
         INSERT,
         write=ComputedPlan(b"relation", PLAN, SessionRef("ada", "s-1", 3)),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_computed_plan_begun": replace(
+        INSERT,
+        write=ComputedPlan(b"relation", PLAN, SessionRef("ada", "s-1", 3, "b-7f3e")),
         insert=None,
         since=41,
         window=65_536,
@@ -193,6 +211,8 @@ VERSIONS = {
     "operation_computed": "v3",
     "operation_plan": "v4",
     "operation_computed_in_session": "v3",
+    "operation_computed_in_session_begun": "v3",
+    "operation_computed_plan_begun": "v4",
     "operation_computed_plan": "v4",
     "operation_computed_plan_alone": "v4",
     "operation_spooled": "v4",
@@ -352,7 +372,7 @@ def test_from_record_unknown_kind_says_to_upgrade() -> None:
 @pytest.mark.parametrize("name", [*MESSAGES, "operation_rows"])
 def test_from_record_missing_header_is_corrupt(name: str) -> None:
     record = decode(golden(name))
-    optional = {"session"} if name == "operation_computed_in_session" else set()
+    optional = {"session_begun", *(["session"] if "in_session" in name else [])}
     for header in record.headers.keys() - {"insert", "rows_table", "query"} - optional:
         headers = {key: value for key, value in record.headers.items() if key != header}
         with pytest.raises(LogCorruptError, match=f"a {record.kind} record cannot be read"):

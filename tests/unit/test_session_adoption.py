@@ -7,9 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass, RequestError
+from haproc.route.plans import session_ref
+from haproc.sessions.chain import Adoption, Key, Numbered
 from haproc.sessions.client import ClientSession
-from haproc.sessions.journal import ArtifactEntry, ConfEntry, SettingsEntry, SqlEntry
+from haproc.sessions.durable import SessionStore
+from haproc.sessions.journal import ArtifactEntry, ConfEntry, Entry, SettingsEntry, SqlEntry
+from haproc.sessions.rebuilding import rebuilding
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 
 SALES = replace(DEFAULTS, schema="sales")
@@ -207,6 +212,35 @@ async def test_session_is_rebuilt_as_it_was_at_an_ordinal() -> None:
     assert await entered(a) is session  # nobody has taken it over
 
 
+@pytest.mark.parametrize("how", ["begun afresh", "closed and begun again"])
+async def test_session_of_before_is_not_rebuilt_from_what_its_id_holds_now(how: str) -> None:
+    """Ordinals begin anew: whatever stands at them is another session's."""
+    ring = Ring()
+    a, b, c = (ring.member(name) for name in "abc")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry("old"))
+    ref = session_ref(session)
+    assert ref is not None
+    there = await entered(b)  # whoever adopts it goes on with it
+    made = await rebuilding(c.sessions)(ref)
+    assert isinstance(made, FakeSpark) and made.ran == ["default: old"]
+    if how == "begun afresh":
+        there = await b.sessions.begin_afresh("u", "s")
+    else:
+        await b.sessions.close("u", "s")
+        for key in [key for key in ring.keys.kept if key.startswith(Key("u", "s").prefix)]:
+            await b.store.delete(key)  # as upkeep does after an hour
+        there = await entered(b, create=True)
+    for _ in range(2):
+        with pytest.raises(RefusedError) as caught:
+            await rebuilding(c.sessions)(ref)
+        assert caught.value.error_class == ErrorClass.SESSION_GONE
+        await b.sessions.record(there, SqlEntry("new"))
+    of_before = replace(ref, begun="")  # logs of before do not say
+    made = await rebuilding(c.sessions)(of_before)
+    assert isinstance(made, FakeSpark) and made.ran == ["default: new"]
+
+
 async def test_sessions_bounds_are_told() -> None:
     a = Ring(replace(Ring().limits, session_entries_max=2, session_files_bytes_max=5)).member()
     session = await entered(a, create=True)
@@ -221,8 +255,44 @@ async def test_sessions_bounds_are_told() -> None:
 async def test_session_is_not_as_it_was_from_when_a_statement_begins_to_change_it() -> None:
     member = Ring().member()
     session = await entered(member, create=True)
-    assert session.is_as_it_was(0)
+    before = session.unchanged()
     async with member.sessions.changing(session):
-        assert not session.is_as_it_was(0), "Spark may have run what is not recorded yet"
+        assert not before(), "Spark may have run what is not recorded yet"
+        during = session.unchanged()
         await member.sessions.record(session, SqlEntry("v1"))
-    assert session.is_as_it_was(1) and not session.is_as_it_was(0)
+    assert session.unchanged()()
+    assert not before() and not during()
+
+
+async def test_session_whose_changing_statement_is_refused_is_not_as_it_was() -> None:
+    """Spark has run it, though the journal does not hold it."""
+    member = Ring(replace(Ring().limits, session_entries_max=0)).member()
+    session = await entered(member, create=True)
+    unchanged = session.unchanged()
+    with pytest.raises(RequestError):
+        async with member.sessions.changing(session):
+            await member.sessions.record(session, SqlEntry("v"))
+    assert session.next_ordinal == 0 and not unchanged()
+
+
+async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The statement counts, but the copy that has run it takes in nothing any more."""
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    unchanged, append = session.unchanged(), SessionStore.append
+
+    async def then_b_adopts(
+        self: SessionStore, key: Key, owner: Adoption, ordinal: int, entry: Entry, request_id: str
+    ) -> Numbered:
+        found = await append(self, key, owner, ordinal, entry, request_id)
+        await entered(b)
+        return found
+
+    monkeypatch.setattr(SessionStore, "append", then_b_adopts)
+    async with a.sessions.changing(session):
+        await a.sessions.record(session, SqlEntry("v"))
+    assert session.next_ordinal == 0 and session.spark.stands
+    assert not unchanged()

@@ -77,12 +77,17 @@ class _Lent:
 
     session: Session
     epoch: int
-    is_as_it_was: Callable[[], bool]
+    unchanged: Callable[[], bool]
 
     @property
     def is_there(self) -> bool:
         """Whether it was made, and Spark has not lost it since."""
         return self.session.epoch == self.epoch and self.session.stands
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether it is there, and no statement of its client has begun to change it."""
+        return self.is_there and self.unchanged()
 
 
 class Computing:
@@ -106,18 +111,22 @@ class Computing:
         self,
         key: tuple[str, str],
         session: Session,
-        is_as_it_was: Callable[[], bool] = lambda: True,
+        unchanged: Callable[[], bool] = lambda: True,
     ) -> None:
         """Let an operation's query run in the session of the client that sent it, as it is now.
 
-        ``is_as_it_was``: whether its client has not changed it since.
+        ``unchanged``: whether its client has not begun to change it since.
         """
         if (lent := self._sessions.get(key)) and lent.session is session:
             return  # it may have lost meanwhile what it held
-        self._sessions[key] = _Lent(session, session.epoch, is_as_it_was)
+        self._sessions[key] = _Lent(session, session.epoch, unchanged)
         limits = self._core.limits
         if len(self._sessions) > limits.statements_max + limits.writes_waiting_max:
             self._sessions.popitem(last=False)  # of one that nobody waits for any more
+
+    def take_session_back(self, key: tuple[str, str]) -> None:
+        """Forget it: whoever lent it says when it is needed no more."""
+        self._sessions.pop(key, None)
 
     def lend_rows(self, key: tuple[str, str], rows: RowsSource) -> None:
         """Let an operation's rows be taken from the request that brought them."""
@@ -324,14 +333,14 @@ class Computing:
             return await self._found_in_request(offset, op, query)
         only_there = _of_one_session(op)
         # One that its client has changed is made anew as it was, but for what can't be.
-        if lent is not None and lent.is_there and (only_there or lent.is_as_it_was()):
+        if lent is not None and (lent.is_there if only_there else lent.is_as_it_was):
             try:
                 found = await self._found_in_lent(offset, op, query, lent.session, lent.epoch)
             except (EngineError, RefusedError):
-                if only_there or lent.is_as_it_was():
+                if only_there or lent.is_as_it_was:
                     raise
             else:
-                if only_there or lent.is_as_it_was():  # it may have been changed meanwhile
+                if only_there or lent.is_as_it_was:  # it may have been changed meanwhile
                     return found
         if only_there:
             raise session_gone(op.origin)
@@ -366,9 +375,9 @@ class Computing:
             lost = error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch
             if lost and _of_one_session(op):
                 raise session_gone(op.origin) from error
-            raise _lost() if session.epoch != epoch else error from error
-        if session.epoch != epoch:
-            raise session_gone(op.origin) if _of_one_session(op) else _lost()
+            raise
+        if session.epoch != epoch and _of_one_session(op):
+            raise session_gone(op.origin)
         return found
 
     async def _own_session(self, op: Operation) -> Session:
@@ -479,11 +488,6 @@ def session_gone(origin: str) -> RefusedError:
         f"and that session is gone from cluster {origin}",
         "run the session's statements again, then the write",
     )
-
-
-def _lost() -> EngineError:
-    """Return that a session was lost under a query, and can be made anew."""
-    return EngineError(ErrorKind.AVAILABILITY, "the session was lost while its query ran")
 
 
 async def no_sessions(ref: SessionRef) -> Session:

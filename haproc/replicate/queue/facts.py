@@ -31,17 +31,19 @@ class Facts:
     """Whether its query rests on its client's session."""
     entries: int | None
     """On how many entries of that session's journal; None: logs of before do not say."""
+    begun: str
+    """See `SessionRef.begun`; empty: logs of before do not say."""
 
     @classmethod
     def of(cls, op: Operation) -> Facts:
         """Return what is remembered of an operation."""
         write, rows = op.write, op.insert.rows if op.insert is not None else None
-        of_session, entries = False, None
+        of_session, entries, begun = False, None, ""
         match write:
             case ArrowRows() if write.rows:
                 rows = rows_in(write.rows)
             case QueryWrite() | ComputedPlan() if write.session is not None:
-                of_session, entries = True, write.session.entries
+                of_session, entries, begun = True, write.session.entries, write.session.begun
             case QueryWrite():
                 of_session = write.of_session
         return cls(
@@ -55,6 +57,7 @@ class Facts:
             rows,
             of_session,
             entries,
+            begun,
         )
 
     @property

@@ -85,6 +85,7 @@ OPERATIONS: Final = frozenset({OPERATION_1, OPERATION_2, OPERATION_3, OPERATION_
 _PLAN: Final = "plan"
 _COMPUTED: Final = "computed"
 _SPOOLED: Final = "spooled"
+_BEGUN: Final = "session_begun"
 
 _SIDE_BY_SIDE: Final = frozenset(
     {
@@ -267,7 +268,7 @@ def _operation_record(op: Operation) -> Record:
         case QueryWrite(sql, query_at, of_session, of):
             headers["query"] = [query_at, of_session]
             if of is not None:
-                headers["session"] = _session(of)
+                headers |= _session(of)
             payload = sql.encode()
         case ArrowRows(table, payload):
             headers["rows_table"] = table
@@ -278,7 +279,7 @@ def _operation_record(op: Operation) -> Record:
             kind = OPERATION_4
             headers["form"] = _COMPUTED
             headers["query_bytes"] = len(query)
-            headers["session"] = None if of is None else _session(of)
+            headers |= {"session": None} if of is None else _session(of)
             payload = query + template
         case SpooledRows(table, payload):
             kind = OPERATION_4
@@ -342,7 +343,9 @@ def _write(record: Record) -> Write:
     sql = record.payload.decode()
     if record.kind == OPERATION_3 and (query := h.get("query")) is not None:
         query_at, of_session = query
-        return QueryWrite(sql, query_at, of_session, _session_ref(h.get("session")))
+        return QueryWrite(
+            sql, query_at, of_session, _session_ref(h.get("session"), h.get(_BEGUN, ""))
+        )
     return SqlText(sql)
 
 
@@ -350,8 +353,9 @@ def _formed(form: str, record: Record) -> Write:
     if form == _PLAN:
         return SparkPlan(record.payload)
     if form == _COMPUTED:
-        at, of = number(record.headers["query_bytes"], "size"), record.headers["session"]
-        return ComputedPlan(record.payload[:at], record.payload[at:], _session_ref(of))
+        at, h = number(record.headers["query_bytes"], "size"), record.headers
+        ref = _session_ref(h["session"], h.get(_BEGUN, ""))
+        return ComputedPlan(record.payload[:at], record.payload[at:], ref)
     if form == _SPOOLED:
         return SpooledRows(text(record.headers["rows_table"]), record.payload)
     raise LogCorruptError(
@@ -359,15 +363,18 @@ def _formed(form: str, record: Record) -> Write:
     )
 
 
-def _session(of: SessionRef) -> list[Json]:
-    return [of.user, of.session_id, of.entries]
+def _session(of: SessionRef) -> dict[str, Json]:
+    headers: dict[str, Json] = {"session": [of.user, of.session_id, of.entries]}
+    if of.begun:  # in a header of its own: older readers pass over it, and do not ask
+        headers[_BEGUN] = of.begun
+    return headers
 
 
-def _session_ref(value: Any) -> SessionRef | None:
+def _session_ref(value: Any, begun: Any) -> SessionRef | None:
     if value is None:
         return None
     user, session_id, entries = value
-    return SessionRef(text(user), text(session_id), number(entries, "count"))
+    return SessionRef(text(user), text(session_id), number(entries, "count"), text(begun))
 
 
 def to_record(message: Message) -> Record:

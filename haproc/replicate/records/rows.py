@@ -36,11 +36,16 @@ KINDS: Final = frozenset({"rows", ROWS_2, "passed", PART})
 
 @dataclass(frozen=True, slots=True)
 class SessionRef:
-    """A client's session as it was: with the entries of its journal whose ordinals are lower."""
+    """A client's session as it was: with the entries of its journal whose ordinals are lower.
+
+    ``begun`` names as which it began: one that is begun afresh under its id is another. Logs of
+    before do not say.
+    """
 
     user: str
     session_id: str
     entries: int
+    begun: str = ""
 
 
 @dataclass(frozen=True, slots=True)
