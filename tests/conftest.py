@@ -7,6 +7,7 @@ Above all one real ring for those that need one; its log is in Kafka, unless a t
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import socket
@@ -71,6 +72,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert not needs or RING.match(item.nodeid), f"{item.nodeid} needs the ring: see RING"
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: not RING.match(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector leave out thousands of tests each time, which is a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 class Sharing(LoadScopeScheduling):
