@@ -49,6 +49,8 @@ class Failure:
     """The HTTP status, where there was an answer."""
     retry_after_s: float = 0.0
     """The server asks to be left alone for so long."""
+    final: bool = False
+    """Of a rejected write of which a server was asked: no cluster applies it, now or later."""
 
 
 class Warning(Exception):

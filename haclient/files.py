@@ -143,10 +143,14 @@ class LoadFile:
         self._stood = self._stands()
         self.size = self._stood[0]
 
-    def digest(self, table: str) -> str:
-        """Return what stands for the file's bytes, its pieces and where they go."""
+    def digest(self, table: str, where: tuple[str | None, str | None] = (None, None)) -> str:
+        """Return what stands for the file's bytes, its pieces and where they go.
+
+        ``where``: the catalog and schema in which the table's name is looked up.
+        """
         cutter = "" if self._is_texts else pa.__version__
-        made = hashlib.sha256(repr((table, self.form, self._piece_bytes, cutter)).encode())
+        goes = (table, *where, self.form, self._piece_bytes, cutter)
+        made = hashlib.sha256(repr(goes).encode())
         with self.path.open("rb") as file:
             made.update(hashlib.file_digest(file, "sha256").digest())
         self._check_unchanged()

@@ -126,6 +126,11 @@ def statement_path(request_id: str) -> str:
     return f"{STATEMENTS}/{urllib.parse.quote(request_id, safe='')}"
 
 
+def written_path(request_id: str, write_concern: str | None) -> str:
+    """Return where to ask what became of a write, and whether it has met its concern."""
+    return f"{statement_path(request_id)}?concern={write_concern or 'default'}"
+
+
 def cancel_path(request_id: str) -> str:
     """Return where to cancel a statement."""
     return f"{statement_path(request_id)}/cancel"
@@ -219,15 +224,17 @@ def _unexplained(status: int, body: bytes) -> Failure:
 def became(status: int, body: bytes) -> dict[str, Any] | Failure | None:
     """Return what became of a write, as a server tells it; None if it knows of none that ended.
 
-    That is the ``ha`` block of one that succeeded, or the failure of one that the log has and every
-    cluster rejects, now and later. Raises Rejected for an error that is not the statement's own.
+    That is the ``ha`` block of one that succeeded, or the failure of one that the log has and that
+    cluster rejects; so does every other one, now and later, if it is `Failure.final`. Raises
+    Rejected for an error that is not the statement's own.
     """
     if status == 200:
         said = json.loads(body)
         if said["status"]["state"] == "SUCCEEDED":
             return dict(said["ha"])
         failed = _said(status, json.dumps(said["status"].get("error")).encode())
-        return failed if failed.log_offset is not None else None
+        final = said.get("ha", {}).get("final") is True
+        return replace(failed, final=final) if failed.log_offset is not None else None
     failed = failure(status, body)
     if status == 404 or failed.kind is FailureKind.APPLICATION:
         return None

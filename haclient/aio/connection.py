@@ -178,16 +178,15 @@ class AsyncConnection:
         age_s: float = 0.0,
         write_concern: str | None = None,
         failed: Callable[[], Exception | None] = lambda: None,
+        where: tuple[str | None, str | None] | None = None,
     ) -> AsyncResult:
         """Send rows in one of the server's forms as one operation.
 
         ``make_body`` is called for each attempt; ``failed`` tells what making the body met.
+        ``where``: the catalog and schema, else the `place` at this moment.
         """
         self.check_open()
-        catalog, schema = self.settings.catalog, self.settings.schema
-        if self._session.id is not None:
-            answer = await self.execute("SELECT current_catalog(), current_schema()")
-            catalog, schema = await answer.fetchone() or (catalog, schema)
+        catalog, schema = where or await self.place()
         timeout_s = timeout_s or self.settings.timeout_s
         query = {
             "request_id": request_id,
@@ -214,10 +213,24 @@ class AsyncConnection:
 
         return await self._run(request_id, timeout_s, Work(attempt, in_doubt=age_s > 0))
 
-    async def written(self, request_id: str) -> dict[str, Any] | Failure | None:
-        """Return what became of a write, see `protocol.became`; None if the ring knows of none."""
+    async def place(self) -> tuple[str | None, str | None]:
+        """Return the catalog and schema where names are looked up; None: the server's own."""
+        found = self.settings.catalog, self.settings.schema
+        if self._session.id is None:
+            return found
+        answer = await self.execute("SELECT current_catalog(), current_schema()")
+        catalog, schema = await answer.fetchone() or found
+        return catalog, schema
+
+    async def written(
+        self, request_id: str, write_concern: str | None = None
+    ) -> dict[str, Any] | Failure | None:
+        """Return what became of a write, see `protocol.became`; None if the ring knows of none.
+
+        The ``ha`` block says in ``concern_met`` whether the write has met this concern.
+        """
         self.check_open()
-        path = protocol.statement_path(request_id)
+        path = protocol.written_path(request_id, write_concern)
 
         async def attempt(server: Server, deadline: float) -> dict[str, Any] | Failure | None:
             status, data = await exchange(
@@ -225,7 +238,10 @@ class AsyncConnection:
             )
             return protocol.became(status, data)
 
-        return await self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        told = await self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        if isinstance(told, dict):
+            self._saw(told.get("log_offset"), told.get("cluster"), told.get("after_offset"))
+        return told
 
     async def load(
         self,
@@ -250,7 +266,8 @@ class AsyncConnection:
         """
         said = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
         file = LoadFile(Path(path), form_of(Path(path), kind, **said), piece_bytes)
-        return await AsyncLoad(self, file, table, resume=resume, **options).run()
+        load = AsyncLoad(self, file, table, resume=resume, where=await self.place(), **options)
+        return await load.run()
 
     async def run(
         self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]

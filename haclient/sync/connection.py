@@ -179,16 +179,15 @@ class Connection:
         age_s: float = 0.0,
         write_concern: str | None = None,
         failed: Callable[[], Exception | None] = lambda: None,
+        where: tuple[str | None, str | None] | None = None,
     ) -> Result:
         """Send rows in one of the server's forms as one operation.
 
         ``make_body`` is called for each attempt; ``failed`` tells what making the body met.
+        ``where``: the catalog and schema, else the `place` at this moment.
         """
         self.check_open()
-        catalog, schema = self.settings.catalog, self.settings.schema
-        if self._session.id is not None:
-            answer = self.execute("SELECT current_catalog(), current_schema()")
-            catalog, schema = answer.fetchone() or (catalog, schema)
+        catalog, schema = where or self.place()
         timeout_s = timeout_s or self.settings.timeout_s
         query = {
             "request_id": request_id,
@@ -215,10 +214,24 @@ class Connection:
 
         return self._run(request_id, timeout_s, Work(attempt, in_doubt=age_s > 0))
 
-    def written(self, request_id: str) -> dict[str, Any] | Failure | None:
-        """Return what became of a write, see `protocol.became`; None if the ring knows of none."""
+    def place(self) -> tuple[str | None, str | None]:
+        """Return the catalog and schema where names are looked up; None: the server's own."""
+        found = self.settings.catalog, self.settings.schema
+        if self._session.id is None:
+            return found
+        answer = self.execute("SELECT current_catalog(), current_schema()")
+        catalog, schema = answer.fetchone() or found
+        return catalog, schema
+
+    def written(
+        self, request_id: str, write_concern: str | None = None
+    ) -> dict[str, Any] | Failure | None:
+        """Return what became of a write, see `protocol.became`; None if the ring knows of none.
+
+        The ``ha`` block says in ``concern_met`` whether the write has met this concern.
+        """
         self.check_open()
-        path = protocol.statement_path(request_id)
+        path = protocol.written_path(request_id, write_concern)
 
         def attempt(server: Server, deadline: float) -> dict[str, Any] | Failure | None:
             status, data = exchange(
@@ -226,7 +239,10 @@ class Connection:
             )
             return protocol.became(status, data)
 
-        return self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        told = self._ring.run(request_id, self.settings.timeout_s, Work(attempt))
+        if isinstance(told, dict):
+            self._saw(told.get("log_offset"), told.get("cluster"), told.get("after_offset"))
+        return told
 
     def load(
         self,
@@ -251,7 +267,8 @@ class Connection:
         """
         said = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
         file = LoadFile(Path(path), form_of(Path(path), kind, **said), piece_bytes)
-        return Load(self, file, table, resume=resume, **options).run()
+        load = Load(self, file, table, resume=resume, where=self.place(), **options)
+        return load.run()
 
     def run(self, statement: Statement, stream: bool, is_cancelled: Callable[[], bool]) -> Result:
         """Run a statement on the ring; what a cursor calls."""

@@ -5,10 +5,12 @@ The ids are `<load id>.<number>`, and the pieces are the same each time, so a lo
 goes on under its id: what the ring has is passed over, and what it may have is not appended twice.
 A piece that was rejected at its place in the log (its table was gone, a constraint was against it)
 stays so under its id, whatever was put right since. A load that goes on sends it under the next id,
-`<load id>.<number>.2` and so on: only where the log has the rejection of the one before, which is
-final on every cluster, so at most one of them is applied.
+`<load id>.<number>.2` and so on: only where a server says that the rejection of the one before is
+final on every cluster, so at most one of them is applied. Until then the load cannot go on.
+A piece is passed over only if a server says that it has met the load's write concern; else it is
+sent again under its id, which waits for that and appends nothing.
 The load id holds when the load began, which is how old a request of it may be, and a digest of the
-file, so that nothing else goes on under it.
+file and of where it goes, so that nothing else goes on under it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from haclient.exceptions import DatabaseError, Failure, InterfaceError, error_from
+from haclient.exceptions import DatabaseError, Failure, InterfaceError, Outcome, error_from
 from haclient.files import MEDIA_TYPES, Loaded, LoadFile, Piece
 from haclient.request_ids import made_s, new_request_id
 from haclient.sync.transport import StateLock, beside
@@ -38,7 +40,10 @@ _SENT_AGAIN: Final = frozenset({"HAPROC_ROWS_GONE"})
 
 
 class Load:
-    """One load; `run` it once. ``id`` names it."""
+    """One load; `run` it once. ``id`` names it.
+
+    ``where``: the catalog and schema of a table whose name says none, else the settings'.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class Load:
         table: str,
         *,
         resume: str | None = None,
+        where: tuple[str | None, str | None] | None = None,
         at_once: int = AT_ONCE,
         timeout_s: float | None = None,
         write_concern: str | None = None,
@@ -61,7 +67,8 @@ class Load:
         self._write_concern = write_concern
         self._on_progress = on_progress
         self._lock = StateLock()
-        digest = file.digest(table)
+        self._where = where or (connection.settings.catalog, connection.settings.schema)
+        digest = file.digest(table, self._where)
         self.id = resume or f"{new_request_id()}.{digest}"
         self._began_s = _began_s(self.id, digest)
         self._loaded = Loaded(self.id, file.size)
@@ -93,6 +100,7 @@ class Load:
                 timeout_s=self._timeout_s,
                 age_s=age_s,
                 write_concern=self._write_concern,
+                where=self._where,
             )
         except DatabaseError as error:
             told = f"{self._file.path.name}, from {piece.begins} on: {error.message}"
@@ -102,14 +110,20 @@ class Load:
         self._note(piece, result.ha.get("affected_rows"))
 
     def _known(self, first: str) -> tuple[str, dict[str, Any] | None]:
-        """Return the id that counts of a piece, and what is told of it if it is in the table."""
+        """Return the id that counts of a piece, and what is told of it if nothing is left to do.
+
+        Raises DatabaseError if no id counts as yet.
+        """
         request_id = first
         for number in range(2, REJECTIONS_MAX + 1):
-            told = self._connection.written(request_id)
+            told = self._connection.written(request_id, self._write_concern)
             if not isinstance(told, Failure):
-                return request_id, told
+                met = told is not None and told.get("concern_met") is True
+                return request_id, told if met else None
             if told.error_class in _SENT_AGAIN:
                 break
+            if not told.final:
+                raise error_from(_undecided(told), request_id)
             request_id = f"{first}.{number}"
         return request_id, None
 
@@ -126,6 +140,18 @@ class Load:
             self._on_progress(self._loaded)
 
 
+def _undecided(told: Failure) -> Failure:
+    """Return why a piece cannot be sent anew: other clusters may yet apply it as it was."""
+    return replace(
+        told,
+        message=f"cluster {told.cluster} rejected it ({told.message}), but it is not known that "
+        "every other cluster has, too: go on later, nothing was changed now",
+        outcome=Outcome.UNKNOWN,
+        hint="every cluster must have come so far; if a HAProc was restarted before it had, "
+        "see haproc queue and the table for what became of the piece",
+    )
+
+
 def _began_s(load_id: str, digest: str) -> float:
     """Return when a load began, by its id; raises InterfaceError if it is not one of this file."""
     made, _, of_file = load_id.partition(".")
@@ -135,7 +161,7 @@ def _began_s(load_id: str, digest: str) -> float:
         raise InterfaceError(f"{load_id!r} is not the id of a load") from None
     if of_file != digest:
         raise InterfaceError(
-            f"{load_id} is a load of another file, into another table or read otherwise: "
-            "begin anew, or give what it began with"
+            f"{load_id} is a load of another file, into another table or schema, or read "
+            "otherwise: give what it began with (file, table, catalog, schema, form)"
         )
     return began_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Final
 
 from cronsim import CronSim, CronSimError
 
@@ -22,6 +23,20 @@ from haproc.config.shares import user_max
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CLUSTERS_MAX = 64
+LIMITS_IN_ORDER: Final = (
+    ("staged_bytes_max", "spooled_bytes_max"),
+    ("operation_bytes_max", "staged_bytes_max"),
+    ("batch_bytes_max", "operation_bytes_max"),
+    ("part_bytes_max", "operation_bytes_max"),
+    ("batch_arrow_bytes_max", "operation_bytes_max"),
+    ("batch_bytes_max", "look_ahead_bytes_max"),
+    ("batch_arrow_bytes_max", "look_ahead_bytes_max"),
+    ("look_ahead_records_max", "window_records"),
+    ("batch_operations_max", "look_ahead_records_max"),
+    ("inline_bytes_max", "results_kept_bytes_max"),
+)
+"""Limits of which the first must not be more than the second, each behind what bounds its second.
+"""
 _JOBS_KEPT_MIN_S = 3600.0
 _WINDOW_INTERVALS_MAX = 1000
 """The window is looked at several times a second, interval by interval."""
@@ -220,20 +235,7 @@ def _limits(config: Config) -> Iterator[Finding]:
     limits = config.limits
     if limits.lanes > LANES_MAX:
         yield "limits.lanes", f"must be at most {LANES_MAX}, not {limits.lanes}"
-    yield from _in_order(
-        "limits",
-        limits,
-        ("batch_bytes_max", "operation_bytes_max"),
-        ("part_bytes_max", "operation_bytes_max"),
-        ("operation_bytes_max", "staged_bytes_max"),
-        ("staged_bytes_max", "spooled_bytes_max"),
-        ("batch_bytes_max", "look_ahead_bytes_max"),
-        ("batch_arrow_bytes_max", "operation_bytes_max"),
-        ("batch_arrow_bytes_max", "look_ahead_bytes_max"),
-        ("batch_operations_max", "look_ahead_records_max"),
-        ("look_ahead_records_max", "window_records"),
-        ("inline_bytes_max", "results_kept_bytes_max"),
-    )
+    yield from _in_order("limits", limits, *LIMITS_IN_ORDER)
     if not 0 < limits.user_share <= 1:
         yield "limits.user_share", f"must be above 0 and at most 1, not {limits.user_share:g}"
     elif user_max(limits.requests_bytes_max, config) < limits.operation_bytes_max + ENVELOPE_BYTES:

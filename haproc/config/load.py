@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from haproc.classify.rules import RulesError, load_rules
-from haproc.config.check import check
+from haproc.config.check import LIMITS_IN_ORDER, check
 from haproc.config.errors import ConfigError, Problem
-from haproc.config.model import Config
+from haproc.config.model import Config, Limits
 from haproc.config.tree import parse
 from haproc.config.walk import Walker
 
@@ -49,6 +49,7 @@ def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
             config,
             state_dir=walker.absolute(config.state_dir),
             log=_absolute_log(config.log, walker),
+            limits=_fitted(config.limits, tree.value),
         )
         for where, message in check(config):
             walker.problem(where, message)
@@ -57,6 +58,19 @@ def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
     if walker.problems or config is None:
         raise ConfigError(file, walker.problems)
     return config
+
+
+def _fitted(limits: Limits, said: object) -> Limits:
+    """Return the limits with each that nobody set no larger than what bounds it.
+
+    Whoever sets one need not know which defaults it bounds. One that is set stays as it is.
+    """
+    given = said.get("limits") if isinstance(said, dict) else None
+    for smaller, larger in LIMITS_IN_ORDER:
+        bound = getattr(limits, larger)
+        if smaller not in (given or {}) and getattr(limits, smaller) > bound:
+            limits = dataclasses.replace(limits, **{smaller: bound})
+    return limits
 
 
 def _absolute_log(log: str, walker: Walker) -> str:

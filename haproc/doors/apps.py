@@ -65,7 +65,7 @@ def client_app(
     app[REGISTRY] = registry
     texts = texts or Inline()
     answers, streams = Answers(registry, cluster), StreamedAnswers(registry)
-    statements = StatementDoor(config, registry, answers, streams, texts)
+    statements = StatementDoor(config, registry, answers, streams, texts, service, cluster)
     app.add_routes(statements.routes())
     bodies = Shares.of(config.limits.spooled_bytes_max, config)
     spools = Spools(config.state_dir / "bodies" / cluster, bodies, config.limits)

@@ -90,6 +90,7 @@ OPERATIONS: Final = (
         "A statement's state and result",
         "Statement",
         ("400", "404", "413", "429"),
+        query=("concern",),
     ),
     Operation(
         "get",
@@ -483,9 +484,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
         if operation.stream:
             content.update(_content(ARROW_STREAM))
         responses = {operation.status: {"description": operation.summary, "content": content}}
-    also = dict(operation.also)
     for status in sorted({*operation.errors, *_COMMON}):
-        name = also.get(status, "Error")
+        name = dict(operation.also).get(status, "Error")
         responses[status] = {"description": _ERRORS[status], "content": _content(name)}
     return responses
 

@@ -27,6 +27,11 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "catalog": {"type": "string", "minLength": 1},
     "schema": {"type": "string", "minLength": 1},
     "write_concern": {"type": "string", "enum": list(WriteConcern)},
+    "concern": {
+        "type": "string",
+        "enum": [*WriteConcern, "default"],
+        "description": "tell whether a write has met this write concern",
+    },
     "columns": {"type": "string", "minLength": 1, "description": "a line of CSV, or *"},
     "delimiter": {"type": "string", "minLength": 1, "maxLength": 1, "default": ","},
     "null": {"type": "string", "default": ""},

@@ -211,7 +211,15 @@ SCHEMAS: Final[dict[str, Schema]] = {
         status=record("state", state=_STATE, error=ref("Error")),
         manifest=ref("Manifest"),
         result=ref("Result"),
-        ha=ref("Ha"),
+        ha={"oneOf": [ref("Ha"), ref("Rejection")]},
+    ),
+    "Rejection": record(
+        "*",
+        cluster=TEXT,
+        log_offset=OFFSET,
+        final=described(
+            _BOOLEAN, "No cluster applies it, now or later; false also where that is not known."
+        ),
     ),
     "Manifest": record(
         "*",
@@ -262,7 +270,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
             outcomes={"type": "object", "additionalProperties": TEXT},
             affected_rows={"type": ["integer", "null"]},
             after_offset=OFFSET,
-            optional={"cache": described(_CACHED, "Of a query for which the cache counts.")},
+            optional={
+                "cache": described(_CACHED, "Of a query for which the cache counts."),
+                "concern_met": described(
+                    _BOOLEAN, "Of a write, where it was asked: the clusters of `concern` have it."
+                ),
+            },
             **{"class": choice(*OperationClass)},
         )
     },

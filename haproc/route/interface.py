@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from haproc.classify.model import WriteConcern
 from haproc.route.model import Answer, Request
 
 
@@ -19,6 +20,20 @@ class Service(Protocol):
         """Return what waits for what became of this user's write; None if it is not here.
 
         Here: read from the log by this HAProc, within the window of request ids.
+        """
+        ...
+
+    async def is_final(self, offset: int) -> bool:
+        """Whether a write that was rejected here has no effect on any cluster, now or later.
+
+        False also where that is not known.
+        """
+        ...
+
+    async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
+        """Whether a write that is applied here has met this concern, by now or in a moment.
+
+        None: the one that a request without any has. A rule may ask for more.
         """
         ...
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from dmq import LogError
 from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
@@ -16,6 +17,7 @@ from haproc.engine.interface import Engine, Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.assurance import Assurance
+from haproc.replicate.agree.finality import is_final
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known
@@ -40,6 +42,8 @@ from haproc.route.streams import Collected, Running
 from haproc.sessions.client import ClientSession
 from haproc.sessions.sessions import Sessions
 
+LOOK_S = 1.0
+"""How long it may take to find out how a write stands in the ring. Chosen."""
 SHARED_SESSIONS_MAX = 64
 """Spark sessions kept for requests without a session of their own, one per catalog and schema."""
 
@@ -138,9 +142,11 @@ class RingService:
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
-            return answer_of(known, self._core), await self._concern_again(request, known)
+            return answer_of(known, self._core), await self._concern_again(
+                request.write_concern, known.offset
+            )
         self._only_reads[key] = asked.statement.operation_class is OperationClass.QUERY
-        return await self._run(asked, since), self._concern(request, asked.statement)
+        return await self._run(asked, since), self._concern(request.write_concern, asked.statement)
 
     async def _wrote(self, request: Request) -> None:
         """Have the request's session here, before its write is told.
@@ -235,6 +241,20 @@ class RingService:
             raise timed_out(timeout_s, self._core.me) from error
         return answer_of(Attempt(known.facts, known.offset, outcome), self._core)
 
+    async def is_final(self, offset: int) -> bool:
+        """See Service."""
+        return await is_final(self._core, offset, LOOK_S)
+
+    async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
+        """See Service."""
+        try:
+            async with asyncio.timeout(2 * LOOK_S):
+                needed = await self._concern_again(concern, offset)
+                await self._assurance.fulfil(offset, needed, self._now() + LOOK_S)
+        except (RequestError, LogError, TimeoutError):
+            return False
+        return True
+
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
     ) -> Mapping[str, str]:
@@ -317,7 +337,7 @@ class RingService:
 
     async def _write(self, asked: Understood, since: int) -> Answer:
         request, body = asked.request, _body(asked.request)
-        self._assurance.check(self._concern(request, asked.statement), request.key)
+        self._assurance.check(self._concern(request.write_concern, asked.statement), request.key)
 
         async def make() -> Operation:
             try:
@@ -339,19 +359,19 @@ class RingService:
             if body is not None:
                 self._lending.request_is_over(body)
 
-    def _concern(self, request: Request, statement: Classified | None) -> WriteConcern:
-        """Return what the request asks for, or the configuration; a rule may ask for more."""
-        asked = request.write_concern or self._assurance.default
+    def _concern(self, asked: WriteConcern | None, statement: Classified | None) -> WriteConcern:
+        """Return what a request asks for, or the configuration; a rule may ask for more."""
+        asked = asked or self._assurance.default
         return asked.at_least(statement.write_concern if statement is not None else None)
 
-    async def _concern_again(self, request: Request, known: Attempt) -> WriteConcern:
+    async def _concern_again(self, asked: WriteConcern | None, offset: int) -> WriteConcern:
         """Return the same for one that the log has already, whatever may be said of it by now."""
         statement = None
-        operation = await self._attempts.operation(known.offset) if self._asks_for_more else None
+        operation = await self._attempts.operation(offset) if self._asks_for_more else None
         if operation is not None:
             with suppress(RequestError):
                 statement = await self._classifying.again(operation)
-        return self._concern(request, statement)
+        return self._concern(asked, statement)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
         """Return the answer once the clusters have the write that the concern asks for."""

@@ -306,6 +306,23 @@ def test_request_gets_the_stronger_of_its_own_concern_and_the_rule_s(
     tell_on_table(tell)
 
 
+def test_whether_a_concern_is_met_is_told_of_a_write_that_was_answered_long_ago() -> None:
+    async def tell(stage: Stage) -> None:
+        stage.node("b").spark.held.add("t")
+        offset = (await service(stage).execute(request("one", ONE))).report.offset
+        assert offset is not None
+        met = service(stage).concern_met
+        assert await met(offset, None) and await met(offset, ONE) and await met(offset, MAJORITY)
+        assert not await met(offset, ALL)
+        assert not await service(stage, rules="[{kind: insert, write_concern: all}]").concern_met(
+            offset, ONE
+        )
+        stage.node("b").spark.held.clear()
+        assert await met(offset, ALL)
+
+    tell_on_table(tell)
+
+
 def test_write_of_unknown_outcome_is_found_by_its_id_on_every_cluster() -> None:
     async def tell(stage: Stage) -> None:
         stage.node("a").spark.held.add("t")

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dmq import encode
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
+from haproc.membership.state import State
 from haproc.replicate.apply import applier
 from haproc.replicate.compose.terms import Key
 from haproc.replicate.compose.window import Row, Window
@@ -21,6 +24,7 @@ from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.composing import Composing
 from haproc.replicate.queue.units import Unit
+from haproc.replicate.records.operation import to_record
 from tests.simulation.broken import batch_formed_anew
 from tests.simulation.directed import Stage, story
 from tests.simulation.keyed import ACCOUNTS, build, simulate
@@ -243,3 +247,26 @@ def test_columns_are_asked_for_anew_behind_ddl() -> None:
 def test_rule_of_asking_anew_broken_on_purpose_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Composing, "applied", lambda self, operations: None)
     found_by(lambda: story(made_anew_meanwhile), Violation.UNEQUAL)
+
+
+def test_cursor_beyond_the_end_of_a_shortened_log_vouches_for_nothing_written_since() -> None:
+    async def tell(stage: Stage) -> None:
+        await accounts(stage)
+        ring = stage.ring
+        for name in "abc":
+            stage.node(name).kill()
+        # c had applied 40 records more, which the log has lost.
+        stored = ring.store.cursors["c"]
+        ring.store.cursors["c"] = replace(stored, offset=ring.store.end + 40)
+        stage.node("c").start()
+        await stage.until(lambda: stage.alive_state("c") is State.TOO_FAR_BEHIND)
+        for n, what in enumerate(("append", "append", "spoil", "mend", "append")):
+            entry = replace(build(what, f"{what}{n}", "a", 0), own_id=True, since=0, window=5000)
+            ring.store.append_stored([encode(to_record(entry))])
+        stage.node("b").start()
+        await stage.until(lambda: stage.alive_state("b") is State.READY)
+        # Nobody has passed them, so they run one by one, and what fails is told.
+        assert merges(stage, "b") == []
+        assert stage.report_of("b") is not None
+
+    story(tell)

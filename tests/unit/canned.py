@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from dmq import Json
-from haproc.classify.model import OperationClass
+from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
@@ -98,6 +98,9 @@ class CannedService:
         self.started = asyncio.Event()
         self.written: dict[tuple[str, str], Request] = {}
         """What the log holds, by user and id."""
+        self.final = False
+        self.concerns: list[WriteConcern | None] = []
+        """Those asked about."""
         self.away: RequestError | None = None
         """Why nothing new is taken, if so."""
         self.columns: tuple[Column, ...] = (Column("n", "int"), Column("s", "string"))
@@ -146,6 +149,13 @@ class CannedService:
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
         found = self.written.get((user, request_id))
         return None if found is None else partial(self.execute, found)
+
+    async def is_final(self, offset: int) -> bool:
+        return self.final
+
+    async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
+        self.concerns.append(concern)
+        return concern is not WriteConcern.ALL
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         self.needed.append(needed)

@@ -41,9 +41,13 @@ class Server:
         self.bodies: list[tuple[str, dict[str, str], bytes]] = []
         """Rows that came in other forms: their type, what was asked, and they themselves."""
         self.written: dict[str, dict[str, Any]] = {}
+        """The ``ha`` blocks of writes that it can tell of, by id."""
         self.rejected: dict[str, dict[str, Any]] = {}
         """Errors of writes, by request id, as `error` tells them."""
-        """The ``ha`` blocks of writes that it can tell of, by id."""
+        self.final = True
+        """Whether these are final on every cluster."""
+        self.met = {"default", "one", "majority", "all"}
+        """The write concerns that its writes have met."""
         self.cancelled: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.sessions: dict[str, list[str]] = {}
@@ -187,10 +191,13 @@ class Server:
 
     async def _told_again(self, request: web.Request) -> web.Response:
         if (error := self.rejected.get(request.match_info["id"])) is not None:
-            return web.json_response({"status": {"state": "FAILED", "error": error}})
+            failed = {"state": "FAILED", "error": error}
+            return web.json_response({"status": failed, "ha": {"final": self.final}})
         ha = self.written.get(request.match_info["id"])
         if ha is None:
             return self.error(404, "refused", "HAPROC_STATEMENT_UNKNOWN")
+        if (concern := request.query.get("concern")) is not None:
+            ha = {**ha, "concern_met": concern in self.met}
         return web.json_response({"status": {"state": "SUCCEEDED"}, "ha": ha})
 
     async def _cancel(self, request: web.Request) -> web.Response:

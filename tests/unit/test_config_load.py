@@ -92,6 +92,44 @@ def test_load_every_key_is_read() -> None:
     assert isinstance(loaded.timeouts.statement_s, float)
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "operation_bytes_max: 16777216",
+            Limits(operation_bytes_max=16 << 20, batch_arrow_bytes_max=16 << 20),
+        ),
+        (
+            "look_ahead_bytes_max: 25165824",
+            Limits(look_ahead_bytes_max=24 << 20, batch_arrow_bytes_max=24 << 20),
+        ),
+        (
+            "window_records: 5000",
+            Limits(window_records=5000, look_ahead_records_max=5000, batch_operations_max=5000),
+        ),
+        (
+            "spooled_bytes_max: 4194304",
+            Limits(
+                spooled_bytes_max=4 << 20,
+                staged_bytes_max=4 << 20,
+                operation_bytes_max=4 << 20,
+                batch_bytes_max=4 << 20,
+                part_bytes_max=4 << 20,
+                batch_arrow_bytes_max=4 << 20,
+            ),
+        ),
+    ],
+)
+def test_limit_that_is_set_bounds_those_that_are_not(said: str, expected: Limits) -> None:
+    assert config(BASE + f"limits: {{{said}}}").limits == expected
+
+
+def test_limits_that_are_all_set_are_not_changed_but_refused() -> None:
+    said = "{operation_bytes_max: 16777216, batch_arrow_bytes_max: 16777217}"
+    told = only_problem(BASE + f"limits: {said}")
+    assert told.startswith("limits.batch_arrow_bytes_max: 16777217 is more than limits.operation_")
+
+
 def test_load_secrets_never_shown() -> None:
     text = BASE + "users: [{name: etl, token: {env: ETL}}]"
     shown = repr(config(text))
@@ -172,7 +210,11 @@ def test_load_all_problems_reported_at_once() -> None:
         ("state_dir: ''", "state_dir", "must not be empty"),
         ("limits: {batch_bytes_max: 100000000}", "limits.batch_bytes_max", "operation_bytes_max"),
         ("limits: {batch_arrow_bytes_max: 99999999}", "limits.batch_arrow_bytes_max", "operation_"),
-        ("limits: {window_records: 10}", "limits.look_ahead_records_max", "window_records (10)"),
+        (
+            "limits: {window_records: 10, look_ahead_records_max: 20}",
+            "limits.look_ahead_records_max",
+            "window_records (10)",
+        ),
         ("timeouts: {retry_first_s: 9}", "timeouts.retry_first_s", "timeouts.retry_max_s (5)"),
         ("paths: [/data, data]", "paths[1]", "no absolute path"),
         ("paths: ['s3a://b/{x}']", "paths[0]", "no absolute path"),

@@ -10,6 +10,7 @@ import pytest
 
 from haproc.classify.model import WriteConcern
 from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.route.model import Request, SentSql
 from tests.unit.canned import WRITE, Canned, stream_of
 from tests.unit.door_rig import STATEMENTS, WAIT_S, Rig, door
 
@@ -118,3 +119,38 @@ async def test_concern_not_met_is_an_availability_error_that_a_repetition_asks_a
         rig.service.table["INSERT"] = WRITE
         assert (await rig.post(**asked))["ha"]["log_offset"] == 7
         assert len(rig.service.requests) == 2
+
+
+async def test_get_of_a_write_tells_whether_it_has_met_a_concern_where_that_is_asked(
+    tmp_path: Path,
+) -> None:
+    async with door(tmp_path) as rig:
+        rig.service.table["W"] = WRITE
+        rig.service.written["anonymous", "r1"] = Request("r1", SentSql("W"), "")
+        path = f"{STATEMENTS}/r1"
+        assert "concern_met" not in (await rig.get(path))["ha"]
+        for concern, met in (("default", True), ("majority", True), ("all", False)):
+            assert (await rig.get(f"{path}?concern={concern}"))["ha"]["concern_met"] is met
+        assert rig.service.concerns == [None, WriteConcern.MAJORITY, WriteConcern.ALL]
+        refused = await rig.get(f"{path}?concern=most", 400)
+        assert "known values" in refused["hint"]
+
+
+async def test_get_of_a_rejected_write_tells_whether_that_is_final(tmp_path: Path) -> None:
+    error = RequestError(
+        FailureKind.APPLICATION,
+        "no table",
+        error_class="TABLE_OR_VIEW_NOT_FOUND",
+        outcome=WriteOutcome.REJECTED,
+        offset=7,
+    )
+    async with door(tmp_path) as rig:
+        rig.service.table["W"] = Canned(error=error)
+        rig.service.written["anonymous", "r1"] = Request("r1", SentSql("W"), "")
+        for final in (False, True):
+            rig.service.final = final
+            answer = await rig.get(f"{STATEMENTS}/r1?concern=default")
+            assert answer["status"]["state"] == "FAILED"
+            assert answer["ha"] == {"cluster": "a", "log_offset": 7, "final": final}
+        error.offset = None
+        assert "ha" not in await rig.get(f"{STATEMENTS}/r1")

@@ -21,7 +21,7 @@ from haclient import cli, files
 from haclient.files import FileKind, Loaded, LoadFile, form_of
 from haclient.load import Bar
 from haclient.records import CsvRecords, line_end, pieces
-from tests.unit.haclient_server import Server, failing
+from tests.unit.haclient_server import Server, answering, failing
 from tests.unit.test_haclient_connection import UNAVAILABLE, Open, connect, servers, settle
 
 __all__ = ["connect", "servers"]
@@ -269,6 +269,108 @@ async def test_piece_that_the_log_rejected_is_sent_under_its_next_id(
     ids = [query["request_id"] for _, query, _ in servers[0].bodies]
     assert ids == [f"{load_id}.0.3", f"{load_id}.2", f"{load_id}.3"]
     assert all(float(query["age_s"]) >= 60 for _, query, _ in servers[0].bodies)
+
+
+async def test_piece_whose_rejection_is_not_final_ends_the_load_and_is_not_sent_again(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    connection = connect(servers)
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"1,x\n")
+    gone = {"kind": "application", "error_class": "TABLE_OR_VIEW_NOT_FOUND", "outcome": "REJECTED"}
+    servers[0].rows_script += [failing(422, "application", gone["error_class"], log_offset=7)]
+    with pytest.raises(haclient.DatabaseError) as raised:
+        await settle(connection.load(path, "t", columns="id,s"))
+    load_id = raised.value.request_id.removesuffix(".0")
+    error = gone | {"log_offset": 7, "cluster": "a", "message": "no table"}
+    servers[0].rejected[f"{load_id}.0"] = error
+    servers[0].final = False
+    with pytest.raises(
+        haclient.DatabaseError, match=r"cluster a rejected it \(no table\)"
+    ) as raised:
+        await settle(connection.load(path, "t", columns="id,s", resume=load_id))
+    assert raised.value.outcome is haclient.exceptions.Outcome.UNKNOWN
+    assert f"go on with {load_id}" in raised.value.hint
+    assert not servers[0].bodies
+    servers[0].final = True
+    await settle(connection.load(path, "t", columns="id,s", resume=load_id))
+    assert [query["request_id"] for _, query, _ in servers[0].bodies] == [f"{load_id}.0.2"]
+
+
+@pytest.mark.parametrize("concern", ["all", None])
+async def test_piece_that_has_not_met_the_write_concern_is_sent_again_under_its_id(
+    connect: Open, servers: list[Server], tmp_path: Path, concern: str | None
+) -> None:
+    connection = connect(servers)
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"1,x\n")
+    options = {"columns": "id,s", "write_concern": concern}
+    loaded = await settle(connection.load(path, "t", **options))
+    servers[0].met = {"one"}
+    again = await settle(connection.load(path, "t", resume=loaded.load_id, **options))
+    first, second = (query for _, query, _ in servers[0].bodies)
+    assert again.skipped == 0 and float(second["age_s"]) >= 60
+    for name in ("request_id", "write_concern"):
+        assert first.get(name) == second.get(name)
+    servers[0].met = {concern or "default"}
+    again = await settle(connection.load(path, "t", resume=loaded.load_id, **options))
+    assert again.skipped == 1 and len(servers[0].bodies) == 2
+
+
+async def test_piece_that_is_passed_over_is_shown_to_session_reads_behind_it(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"1,x\n")
+    loaded = await settle(connect(servers).load(path, "t", columns="id,s"))
+    told = {"affected_rows": 1, "cluster": "a", "log_offset": 17, "after_offset": 18}
+    servers[0].written[f"{loaded.load_id}.0"] = told
+    connection = connect(servers)
+    await settle(connection.load(path, "t", columns="id,s", resume=loaded.load_id))
+    assert (connection.after_offset, connection.last_offset) == (18, 17)
+
+
+async def test_load_goes_on_into_no_other_schema(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"1,x\n")
+    here = connect(servers, schema="staging")
+    loaded = await settle(here.load(path, "t", columns="id,s"))
+    for there in (
+        connect(servers, schema="prod"),
+        connect(servers, catalog="x", schema="staging"),
+        connect(servers),
+    ):
+        with pytest.raises(haclient.InterfaceError, match="another table or schema"):
+            await settle(there.load(path, "t", columns="id,s", resume=loaded.load_id))
+    assert len(servers[0].bodies) == 1
+    await settle(here.load(path, "t", columns="id,s", resume=loaded.load_id))
+
+
+async def test_load_of_a_session_goes_where_that_is_when_it_begins(
+    connect: Open, servers: list[Server], tmp_path: Path
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(LINES)
+    connection = connect(servers)
+    await settle(connection.execute("USE sales"))
+
+    def now(schema: str) -> None:
+        place = pa.table({"c": ["spark_catalog"], "s": [schema]})
+        servers[0].script.append(answering(place))
+
+    now("sales")
+    options = {"columns": "id,s", "piece_bytes": 4000}
+    loaded = await settle(connection.load(path, "t", **options))
+    assert {query["schema"] for _, query, _ in servers[0].bodies} == {"sales"}
+    assert not servers[0].script and loaded.pieces == 4
+    now("other")
+    with pytest.raises(haclient.InterfaceError, match="another table or schema"):
+        await settle(connection.load(path, "t", resume=loaded.load_id, **options))
+    now("sales")
+    again = await settle(connection.load(path, "t", resume=loaded.load_id, **options))
+    assert again.skipped == 4
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])

@@ -31,10 +31,13 @@ class Answers:
         self._registry = registry
         self._cluster = cluster
 
-    async def statement(self, execution: Execution, origin: str) -> bytes:
+    async def statement(
+        self, execution: Execution, origin: str, stands: Mapping[str, Json] | None = None
+    ) -> bytes:
         """Return a statement's answer; raises RequestError where that is the answer.
 
-        ``origin`` is this HAProc's URL as the client wrote it, for links.
+        ``origin`` is this HAProc's URL as the client wrote it, for links. ``stands``: how a write
+        stands in the ring, for its ``ha`` block.
         """
         error = execution.error
         if error is not None and error.kind is not FailureKind.APPLICATION:
@@ -49,10 +52,10 @@ class Answers:
                 "error": body_of(error, self._cluster, execution.id),
             }
         if execution.state is not StatementState.SUCCEEDED:
-            return _dumps(body)
+            return _dumps({**body, "ha": dict(stands)} if stands else body)
         assert execution.report is not None and execution.delivery is not None
         body["manifest"] = _manifest(execution.kept, execution.delivery)
-        body["ha"] = ha_block(execution.report, execution.affected_rows)
+        body["ha"] = ha_block(execution.report, execution.affected_rows) | dict(stands or {})
         result = await self._first_result(execution, origin)
         return _dumps(body)[:-1] + b',"result":' + result + b"}"
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from aiohttp import web
 
+from dmq import Json
+from haproc.classify.model import WriteConcern
 from haproc.config.model import Config
 from haproc.doors.clients.answers import RESULTS_PATH, Answers
 from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
@@ -19,7 +21,8 @@ from haproc.doors.http.access import ADMITTED, USER
 from haproc.doors.http.bodies import ARROW_STREAM, HELD, check_json, raw_json, read_body
 from haproc.doors.http.errors import ASKED
 from haproc.doors.http.statuses import STATEMENTS_PATH, Asked
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, FailureKind, refused
+from haproc.route.interface import Service
 from haproc.route.offload import Texts
 from haproc.statements.execution import Execution
 from haproc.statements.registry import Registry
@@ -27,6 +30,10 @@ from haproc.statements.request import Format, OnWaitTimeout, StatementRequest
 
 RECALL_S: Final = 1.0
 """What became of a write that is in the log is mostly known at once; chosen, not measured."""
+
+
+DEFAULT_CONCERN: Final = "default"
+"""The write concern of a request that names none."""
 
 
 class StatementDoor:
@@ -39,8 +46,12 @@ class StatementDoor:
         answers: Answers,
         streams: StreamedAnswers,
         texts: Texts,
+        service: Service,
+        cluster: str,
     ) -> None:
         self._config = config
+        self._service = service
+        self._cluster = cluster
         self._texts = texts
         self._registry = registry
         self._answers = answers
@@ -76,10 +87,31 @@ class StatementDoor:
 
     async def status(self, request: web.Request) -> web.Response:
         """Answer with a statement's state and, once it has one, its result."""
+        concern = _concern(request)
         execution = self._find(request)
         if execution.recalled:
             await self._registry.wait(execution, RECALL_S)
-        return await self._answer(execution, request)
+        return raw_json(
+            await self._answers.statement(
+                execution, _origin(request), await self._stands(execution, concern)
+            )
+        )
+
+    async def _stands(self, execution: Execution, concern: WriteConcern | str) -> dict[str, Json]:
+        """Return what is known of a write's place in the ring, beside what became of it here."""
+        error, report = execution.error, execution.report
+        if error is not None:
+            if error.kind is not FailureKind.APPLICATION or error.offset is None:
+                return {}
+            return {
+                "cluster": self._cluster,
+                "log_offset": error.offset,
+                "final": await self._service.is_final(error.offset),
+            }
+        if not concern or not execution.finished or report is None or report.offset is None:
+            return {}
+        asked = concern if isinstance(concern, WriteConcern) else None
+        return {"concern_met": await self._service.concern_met(report.offset, asked)}
 
     async def chunk(self, request: web.Request) -> web.Response:
         """Answer with one chunk of a result."""
@@ -129,6 +161,16 @@ def _index(request: web.Request) -> int:
     if index is None:
         raise refused(ErrorClass.STATEMENT_UNKNOWN, f"there is no chunk {text[:40]!r}")
     return index
+
+
+def _concern(request: web.Request) -> WriteConcern | str:
+    """Return whose fulfilment is asked about; empty: none's."""
+    text = request.query.get("concern", "")
+    if text in ("", DEFAULT_CONCERN):
+        return text
+    found = fields.choice({"concern": text}, "concern", WriteConcern)
+    assert found is not None
+    return found
 
 
 def _origin(request: web.Request) -> str:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import Final
 
-from dmq import Cursor, LogCorruptError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.replicate.member.core import Core
-from haproc.replicate.records.progress import from_cursor
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +46,8 @@ class Hindsight:
         cursors = await core.own_log.reaching(core.log.cursors)
         end = await core.own_log.reaching(core.log.end)
         await core.watermarks.heard(end)
-        passed = [c.offset for name, c in cursors.items() if name != core.me and _counts(c)]
+        counting = core.heard.cursors.counting(cursors, end)
+        passed = [found.low for name, found in counting.items() if name != core.me]
         core.heard.elsewhere.passed(max(passed, default=0))
         core.news.changed()
 
@@ -70,10 +68,3 @@ class Hindsight:
             return
         composing.describe(table, columns, definitions)
         core.news.changed()
-
-
-def _counts(cursor: Cursor) -> bool:
-    """Whether what that cluster did says something: it is not known to differ from the others."""
-    with suppress(LogCorruptError):
-        return from_cursor(cursor).diverged is None
-    return False

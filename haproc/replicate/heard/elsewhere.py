@@ -1,5 +1,7 @@
 """Which operations are known to have succeeded, because another cluster has passed them.
 
+And who has reported an error on one.
+
 A cluster stores a cursor beyond an operation only once a record about it is in the log where it did
 not simply succeed there: a report of its error, a skip, a word that it cannot be applied. So
 whoever has heard all control records up to an end of the log that was asked for *after* the cursor
@@ -19,11 +21,15 @@ class Elsewhere:
     def __init__(self) -> None:
         self._below = 0
         self._spoken_of: set[int] = set()
+        self._failed: dict[int, dict[str, int]] = {}
 
     def hear(self, message: Message | Filler) -> None:
         """Take in a control record, in any order, at least once."""
         if isinstance(message, FailureReport | Skip | Unable | Able | Abandon):
             self._spoken_of.add(message.offset)
+        if isinstance(message, FailureReport):
+            reported = self._failed.setdefault(message.offset, {})
+            reported[message.cluster] = max(message.epoch, reported.get(message.cluster, -1))
 
     def passed(self, below: int) -> None:
         """Some cluster had stored this cursor, and all control records since then are heard."""
@@ -33,7 +39,14 @@ class Elsewhere:
         """Whether an operation is known to have succeeded."""
         return offset < self._below and offset not in self._spoken_of
 
+    def failed(self, offset: int, cluster: str) -> int | None:
+        """Return the epoch of the newest process of a cluster that reported its error on it."""
+        return self._failed.get(offset, {}).get(cluster)
+
     def forget(self, below: int) -> None:
         """Forget what nobody asks about any more."""
         if len(self._spoken_of) > 1:
             self._spoken_of = {offset for offset in self._spoken_of if offset >= below}
+            self._failed = {
+                offset: each for offset, each in self._failed.items() if offset >= below
+            }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from haproc.replicate.heard.claims import Claims
 from haproc.replicate.heard.computations import Computations
+from haproc.replicate.heard.cursors import StoredCursors
 from haproc.replicate.heard.definitions import Definitions
 from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.heard.past import Past
@@ -34,20 +35,24 @@ class Heard:
     """Operations that other clusters have passed."""
     written: Written
     """Which tables are written."""
+    cursors: StoredCursors
+    """What others' cursors say."""
 
     @classmethod
     def nothing(cls, window_records: int) -> Heard:
         """Return what is known before anything was read."""
         definitions, past = Definitions(window_records), Past(window_records)
+        claims = Claims()
         return cls(
             Verdicts(),
             Computations(),
             Words(),
-            Claims(),
+            claims,
             definitions,
             past,
             Elsewhere(),
             Written(),
+            StoredCursors(claims),
         )
 
     def forget(self, below: int) -> None:

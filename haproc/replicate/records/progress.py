@@ -58,6 +58,10 @@ class Progress:
     storage: str = ""
     """The id of the marker in the storage to which all this belongs; empty before it has one."""
 
+    def has_done(self, offset: int) -> bool:
+        """Whether what stands at an offset needs no running any more."""
+        return offset < self.low or offset in self.done
+
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
     """Return the cursor that stores the progress, for the process of this epoch."""
