@@ -82,6 +82,8 @@ class Applier:
                 continue
             for unit in core.schedule.take(len(self._lanes)):
                 core.tasks.spawn(self._run(unit, self._lanes.pop()))
+            if core.schedule.composing.tried:
+                core.news.changed()  # more may start, after a turn of the event loop
             self._computing.look()
 
     async def _run(self, unit: Unit, lane: Lane) -> None:
