@@ -235,6 +235,34 @@ def test_batch_that_may_have_run_is_composed_again_whatever_the_limits(
     assert unit.offsets == (0, 1, 2, 3, 4, 5) and unit.composed and not unit.apart
 
 
+def test_half_of_a_failed_statement_is_composed_with_nothing_from_outside() -> None:
+    schedule, _ = queue(APPEND, LEAVE, APPEND, LEAVE)
+    (unit,) = schedule.take(4)
+    schedule.add(4, operation(APPEND, "t"))
+    for expected in ((0, 1), (2, 3)):
+        if expected == (0, 1):
+            schedule.split(unit)
+            schedule.split_stored(unit)
+        (half,) = schedule.take(4)
+        assert half.offsets == expected and half.composed
+        schedule.complete(half)
+        schedule.release(half)
+    assert offsets(schedule.take(4)) == [(4,)]
+
+
+def test_operation_that_failed_on_another_cluster_ends_a_batch_and_runs_alone() -> None:
+    schedule, elsewhere = queue(*[ENTER] * 3, passed=0)
+    elsewhere.hear(FailureReport(2, "a", 0, Failure("SOME", "", "")))
+    elsewhere.hear(FailureReport(4, "a", 0, Failure("SOME", "", "")))  # it is not read yet
+    for offset in (3, 4, 5, 6):
+        schedule.add(offset, operation(ENTER, "t"))
+    for expected in ((0, 1), (2,), (3,), (4,), (5, 6)):
+        (unit,) = schedule.take(4)
+        assert unit.offsets == expected
+        schedule.complete(unit)
+        schedule.release(unit)
+
+
 def test_nothing_is_kept_of_tables_that_nothing_waits_for() -> None:
     def keys() -> int:
         gc.collect()

@@ -33,6 +33,10 @@ class Elsewhere:
         """Whether an operation is known to have succeeded."""
         return offset < self._below and offset not in self._spoken_of
 
+    def spoken_of(self, offset: int) -> bool:
+        """Whether an operation is known not to have simply succeeded somewhere."""
+        return offset in self._spoken_of
+
     def forget(self, below: int) -> None:
         """Forget what nobody asks about any more."""
         if len(self._spoken_of) > 1:

@@ -2,7 +2,7 @@
 
 Only where each would mean the same alone: equal text up to the rows, equal literal types (see
 `InsertShape`), equal settings; rows that came as Arrow only with an equal schema. What the
-combination means if it fails is the applier's business: its parts then run one by one.
+combination means if it fails is the applier's business: its halves then run, and so on.
 """
 
 from __future__ import annotations

@@ -79,6 +79,10 @@ class Composing:
 
     # -- operations ------------------------------------------------------------------------
 
+    def spoken_of(self, offset: int) -> bool:
+        """Whether an operation is known not to have simply succeeded on some cluster."""
+        return self._elsewhere.spoken_of(offset)
+
     def may_compose(self, offset: int, op: Operation) -> bool:
         """Whether an operation may be composed with others, as far as others' success goes."""
         return self._elsewhere.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)

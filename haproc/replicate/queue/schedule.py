@@ -238,7 +238,7 @@ class Schedule:
             if self._read_to <= last:
                 return None  # its end has not been read yet
             return self._again(list(self._on_table(head, last + 1)))
-        if head.single or self._doubtful(head):
+        if self._alone(head) or self._doubtful(head):
             return self._start([head], Intent.NONE)
         members = list(self._joined(head))
         count, text = self._composed(head, len(members))
@@ -246,6 +246,10 @@ class Schedule:
             members = list(islice(self._on_table(head), count))
             return self._start(members, Intent.BATCH, text)
         return self._start(members, Intent.BATCH if len(members) > 1 else Intent.NONE)
+
+    def _alone(self, task: Task) -> bool:
+        """Whether an operation runs alone: here, or on another cluster, it is known to fail."""
+        return task.single or self.composing.spoken_of(task.offset)
 
     def _doubtful(self, task: Task) -> bool:
         """Whether an earlier incarnation may have run what is the first on its tables here."""
@@ -275,7 +279,7 @@ class Schedule:
         if len(head.op.writes) != 1:
             return 0, ""
         (table,) = head.op.writes
-        known = takewhile(self._may_compose, self._on_table(head))
+        known = takewhile(self._may_compose, self._beside(head))
         ops = [task.op for task in self.composing.fitting(known)]
         return self.composing.composed(table, ops) if len(ops) > joined else (0, "")
 
@@ -297,6 +301,10 @@ class Schedule:
         offsets = self._turns.behind(table, head.offset, below or self._farthest)
         yield from map(self._tasks.__getitem__, offsets)
 
+    def _beside(self, head: Task) -> Iterator[Task]:
+        """Yield from the head on what may run with it: of a failed unit its half and no more."""
+        return takewhile(lambda task: task.half == head.half, self._on_table(head))
+
     def _joined(self, head: Task) -> Iterator[Task]:
         """Yield the head and what may run with it in one statement.
 
@@ -306,12 +314,12 @@ class Schedule:
         rows = size = count = cells = 0
         key = head.key
         beside = sum(unit.arrow_bytes for unit in self._running.values())
-        for task in self._on_table(head):
+        for task in self._beside(head):
             rows, size, count = rows + task.rows, size + task.op.size_bytes, count + 1
             cells += task.cells
             over = self._limits.exceeded(head.op, count, rows, size, beside, cells)
             if task is not head:
-                key = None if over or task.single or key is None else key.joined(task.key)
+                key = None if over or self._alone(task) or key is None else key.joined(task.key)
                 if key is None:
                     return
             yield task
@@ -352,16 +360,22 @@ class Schedule:
             self._settled |= task.op.writes if offset < self._doubtful_below else frozenset()
             self._permitted.discard(offset)
 
-    def split(self, unit: Unit) -> None:
-        """Take a combined unit back: `progress` does not name it any more."""
-        for offset in unit.offsets:
-            task = self._tasks[offset]
-            task.state, task.single = State.SPLIT, True
+    def split(self, unit: Unit, *, singles: bool = False) -> None:
+        """Take a combined unit back: `progress` does not name it any more.
+
+        Each half of it may be one statement again, unless its operations are to be ``singles``.
+        """
+        middle = len(unit.offsets) // 2
+        for half in (unit.offsets[:middle], unit.offsets[middle:]):
+            for offset in half:
+                task = self._tasks[offset]
+                task.state, task.half = State.SPLIT, half[-1]
+                task.single = task.single or singles or len(half) == 1
         self._running.pop(unit.offsets[0], None)
         self._old_batches.pop(unit.offsets[0], None)
 
     def split_stored(self, unit: Unit) -> None:
-        """Let a split unit's operations start one by one: that progress is durable."""
+        """Let a split unit's operations start: that progress is durable."""
         for offset in unit.offsets:
             self._tasks[offset].state = State.WAITING
 

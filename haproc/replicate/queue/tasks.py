@@ -31,5 +31,7 @@ class Task:
     cells: int
     state: State = State.WAITING
     single: bool = False
+    half: int | None = None
+    """The last offset of the half of a failed unit that it belongs to: it runs with no others."""
     unlike: bool = False
     """What stands before it on its table is no INSERT that it may be combined with as it is."""
