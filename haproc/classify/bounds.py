@@ -92,8 +92,13 @@ def bounded_tokens(sql: str, bounds: Bounds) -> list[Token]:
 def check_shape(shape: InsertShape, bounds: Bounds) -> None:
     """Refuse an INSERT of literals, which is not read token by token, if it has too many."""
     columns = shape.signature.count(",") + 1
-    if shape.rows * (2 * columns + 2) > bounds.tokens_max:
+    if tokens_of(shape.rows, shape.rows * columns) > bounds.tokens_max:
         raise _too_many(bounds.tokens_max)
+
+
+def tokens_of(rows: int, cells: int) -> int:
+    """Return about how many tokens rows of literals are, with so many literals in all."""
+    return 2 * cells + 2 * rows
 
 
 class _Frame:

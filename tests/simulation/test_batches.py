@@ -197,3 +197,52 @@ def test_batch_of_a_process_with_other_limits_is_the_same_again(
         assert [" ".join(re.findall(r"'(\w+)'", sql)) for sql in inserts] == again
 
     story(tell, limits=before)
+
+
+NAMES = ("two", "three", "bad", "four", "five", "six", "seven")
+CHECKED = "CREATE TABLE t (v TEXT CHECK (v <> 'bad'))"
+
+
+@pytest.mark.parametrize("times", range(6))
+@pytest.mark.parametrize("step", [Step.INTENT_AFTER, Step.APPLY_AFTER, Step.CURSOR_AFTER])
+def test_halves_of_a_failed_batch_are_applied_once_whenever_the_process_dies(
+    step: Step, times: int
+) -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql=CHECKED))
+        await stage.ready("a")
+        stage.at("a", step, *[lambda node: None] * times, lambda node: node.kill())
+        sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
+        await stage.until(
+            lambda: stage.alive_state("a") is None or all(each.done() for each in sent)
+        )
+        for each in sent:
+            each.cancel()
+        stage.at("a", step)
+        stage.node("a").start()
+        await stage.ready("a")
+        await stage.settle()
+        kept = sorted((name,) for name in ("one", *NAMES) if name != "bad")
+        assert stage.node("a").spark.dump()["t"] == kept
+        assert stage.node("b").spark.dump()["t"] == kept
+
+    story(tell)
+
+
+def test_batch_of_which_one_fails_runs_in_halves() -> None:
+    async def tell(stage: Stage) -> None:
+        await stage.submit("a", ddl("a", sql=CHECKED))
+        sent = await sent_together(stage, [insert(name, "t", "a") for name in NAMES])
+        found = [(await each).status for each in sent]
+        assert [status is Status.FAILED for status in found] == [
+            name == "bad" for name in ("one", *NAMES)
+        ]
+        inserts = [sql for _, name, sql in stage.commits if name == "a" and "INTO t" in sql]
+        assert [re.findall(r"'(\w+)'", sql) for sql in inserts] == [
+            ["one"],
+            ["two"],
+            ["three"],
+            ["four", "five", "six", "seven"],
+        ]
+
+    story(tell)

@@ -20,7 +20,8 @@ from haproc.replicate.heard.computations import Computations, Found
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
-from haproc.replicate.queue.schedule import Schedule, _State
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.tasks import State as TaskState
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import Filling, Passed, Rows
@@ -169,7 +170,7 @@ def lacking(schedule: Schedule) -> list[tuple[int, Operation]]:
     return [
         (task.offset, task.op)
         for task in schedule._tasks.values()
-        if task.state is _State.WAITING and schedule._lacks_rows(task)
+        if task.state is TaskState.WAITING and schedule._lacks_rows(task)
     ]
 
 

@@ -14,9 +14,9 @@ from haproc.engine.statement import SqlText
 from haproc.replicate.apply import applier
 from haproc.replicate.apply.doubts import Doubts, about
 from haproc.replicate.heard.window import Sighting, Window
-from haproc.replicate.queue import schedule
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.tasks import Task
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import Intent, Unit
 from tests.simulation.broken import batch_formed_anew
@@ -63,7 +63,7 @@ def no_intent(patch: pytest.MonkeyPatch) -> None:
 
     def careless(
         self: Schedule,
-        tasks: Sequence[schedule._Task],
+        tasks: Sequence[Task],
         intent: Intent,
         text: str = "",
         **apart: bool,

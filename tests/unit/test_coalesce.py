@@ -8,16 +8,22 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from haproc.classify.bounds import Bounds, check_shape
 from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.config.model import Limits
 from haproc.engine.interface import Settings
 from haproc.engine.statement import ROWS_MAX, ArrowRows, SqlText
+from haproc.replicate.member.core import batch_limits
 from haproc.replicate.queue.coalesce import (
     BatchLimits,
     batch_key,
+    cell_count,
     combine,
     row_count,
 )
+from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.progress import Progress
 from tests.unit.operations import copy, ddl, insert, unknown_tables, update
 
 
@@ -147,3 +153,27 @@ def test_rows_that_came_as_arrow_are_bounded_together_with_those_that_run_beside
     assert not limits.exceeded(arrow, 1, 1, 400, arrow_beside=1600)
     assert limits.exceeded(arrow, 1, 1, 1, arrow_beside=2000)
     assert not limits.exceeded(text, 1, 1, 100, arrow_beside=2000)
+
+
+def test_text_has_no_more_tokens_together_than_one_statement_may() -> None:
+    limits = batch_limits(replace(Limits(), statement_tokens_max=1000))
+    text, arrow = insert("op", "x"), rows("op", NUMBERS)
+    assert not limits.exceeded(text, 2, 50, 1, cells=450)
+    assert limits.exceeded(text, 2, 50, 1, cells=451)
+    assert not limits.exceeded(arrow, 2, 50, 1, cells=451)
+    schedule = Schedule("a", Progress(), 0, limits)
+    for offset in range(3):
+        schedule.add(offset, insert(f"op{offset}", "x", rows=100, signature="i,i"))
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0,)  # 600 each
+    shape = unit.operations[0].insert
+    assert shape is not None
+    check_shape(shape, Bounds(tokens_max=600))
+
+
+def test_cells_are_rows_times_columns() -> None:
+    for op in (insert("op", "x", rows=7, signature="i,i,s"), rows("op", NUMBERS)):
+        key = batch_key(op)
+        columns = 3 if op.insert else NUMBERS.num_columns
+        assert cell_count(key, row_count(op)) == row_count(op) * columns
+    assert cell_count(None, 7) == 0

@@ -53,10 +53,16 @@ FROM_S = Merged(
             "SELECT * FROM (VALUES (7, 1), (8, 2)) x (k, v)", "WHEN MATCHED THEN UPDATE SET v = s.v"
         ),
         merge(
-            "SELECT col1 AS k, x.col2 v FROM (VALUES (7, 1), (8, 2)) AS x",
+            "SELECT col1 AS k, x.col2 AS v FROM (VALUES (7, 1), (8, 2)) AS x",
             "WHEN MATCHED THEN UPDATE SET v = s.v",
         ),
-        merge("SELECT 7 AS k, 1 `v` UNION ALL SELECT 8, 2", "WHEN MATCHED THEN UPDATE SET v = s.v"),
+        merge(
+            "SELECT `all` AS k, v FROM VALUES (7, 1), (8, 2) AS x(all, v)",
+            "WHEN MATCHED THEN UPDATE SET v = s.v",
+        ),
+        merge(
+            "SELECT 7 AS k, 1 AS `v` UNION ALL SELECT 8, 2", "WHEN MATCHED THEN UPDATE SET v = s.v"
+        ),
         merge(
             "VALUES (7, 1), (8, 2) AS s(k, v)",
             "WHEN MATCHED THEN UPDATE SET v = s.v",
@@ -170,6 +176,13 @@ SOURCE = "VALUES (7, 1) AS x(k, v)"
         merge("VALUES (7, 1 + 1) AS x(k, v)", UPDATE_ALL),
         merge("SELECT 7 AS k, 1 AS v UNION SELECT 7, 1", UPDATE_ALL),
         merge("SELECT DISTINCT 7 AS k", UPDATE_ALL),
+        *(
+            merge(f"SELECT {item} FROM VALUES (1, 2) AS x({word}, k)", UPDATE_ALL)
+            for word in ("all", "distinct", "not")
+            for item in (f"{word} k", word, f"{word} AS k")
+        ),
+        merge("SELECT 7 k", UPDATE_ALL),
+        merge("SELECT col1 k FROM VALUES (7)", UPDATE_ALL),
         merge("SELECT 7 AS k WHERE FALSE", UPDATE_ALL),
         merge("SELECT * FROM VALUES (7) WHERE (col1)", UPDATE_ALL),
         merge("SELECT * FROM VALUES (7), (8) AS x(k) LIMIT 1", UPDATE_ALL),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,9 +10,11 @@ import pytest
 
 from haproc.engine.interface import Column, Settings
 from haproc.engine.statement import SqlText
+from haproc.replicate.compose.changes import Change
+from haproc.replicate.compose.reading import change_of
 from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.queue import composing
-from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.coalesce import BatchKey, BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.failures import Failure
@@ -158,9 +161,126 @@ def test_other_settings_and_limits_end_a_statement() -> None:
 
 
 def test_text_that_has_to_be_read_ends_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composing, "READ_MAX", 2 * len(UPSERT))
+    monkeypatch.setattr(composing, "CELLS_MAX", 2 + 2 * len(UPSERT) // 5)
     schedule, _ = queue(ENTER, UPSERT, UPSERT, UPSERT)
     assert offsets(schedule.take(4)) == [(0, 1, 2)]
+
+
+WIDE = [Column("k", "int"), *(Column(f"c{n}", "int") for n in range(1, 100))]
+ROW = f"({', '.join(['1'] * 100)})"
+MANY_CELLS = f"INSERT INTO t VALUES {', '.join([ROW] * 25)}"  # 2,500
+
+
+class Reads:
+    """Counts the operations that are read to compose them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.operations = 0
+        monkeypatch.setattr(composing, "change_of", self.change_of)
+
+    def change_of(self, op: Operation) -> Change | None:
+        self.operations += 1
+        return change_of(op)
+
+
+def test_rows_of_many_columns_end_a_statement_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = Reads(monkeypatch)
+    schedule, _ = queue("DELETE FROM t WHERE k = 2", *[MANY_CELLS] * 20, columns=WIDE)
+    assert offsets(schedule.take(4)) == [(0, 1, 2)]
+    assert reads.operations == 3
+
+
+def test_changes_of_many_keys_and_columns_end_a_statement() -> None:
+    keys = ", ".join(map(str, range(25)))
+    sets = ", ".join(f"c{n} = {n}" for n in range(1, 100))
+    wide = f"UPDATE t SET {sets} WHERE k IN ({keys})"  # some 2,500 cells in 1,000 characters
+    schedule, _ = queue(*[wide] * 9, columns=WIDE)
+    (unit,) = schedule.take(4)
+    assert len(unit.offsets) == 2 and unit.composed
+
+
+def test_nothing_is_read_where_alike_ones_are_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(monkeypatch)
+    schedule, _ = queue(ENTER, ENTER, ENTER)
+    assert offsets(schedule.take(4)) == [(0, 1, 2)]
+    schedule, _ = queue(*[MANY_CELLS] * 9, APPEND, columns=WIDE)
+    assert offsets(schedule.take(4)) == [tuple(range(9))]
+    schedule, _ = queue(ENTER, ENTER, APPEND, passed=2)
+    assert offsets(schedule.take(4)) == [(0, 1)]
+    assert reads.operations == 0
+
+
+def test_one_look_at_texts_is_enough_for_one_call() -> None:
+    schedule, _ = queue(APPEND, LEAVE)
+    for offset, sql in enumerate((APPEND, LEAVE), 2):
+        schedule.add(offset, operation(sql.replace(" t ", " u ").replace("FROM t", "FROM u"), "u"))
+    schedule.composing.describe("u", COLUMNS, schedule.composing.definitions)
+    assert offsets(schedule.take(4)) == [(0, 1)] and schedule.composing.tried
+    assert offsets(schedule.take(3)) == [(2, 3)] and schedule.composing.tried
+    assert schedule.take(2) == [] and not schedule.composing.tried
+
+
+def test_batch_that_may_have_run_is_composed_again_whatever_the_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = Progress(batches=((0, 5),))
+    narrow = BatchLimits(operations_max=2, rows_max=10, bytes_max=10, tokens_max=10)
+    monkeypatch.setattr(composing, "CELLS_MAX", 10)
+    monkeypatch.setattr(composing, "OPERATIONS_MAX", 2)
+    sqls = ["DELETE FROM t WHERE k = 2", *[MANY_CELLS] * 5]
+    schedule, _ = queue(*sqls, columns=WIDE, progress=stored, limits=narrow, doubtful_below=6)
+    (unit,) = schedule.take(4)
+    assert unit.offsets == (0, 1, 2, 3, 4, 5) and unit.composed and not unit.apart
+
+
+def test_half_of_a_failed_statement_is_composed_with_nothing_from_outside() -> None:
+    schedule, _ = queue(APPEND, LEAVE, APPEND, LEAVE)
+    (unit,) = schedule.take(4)
+    schedule.add(4, operation(APPEND, "t"))
+    for expected in ((0, 1), (2, 3)):
+        if expected == (0, 1):
+            schedule.split(unit)
+            schedule.split_stored(unit)
+        (half,) = schedule.take(4)
+        assert half.offsets == expected and half.composed
+        schedule.complete(half)
+        schedule.release(half)
+    assert offsets(schedule.take(4)) == [(4,)]
+
+
+def test_operation_that_failed_on_another_cluster_ends_a_batch_and_runs_alone() -> None:
+    schedule, elsewhere = queue(*[ENTER] * 3, passed=0)
+    elsewhere.hear(FailureReport(2, "a", 0, Failure("SOME", "", "")))
+    elsewhere.hear(FailureReport(4, "a", 0, Failure("SOME", "", "")))  # it is not read yet
+    for offset in (3, 4, 5, 6):
+        schedule.add(offset, operation(ENTER, "t"))
+    for expected in ((0, 1), (2,), (3,), (4,), (5, 6)):
+        (unit,) = schedule.take(4)
+        assert unit.offsets == expected
+        schedule.complete(unit)
+        schedule.release(unit)
+
+
+def test_nothing_is_kept_of_tables_that_nothing_waits_for() -> None:
+    def keys() -> int:
+        gc.collect()
+        return sum(isinstance(each, BatchKey) for each in gc.get_objects())
+
+    schedule, _ = queue(columns=None)
+    before = keys()
+    for offset in range(20):
+        table = f"made{offset}"
+        schedule.add(offset, operation(ENTER.replace(" t ", f" {table} "), table))
+        (unit,) = schedule.take(4)
+        schedule.complete(unit)
+        schedule.release(unit)
+    del unit
+    assert keys() == before
+    schedule.composing.failed("made0")
+    schedule.composing.applied([ddl("dropped", "b")])
+    assert not schedule.composing.looked_for("made0")
 
 
 def test_more_forms_than_one_statement_takes_are_halved() -> None:

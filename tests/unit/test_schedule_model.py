@@ -360,7 +360,7 @@ class Life(RuleBasedStateMachine):
 
     def take_apart(self, running: Running) -> None:
         self.running.remove(running)
-        self.schedule.split(running.unit)
+        self.schedule.split(running.unit, singles=running.unit.apart)
         self.stored_batches.pop(running.unit.offsets[0], None)
         self.late = [unit for unit in self.late if unit.offsets != running.unit.offsets]
         self.store()

@@ -6,10 +6,16 @@ import pytest
 
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
-from haproc.replicate.queue.units import MARKER, Intent
+from haproc.replicate.queue.units import MARKER, Intent, Unit
 from haproc.replicate.records.operation import Verdict
 from haproc.replicate.records.progress import Progress
 from tests.unit.test_schedule import LANES, ME, finish, offsets, operation, rounds, schedule_of
+
+
+def split(schedule: Schedule, unit: Unit) -> None:
+    """Take a unit apart that failed as one."""
+    schedule.split(unit)
+    schedule.split_stored(unit)
 
 
 def test_progress_low_stays_at_the_first_unfinished_operation() -> None:
@@ -130,14 +136,55 @@ def test_drop_of_an_operation_in_doubt_forgets_its_intent() -> None:
     assert schedule.progress == Progress(low=1)
 
 
-def test_split_operations_run_one_by_one_without_an_intent() -> None:
-    schedule = schedule_of("ix ix ux")
+def test_split_halves_run_as_one_statement_each() -> None:
+    schedule = schedule_of("ix ix ix ix ix")
     (unit,) = schedule.take(LANES)
-    schedule.split(unit)
+    for offset in (5, 6):
+        schedule.add(offset, operation("ix", offset))  # joins no half
+    split(schedule, unit)
+    (first,) = schedule.take(LANES)
+    assert (first.offsets, first.intent, schedule.progress.batches) == (
+        (0, 1),
+        Intent.BATCH,
+        ((0, 1),),
+    )
+    split(schedule, first)
+    assert rounds(schedule) == [[(0,)], [(1,)], [(2, 3, 4)], [(5, 6)]]
+
+
+def test_split_of_many_costs_statements_for_those_that_fail_alone() -> None:
+    """Two for each halving on the way to each that fails."""
+    schedule, failing, statements = schedule_of(" ".join(["ix"] * 256)), {7, 100, 200}, 0
+    while schedule.pending:
+        (unit,) = schedule.take(LANES)
+        statements += 1
+        if len(unit.offsets) > 1 and not failing.isdisjoint(unit.offsets):
+            split(schedule, unit)
+        else:
+            finish(schedule, unit)
+    assert statements <= 1 + 2 * len(failing) * 8
+
+
+def test_restart_half_whose_intent_was_stored_is_the_same_half() -> None:
+    before = schedule_of("ix ix ix ix")
+    (unit,) = before.take(LANES)
+    split(before, unit)
+    before.take(LANES)
+    after = schedule_of("ix ix ix ix ix", before.progress, doubtful_below=5)
+    (half,) = after.take(LANES)
+    assert (half.offsets, half.in_doubt, half.intent) == ((0, 1), True, Intent.BATCH)
+    finish(after, half)
+    assert rounds(after) == [[(2, 3, 4)]]
+
+
+def test_split_singles_run_one_by_one_without_an_intent() -> None:
+    schedule = schedule_of("ix ix ix ix ux")
+    (unit,) = schedule.take(LANES)
+    schedule.split(unit, singles=True)
     assert schedule.progress == Progress()
     assert schedule.take(LANES) == []  # not before that progress is durable
     schedule.split_stored(unit)
-    assert rounds(schedule) == [[(0,)], [(1,)], [(2,)]]
+    assert rounds(schedule) == [[(0,)], [(1,)], [(2,)], [(3,)], [(4,)]]
 
 
 def test_marker_runs_with_nothing_beside_it_and_without_an_intent() -> None:

@@ -2,8 +2,8 @@
 
 For each unit: write down its intent if it has one, run it (again and again while the environment
 fails it), tell who waits, store the progress, release what waits for it. A unit whose combined
-statement meets an application error is taken apart: its operations run one by one, so that each
-has its own outcome.
+statement meets an application error is taken apart: its halves run as one statement each, and so on
+down to the operation that fails, so that each has its own outcome.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ class Applier:
                 continue
             for unit in core.schedule.take(len(self._lanes)):
                 core.tasks.spawn(self._run(unit, self._lanes.pop()))
+            if core.schedule.composing.tried:
+                core.news.changed()  # more may start, after a turn of the event loop
             self._computing.look()
 
     async def _run(self, unit: Unit, lane: Lane) -> None:
@@ -115,8 +117,10 @@ class Applier:
             await self._skipped(unit)
         self._trouble_over(unit, apart)
         if outcome is None or apart:
-            logger.info("offsets %d..%d run one by one", unit.offsets[0], unit.offsets[-1])
-            core.schedule.split(unit)
+            how = "one by one" if outcome is None else "in halves"
+            logger.info("offsets %d..%d run %s", unit.offsets[0], unit.offsets[-1], how)
+            # An error of the cluster's own, or what is to be passed over, is one operation's.
+            core.schedule.split(unit, singles=outcome is None)
             await core.store()  # without the intent
             core.schedule.split_stored(unit)
             return

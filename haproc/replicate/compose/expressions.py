@@ -19,7 +19,7 @@ _FUNCTIONS: Final = frozenset(
 _WORDS: Final = """CASE CAST CURRENT_CATALOG CURRENT_DATABASE CURRENT_DATE CURRENT_SCHEMA
     CURRENT_TIME CURRENT_TIMESTAMP CURRENT_USER DEFAULT EXISTS FALSE IDENTIFIER LOCALTIME
     LOCALTIMESTAMP NOT SESSION_USER TRUE USER"""
-_NO_COLUMNS: Final = frozenset(_WORDS.split())
+NO_COLUMNS: Final = frozenset(_WORDS.split())
 """Words that may mean something else than a column of this name."""
 OPERANDS_MAX: Final = 64
 """Of one statement's expressions. Chosen."""
@@ -120,7 +120,7 @@ class Expressions:
 
     def _named(self) -> Own | Given:
         """Read the name of a column that an expression uses."""
-        if self._word() in _NO_COLUMNS:
+        if self._word() in NO_COLUMNS:
             raise Otherwise
         return self._whose(*self._qualified())
 

@@ -71,7 +71,7 @@ def statement(table: str, window: Window) -> str | None:
     ``table`` is the table's full name, as operations have it.
     """
     groups = _groups(window)
-    if not groups or len(groups) > GROUPS_MAX:
+    if not groups:
         return None
     branches = [_branch(window, group) for group in groups]
     clauses = list(dict.fromkeys(b.clause for b in branches if b.clause))
@@ -80,6 +80,8 @@ def statement(table: str, window: Window) -> str | None:
     merges = any(group.form.keyed for group in groups)
     columns = _inserted_columns(window, branches)
     types = _source_types(window, branches, columns)
+    if window.cells_max is not None and len(branches) * len(types) > window.cells_max:
+        return None
     lists = ", ".join(_list(number, group) for number, group in enumerate(groups))
     selects = " UNION ALL ".join(
         _select(number, branch, clauses if merges else None, types)
@@ -107,10 +109,20 @@ def statement(table: str, window: Window) -> str | None:
 
 
 def _groups(window: Window) -> list[_Group]:
+    """Return the groups of all entries; none if they are too many."""
     found: dict[_Form, list[_Group]] = {}
+    count = 0
+    for form, cells in _entries(window):
+        count += _enter(found, form, cells)
+        if count > GROUPS_MAX:
+            return []
+    return [group for groups in found.values() for group in groups]
+
+
+def _entries(window: Window) -> Iterator[tuple[_Form, list[Cell]]]:
     for row in window.rows:
         if not row.gone:
-            _enter(found, _Form(_form(row.state)), _cells(row.state))
+            yield _Form(_form(row.state)), _cells(row.state)
     for standing in window.standing.values():
         comes, state = standing.comes, standing.state or {}
         if comes is None and standing.state == {}:
@@ -120,8 +132,7 @@ def _groups(window: Window) -> list[_Group]:
         own = {name: term for name, term in state.items() if name not in shared}
         values = None if comes is None else _form(comes)
         form = _Form(values, True, standing.state is None, _form(own), shared)
-        _enter(found, form, [*standing.cells, *_cells(given), *_cells(own)])
-    return [group for groups in found.values() for group in groups]
+        yield form, [*standing.cells, *_cells(given), *_cells(own)]
 
 
 def _form(state: State) -> _Values:
@@ -136,8 +147,8 @@ def _cells(state: State) -> list[Cell]:
     return [piece for term in terms for piece in term if isinstance(piece, Cell)]
 
 
-def _enter(found: dict[_Form, list[_Group]], form: _Form, cells: Sequence[Cell]) -> None:
-    """Put an entry into a group of its form whose literals have the types of its own."""
+def _enter(found: dict[_Form, list[_Group]], form: _Form, cells: Sequence[Cell]) -> bool:
+    """Put an entry into a group of its form whose literals have its types; whether it is new."""
     letters, row = ",".join(cell.letter for cell in cells), ", ".join(cell.text for cell in cells)
     groups = found.setdefault(form, [])
     for group in groups:
@@ -145,8 +156,9 @@ def _enter(found: dict[_Form, list[_Group]], form: _Form, cells: Sequence[Cell])
         if together is not None:
             group.letters = together
             group.rows.append(row)
-            return
+            return False
     groups.append(_Group(form, letters, [row]))
+    return True
 
 
 def _list(number: int, group: _Group) -> str:

@@ -7,8 +7,9 @@
     [WHEN NOT MATCHED [BY TARGET] THEN INSERT (c, …) VALUES (s.c | literal, …) | INSERT *]
 
 The source is ``VALUES (literals), … [[AS] s [(c, …)]]``, or ``SELECT`` of literals and of the
-columns of such rows, or of ``*``; or several of them with UNION ALL between them. (Spark's MERGE
-takes no names of columns behind the source's alias.) Clauses have no conditions, and there is one
+columns of such rows, or of ``*``; or several of them with UNION ALL between them. What is selected
+gets a name by AS alone: else ``ALL k`` could be a column of the name ``all``. (Spark's MERGE takes
+no names of columns behind the source's alias.) Clauses have no conditions, and there is one
 of a kind.
 """
 
@@ -19,7 +20,7 @@ from typing import Final, TypeAlias
 
 from haproc.classify.tokens import Token
 from haproc.replicate.compose.changes import Merged, Sets
-from haproc.replicate.compose.expressions import Expressions, Otherwise
+from haproc.replicate.compose.expressions import NO_COLUMNS, Expressions, Otherwise
 from haproc.replicate.compose.terms import Cell, Given, Own, Piece, Said, column_type
 
 ROWS_MAX: Final = 1_000
@@ -32,6 +33,8 @@ _CLAUSES: Final = """ANTI CLUSTER CROSS DISTRIBUTE EXCEPT FOR FROM FULL GROUP HA
     WINDOW"""
 _NO_ALIASES: Final = frozenset(_CLAUSES.split())
 """Words that begin something else where an alias may stand without AS."""
+_NO_ITEMS: Final = NO_COLUMNS | {"ALL", "DISTINCT"}
+"""Words behind SELECT that may say something else than a column's name."""
 
 
 class Upsert(Expressions):
@@ -131,11 +134,18 @@ class Upsert(Expressions):
         start = self._at
         try:
             cell = self._literal()
-            return cell, self._alias() or "?"
         except Otherwise:
             self._at = start
+        else:
+            return cell, self._named_as("?")
+        if self._word() in _NO_ITEMS:
+            raise Otherwise
         _, name = self._qualified()
-        return name, self._alias() or name
+        return name, self._named_as(name)
+
+    def _named_as(self, name: str) -> str:
+        """Return the name behind AS, or the one that there is without."""
+        return self._name() if self._take("AS") else name
 
     def _relation(self) -> tuple[list[str], list[_Row]]:
         """Read rows behind FROM, with or without parentheses."""

@@ -47,8 +47,8 @@ from haproc.replicate.compose.terms import (
 
 State: TypeAlias = dict[str, Term]
 """What a row's columns are by now; those that are not in it are as they were."""
-WORK_MAX: Final = 200_000
-"""Rows that the statements of one window change, one after another. Chosen."""
+PIECES_PER_CELL: Final = 3
+"""Of terms: a literal that is cast is so many."""
 
 
 class _Unfit(Exception):
@@ -94,9 +94,15 @@ class _Effect:
 
 
 class Window:
-    """See the module. ``columns``: the table's, which stores in them what it is given."""
+    """See the module. ``columns``: the table's, which stores in them what it is given.
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    ``cells_max``: rows times columns of all that the changes read and write, one after another;
+    None: however many, which is for what was a window's before.
+    """
+
+    def __init__(self, columns: Sequence[Column], cells_max: int | None = None) -> None:
+        self.cells_max = cells_max
+        self._columns = columns
         self.types: Mapping[str, str] = {c.name.lower(): c.type_text for c in columns}
         self.names: Mapping[str, str] = {c.name.lower(): c.name for c in columns}
         self.keys: tuple[str, ...] = ()
@@ -106,12 +112,17 @@ class Window:
         self._all = tuple(self.types)
         self._ambiguous = len(self.types) < len(columns)
         self._by_key: dict[Key, list[Row]] = {}
-        self._work = 0
+        self._cells = 0
+
+    def anew(self) -> Window:
+        """Return an empty one of the same table."""
+        return Window(self._columns, self.cells_max)
 
     def take(self, change: Change) -> bool:
         """Take a change in; False if it has to stay out."""
         if self._ambiguous:
             return False
+        before = self._cells
         try:
             match change:
                 case Inserted():
@@ -121,8 +132,15 @@ class Window:
                 case Merged():
                     self._merge(change)
         except (_Unfit, ValueError):
+            self._cells = before
             return False
         return True
+
+    def _spend(self, cells: int) -> None:
+        """Count what is about to be read and written, and end the window if that is too much."""
+        self._cells += cells
+        if self.cells_max is not None and self._cells > self.cells_max:
+            raise _Unfit
 
     # -- rows that come --------------------------------------------------------------------
 
@@ -130,6 +148,7 @@ class Window:
         columns = change.columns or self._all
         if len(set(columns)) < len(columns):
             raise _Unfit
+        self._spend(len(change.rows) * len(columns))
         rows = []
         for cells in change.rows:
             if len(cells) != len(columns):
@@ -174,6 +193,7 @@ class Window:
     # -- rows that change ------------------------------------------------------------------
 
     def _change(self, change: Changed) -> None:
+        self._spend(len(change.keys) * len(change.columns))
         sets = self._stated(change.columns, change.sets, {}, {})
         effects = {}
         for cells in change.keys:
@@ -186,6 +206,9 @@ class Window:
         types = dict(change.source)
         if change.whole and types.keys() != self.types.keys():
             raise _Unfit
+        said = (*(change.sets or ()), *change.row)
+        pieces = sum(len(value) for _, value in said)
+        self._spend(len(change.rows) * (len(types) + len(said) + pieces // PIECES_PER_CELL))
         held = {name: (Given(on),) for name, on in zip(change.columns, change.on, strict=True)}
         # A key that is set to what it is held against stays as it is.
         sets = tuple((name, said) for name, said in change.sets or () if said != held.get(name))
@@ -217,7 +240,7 @@ class Window:
         if self.keys and columns != self.keys:
             raise _Unfit
         by_key = self._by_key if self.keys else self._filed(columns)
-        work = self._work + sum(1 + len(by_key.get(key, ())) for key in effects)
+        self._spend(sum(1 + len(by_key.get(key, ())) for key in effects))
         standing = {k: self.standing.get(k) or Standing(e.cells) for k, e in effects.items()}
         there = {k: _there(standing[k], by_key.get(k, ())) for k, e in effects.items() if e.row}
         news = [
@@ -225,9 +248,7 @@ class Window:
             for key, effect in effects.items()
             for each in self._news(effect.sets or {}, standing[key], by_key.get(key, ()))
         ]
-        if work > WORK_MAX:
-            raise _Unfit
-        self.keys, self._by_key, self._work = columns, by_key, work
+        self.keys, self._by_key = columns, by_key
         self.standing |= standing
         for state, new in news:
             state.update(new)
@@ -287,12 +308,18 @@ class Window:
         """Return the states of a key that an UPDATE changes, each with its news."""
         if not sets:
             return []
-        news = [(row.state, put_into_all(sets, self._whole(row.state, sets))) for row in rows]
+        found = [(row.state, self._whole(row.state, sets)) for row in rows]
         if standing.state is not None:
-            news.append((standing.state, put_into_all(sets, standing.state)))
-        if any(len(term) > PIECES_MAX for _, new in news for term in new.values()):
+            found.append((standing.state, standing.state))
+        return [(state, self._put(sets, seen)) for state, seen in found]
+
+    def _put(self, sets: State, seen: State) -> State:
+        """Return what an UPDATE makes of a row: all of its values see the row before."""
+        new = put_into_all(sets, seen)
+        if any(len(term) > PIECES_MAX for term in new.values()):
             raise _Unfit
-        return news
+        self._spend(sum(map(len, new.values())) // PIECES_PER_CELL)
+        return new
 
     def _whole(self, state: State, sets: State) -> State:
         """Return an inserted row's state with NULL where an INSERT named no value."""

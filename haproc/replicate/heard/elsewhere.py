@@ -43,6 +43,10 @@ class Elsewhere:
         """Return the epoch of the newest process of a cluster that reported its error on it."""
         return self._failed.get(offset, {}).get(cluster)
 
+    def spoken_of(self, offset: int) -> bool:
+        """Whether an operation is known not to have simply succeeded somewhere."""
+        return offset in self._spoken_of
+
     def forget(self, below: int) -> None:
         """Forget what nobody asks about any more."""
         if len(self._spoken_of) > 1:

@@ -93,7 +93,7 @@ class Core:
         heard = Heard.nothing(limits.window_records)
         members = RingMembers(me, identity.ring_order)
         schedule, notes = (
-            Schedule(me, Progress(), 0, _batch_limits(limits), heard.elsewhere),
+            Schedule(me, Progress(), 0, batch_limits(limits), heard.elsewhere),
             Notes(),
         )
         own_log = OwnLog(log, identity, timeouts, condition, heard.claims, schedule)
@@ -170,10 +170,12 @@ class Core:
         self.condition.verified(marker)
 
 
-def _batch_limits(limits: Limits) -> BatchLimits:
+def batch_limits(limits: Limits) -> BatchLimits:
+    """Return the bounds of one combined statement."""
     return BatchLimits(
         limits.batch_operations_max,
         limits.batch_rows_max,
         limits.batch_bytes_max,
         limits.batch_arrow_bytes_max,
+        limits.statement_tokens_max,
     )

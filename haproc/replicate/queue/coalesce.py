@@ -2,7 +2,7 @@
 
 Only where each would mean the same alone: equal text up to the rows, equal literal types (see
 `InsertShape`), equal settings; rows that came as Arrow only with an equal schema. What the
-combination means if it fails is the applier's business: its parts then run one by one.
+combination means if it fails is the applier's business: its halves then run, and so on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from haproc.classify.bounds import tokens_of
 from haproc.classify.insert import combined_signature
 from haproc.classify.model import Kind, OperationClass
 from haproc.engine.arrow import rows_in
@@ -29,26 +30,43 @@ class BatchLimits:
     """Bounds of one combined statement: rows that came as Arrow have their own.
 
     Such rows lie in the cluster's driver while they are written. So of all that run side by side
-    there may be twice as many bytes as of one.
+    there may be twice as many bytes as of one. ``tokens_max``: of a text, as of one that a client
+    sends (`haproc.classify.bounds`): Spark's heap is exhausted by a few times as many.
     """
 
     operations_max: int = 10_000
     rows_max: int = 20_000
     bytes_max: int = 8 << 20
     arrow_bytes_max: int = 56 << 20
+    tokens_max: int = 400_000
 
     def exceeded(
-        self, like: Operation, operations: int, rows: int, size: int, arrow_beside: int = 0
+        self,
+        like: Operation,
+        operations: int,
+        rows: int,
+        size: int,
+        arrow_beside: int = 0,
+        cells: int = 0,
     ) -> bool:
         """Whether a statement of operations like this one would be too large.
 
-        ``arrow_beside``: bytes of the rows in statements that run already.
+        ``arrow_beside``: bytes of the rows in statements that run already. ``cells``: the rows'
+        values.
         """
-        arrow = isinstance(like.write, ArrowRows)
-        rows_max = ROWS_MAX if arrow else self.rows_max
-        arrow_max = min(self.arrow_bytes_max, 2 * self.arrow_bytes_max - arrow_beside)
-        bytes_max = arrow_max if arrow else self.bytes_max
-        return operations > self.operations_max or rows > rows_max or size > bytes_max
+        if not isinstance(like.write, ArrowRows):
+            return self.text_exceeded(operations, rows, size, cells)
+        bytes_max = min(self.arrow_bytes_max, 2 * self.arrow_bytes_max - arrow_beside)
+        return operations > self.operations_max or rows > ROWS_MAX or size > bytes_max
+
+    def text_exceeded(self, operations: int, rows: int, size: int, cells: int) -> bool:
+        """Whether one text for so many operations would be too large."""
+        return (
+            operations > self.operations_max
+            or rows > self.rows_max
+            or size > self.bytes_max
+            or tokens_of(rows, cells) > self.tokens_max
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +79,7 @@ class BatchKey:
 
     table: str
     settings: Settings
-    head: object
+    head: Any
     signature: str = ""
 
     def joined(self, other: BatchKey | None) -> BatchKey | None:
@@ -95,6 +113,13 @@ def row_count(op: Operation) -> int:
     if isinstance(op.write, ArrowRows):
         return rows_in(op.write.rows)
     return op.insert.rows if op.insert is not None else 1
+
+
+def cell_count(key: BatchKey | None, rows: int) -> int:
+    """Return how many values the rows of an operation with this key have."""
+    if key is None:
+        return 0
+    return rows * (key.signature.count(",") + 1 if key.signature else len(key.head))
 
 
 def combine(operations: Sequence[Operation]) -> Write:

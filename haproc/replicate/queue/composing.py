@@ -7,7 +7,7 @@ only where it is known what the table's columns are, since a definition was last
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from haproc.classify.model import Kind
@@ -19,14 +19,19 @@ from haproc.replicate.compose.reading import change_of
 from haproc.replicate.compose.window import Window
 from haproc.replicate.heard.definitions import NOTHING, redefined
 from haproc.replicate.heard.elsewhere import Elsewhere
-from haproc.replicate.queue.coalesce import BatchKey, BatchLimits, row_count
+from haproc.replicate.queue.coalesce import BatchKey, BatchLimits
+from haproc.replicate.queue.tasks import Task
 from haproc.replicate.records.operation import Operation
 
 CHANGES: Final = (Kind.UPDATE, Kind.DELETE, Kind.MERGE)
 OPERATIONS_MAX: Final = 1_024
 """Of one statement: composing so many holds the event loop for 40 ms."""
-READ_MAX: Final = 64 << 10
-"""How much text of UPDATEs, DELETEs and MERGEs is read for one statement: that takes 60 ms."""
+CELLS_MAX: Final = 6_000
+"""Rows times columns, of all that a composed statement reads or writes: one takes some 10 µs, so
+composing holds the event loop for some 60 ms at most."""
+_KEYED_CHARS, _ARROW_BYTES, _INSERT_CHARS = 5, 40, 500
+"""Of changes by key, of rows that came as Arrow and of INSERTs: what is read in as long as a cell
+takes. Measured."""
 
 
 class Composing:
@@ -37,9 +42,10 @@ class Composing:
         self._limits = limits
         self._columns: dict[str, Sequence[Column] | None] = {}
         self._unreadable: set[str] = set()
-        self._newest: dict[str, BatchKey | None] = {}
         self.definitions = 0
         """Rises whenever what is known of tables may have become wrong."""
+        self.tried = False
+        """Whether texts were read to compose them, which holds the event loop; to be reset."""
 
     # -- tables ----------------------------------------------------------------------------
 
@@ -68,64 +74,87 @@ class Composing:
         """Forget what these may have changed."""
         if any(op.exclusive or redefined(op) != NOTHING for op in operations):
             self._columns.clear()
+            self._unreadable.clear()
             self.definitions += 1
 
     # -- operations ------------------------------------------------------------------------
 
-    def unlike(self, op: Operation, key: BatchKey | None) -> bool:
-        """Whether an operation, in log order, is no INSERT like the newest one on its table.
-
-        Only of those that may be composed at all.
-        """
-        if len(op.writes) != 1 or (key is None and not changes_keys(op)):
-            return False
-        (table,) = op.writes
-        before, self._newest[table] = self._newest.get(table), key
-        return key is None or (before is not None and before.joined(key) is None)
+    def spoken_of(self, offset: int) -> bool:
+        """Whether an operation is known not to have simply succeeded on some cluster."""
+        return self._elsewhere.spoken_of(offset)
 
     def may_compose(self, offset: int, op: Operation) -> bool:
         """Whether an operation may be composed with others, as far as others' success goes."""
         return self._elsewhere.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
 
-    def composed(self, table: str, operations: Iterable[Operation]) -> tuple[int, str]:
+    def fitting(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Yield as many of the tasks, which follow on each other, as one statement may hold."""
+        rows = size = count = cells = work = 0
+        settings = None
+        for task in tasks:
+            settings = settings or task.op.settings
+            rows, size, count = rows + task.rows, size + task.op.size_bytes, count + 1
+            cells, work = cells + task.cells, work + task.cells + _reading(task.op)
+            if (
+                count > OPERATIONS_MAX
+                or work > CELLS_MAX
+                or task.op.settings != settings
+                or self._limits.text_exceeded(count, rows, size, cells)
+            ):
+                return
+            yield task
+
+    def composed(
+        self, table: str, operations: Iterable[Operation], *, bounded: bool = True
+    ) -> tuple[int, str]:
         """Return how many of the operations, which follow on each other, run as one statement.
 
-        And the statement; 0 if there is none for at least two of them.
+        And the statement; 0 if there is none for at least two of them. Not ``bounded``: whatever
+        time that takes.
         """
         columns = self._columns.get(table)
         if columns is None:
             return 0, ""
+        self.tried = True
         changes: list[Change] = []
-        window, rows, size, read = Window(columns), 0, 0, 0
+        window = Window(columns, CELLS_MAX if bounded else None)
         settings = None
         for op in operations:
             settings = settings or op.settings
-            rows, size = rows + row_count(op), size + op.size_bytes
-            read += op.size_bytes if changes_keys(op) else 0
-            within = (
-                rows <= self._limits.rows_max
-                and size <= self._limits.bytes_max
-                and read <= READ_MAX
-                and len(changes) < min(self._limits.operations_max, OPERATIONS_MAX)
-            )
-            change = change_of(op) if within and op.settings == settings else None
+            change = change_of(op) if op.settings == settings else None
             if change is None or not window.take(change):
                 break
             changes.append(change)
-        return _stated(table, columns, window, changes)
+        return _stated(table, window, changes)
 
 
-def _stated(
-    table: str, columns: Sequence[Column], window: Window, changes: Sequence[Change]
-) -> tuple[int, str]:
+def _reading(op: Operation) -> int:
+    """Return what reading an operation costs beside its rows, in cells."""
+    if changes_keys(op):
+        return op.size_bytes // _KEYED_CHARS
+    arrow = isinstance(op.write, ArrowRows)
+    return op.size_bytes // (_ARROW_BYTES if arrow else _INSERT_CHARS)
+
+
+def _stated(table: str, window: Window, changes: Sequence[Change]) -> tuple[int, str]:
     """Return the statement for as many of the changes as one takes, halving them."""
     while len(changes) > 1:
         if text := statement(table, window):
             return len(changes), text
-        changes, window = changes[: len(changes) // 2], Window(columns)
+        changes, window = changes[: len(changes) // 2], window.anew()
         for change in changes:
             window.take(change)
     return 0, ""
+
+
+def unlike(op: Operation, key: BatchKey | None, before: BatchKey | None) -> bool:
+    """Whether an operation that waits is no INSERT like the one ``before`` it on its table.
+
+    Only if it may be composed at all.
+    """
+    if len(op.writes) != 1 or (key is None and not changes_keys(op)):
+        return False
+    return key is None or (before is not None and before.joined(key) is None)
 
 
 def changes_keys(op: Operation) -> bool:

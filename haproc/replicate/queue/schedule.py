@@ -19,38 +19,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import islice, takewhile
 
 from haproc.replicate.heard.elsewhere import Elsewhere
-from haproc.replicate.queue.coalesce import BatchKey, BatchLimits, batch_key, row_count
-from haproc.replicate.queue.composing import Composing, changes_keys
+from haproc.replicate.queue.coalesce import BatchLimits, batch_key, cell_count, row_count
+from haproc.replicate.queue.composing import Composing, changes_keys, unlike
+from haproc.replicate.queue.tasks import State, Task
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import MARKER, Intent, Unfinished, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import SPAN_MAX, Progress
-
-
-class _State(Enum):
-    WAITING = auto()
-    RUNNING = auto()
-    SPLIT = auto()
-    """Taken out of a combined unit; it waits until the progress without that is durable."""
-    COMPLETE = auto()
-
-
-@dataclass(slots=True)
-class _Task:
-    offset: int
-    op: Operation
-    key: BatchKey | None
-    rows: int
-    """That it adds to a batch: counted when it comes, since a statement may be of thousands."""
-    state: _State = _State.WAITING
-    single: bool = False
-    unlike: bool = False
-    """What stands before it on its table is no INSERT that it may be combined with as it is."""
 
 
 class Schedule:
@@ -74,7 +52,7 @@ class Schedule:
 
     def resume(self, progress: Progress, doubtful_below: int) -> None:
         """Begin anew, from a stored progress."""
-        self._tasks: OrderedDict[int, _Task] = OrderedDict()  # in log order
+        self._tasks: OrderedDict[int, Task] = OrderedDict()  # in log order
         self._turns = Turns()
         self._running: dict[int, Unit] = {}
         self._read_to = progress.low
@@ -110,14 +88,15 @@ class Schedule:
             self._finished += 1
             return False
         key = batch_key(op)
-        unlike = self.composing.unlike(op, key)
         rows = 0 if key is None else row_count(op)
-        single = offset in self._singles
-        self._tasks[offset] = _Task(offset, op, key, rows, single=single, unlike=unlike)
+        task = Task(offset, op, key, rows, cell_count(key, rows), single=offset in self._singles)
+        before = self._tasks.get(self._turns.newest(op.writes))
+        task.unlike = unlike(op, key, None if before is None else before.key)
+        self._tasks[offset] = task
         self._turns.add(offset, op)
         self._bytes += op.size_bytes
         self._uncomputed += op.computed
-        self._unlike += unlike
+        self._unlike += task.unlike
         return True
 
     def passed(self, offset: int) -> None:
@@ -133,7 +112,7 @@ class Schedule:
             return False
         self._verdicts[offset] = verdict
         task = self._tasks.get(offset)
-        if verdict is Verdict.REJECT and task is not None and task.state is _State.WAITING:
+        if verdict is Verdict.REJECT and task is not None and task.state is State.WAITING:
             self._drop(task)
             return True
         return False
@@ -167,7 +146,7 @@ class Schedule:
         """
         found = []
         for task in list(self._tasks.values()):
-            if task.state is not _State.WAITING or task.op.exclusive or len(task.op.writes) != 1:
+            if task.state is not State.WAITING or task.op.exclusive or len(task.op.writes) != 1:
                 continue
             (table,) = task.op.writes
             if task.offset <= offsets_applied.get(table, -1):
@@ -176,13 +155,13 @@ class Schedule:
                 self._drop(task)
         return found
 
-    def _drop(self, task: _Task) -> None:
+    def _drop(self, task: Task) -> None:
         self._leave(task)
         self._done.add(task.offset)
         self._finished += 1
         self._forget_intent(task.offset)
 
-    def _leave(self, task: _Task) -> None:
+    def _leave(self, task: Task) -> None:
         del self._tasks[task.offset]
         self._turns.leave(task.offset, task.op)
         self._bytes -= task.op.size_bytes
@@ -202,10 +181,14 @@ class Schedule:
     # -- what is to be done ----------------------------------------------------------------
 
     def take(self, lanes_free: int) -> list[Unit]:
-        """Return units to start now, at most ``lanes_free``; they count as running from here."""
+        """Return units to start now, at most ``lanes_free``; they count as running from here.
+
+        As many as one look at texts gives (`Composing.tried`); whoever can start more asks again.
+        """
         units: list[Unit] = []
+        self.composing.tried = False
         for task in self._in_turn():
-            if len(units) == lanes_free:
+            if len(units) == lanes_free or self.composing.tried:
                 break
             if not self._may_run(task):
                 continue
@@ -227,49 +210,53 @@ class Schedule:
             return []
         return [(t.offset, t.op) for t in self._in_turn() if self._lacks_rows(t)]
 
-    def _in_turn(self) -> Iterator[_Task]:
+    def _in_turn(self) -> Iterator[Task]:
         """Yield what waits and conflicts with nothing unfinished before it."""
         first = next(iter(self._tasks), None)
         if first is not None:
             tasks = map(self._tasks.__getitem__, self._turns.in_turn(first, self._farthest))
-            yield from (task for task in tasks if task.state is _State.WAITING)
+            yield from (task for task in tasks if task.state is State.WAITING)
 
     @property
     def _farthest(self) -> int:
         # From the first that is not released: the stored progress may not say more than that.
         return next(iter(self._tasks), self._read_to) + SPAN_MAX
 
-    def _may_run(self, task: _Task) -> bool:
+    def _may_run(self, task: Task) -> bool:
         return not self._lacks_rows(task) and not self._lacks_decision(task)
 
-    def _lacks_rows(self, task: _Task) -> bool:
+    def _lacks_rows(self, task: Task) -> bool:
         return task.op.computed and task.offset not in self._provided
 
-    def _lacks_decision(self, task: _Task) -> bool:
+    def _lacks_decision(self, task: Task) -> bool:
         known = task.offset in self._permitted or task.offset in self._verdicts
         return task.op.synchronous and task.op.origin != self._me and not known
 
-    def _begin(self, head: _Task) -> Unit | None:
+    def _begin(self, head: Task) -> Unit | None:
         if head.offset in self._old_batches:
             last = self._old_batches[head.offset]
             if self._read_to <= last:
                 return None  # its end has not been read yet
             return self._again(list(self._on_table(head, last + 1)))
-        if head.single or self._doubtful(head):
+        if self._alone(head) or self._doubtful(head):
             return self._start([head], Intent.NONE)
         members = list(self._joined(head))
-        count, text = self._composed(head)
+        count, text = self._composed(head, len(members))
         if count > len(members):
             members = list(islice(self._on_table(head), count))
             return self._start(members, Intent.BATCH, text)
         return self._start(members, Intent.BATCH if len(members) > 1 else Intent.NONE)
 
-    def _doubtful(self, task: _Task) -> bool:
+    def _alone(self, task: Task) -> bool:
+        """Whether an operation runs alone: here, or on another cluster, it is known to fail."""
+        return task.single or self.composing.spoken_of(task.offset)
+
+    def _doubtful(self, task: Task) -> bool:
         """Whether an earlier incarnation may have run what is the first on its tables here."""
         begun = task.offset < self._doubtful_below and not task.op.exclusive
         return begun and not task.op.writes <= self._settled
 
-    def _again(self, members: Sequence[_Task]) -> Unit | None:
+    def _again(self, members: Sequence[Task]) -> Unit | None:
         """Return the batch that an earlier incarnation may have run, once it is known again."""
         key = members[0].key
         for task in members[1:]:
@@ -279,25 +266,30 @@ class Schedule:
         (table,) = members[0].op.writes
         if not self.composing.looked_for(table):
             return None
-        count, text = self.composing.composed(table, [task.op for task in members])
+        ops = [task.op for task in members]  # formed under another process's limits
+        count, text = self.composing.composed(table, ops, bounded=False)
         whole = count == len(members)
         return self._start(members, Intent.BATCH, text if whole else "", apart=not whole)
 
-    def _composed(self, head: _Task) -> tuple[int, str]:
-        """Return how many operations run as one statement though they are not alike, and that."""
+    def _composed(self, head: Task, joined: int) -> tuple[int, str]:
+        """Return how many operations run as one statement though they are not alike, and that.
+
+        Nothing is read of them where those that are alike are as many.
+        """
         if len(head.op.writes) != 1:
             return 0, ""
         (table,) = head.op.writes
-        known = takewhile(self._may_compose, self._on_table(head))
-        return self.composing.composed(table, (task.op for task in known))
+        known = takewhile(self._may_compose, self._beside(head))
+        ops = [task.op for task in self.composing.fitting(known)]
+        return self.composing.composed(table, ops) if len(ops) > joined else (0, "")
 
-    def _may_compose(self, task: _Task) -> bool:
+    def _may_compose(self, task: Task) -> bool:
         # Who waits here for an answer is told how many rows it was.
         asked = task.op.origin == self._me and task.offset >= self._doubtful_below
         counts = asked and changes_keys(task.op)
         return not (task.single or counts) and self.composing.may_compose(task.offset, task.op)
 
-    def _on_table(self, head: _Task, below: int | None = None) -> Iterator[_Task]:
+    def _on_table(self, head: Task, below: int | None = None) -> Iterator[Task]:
         """Yield all that touch the table of a head whose turn it is, from the head on.
 
         Nothing before it does. What writes several tables, or none, stands for itself.
@@ -309,26 +301,31 @@ class Schedule:
         offsets = self._turns.behind(table, head.offset, below or self._farthest)
         yield from map(self._tasks.__getitem__, offsets)
 
-    def _joined(self, head: _Task) -> Iterator[_Task]:
+    def _beside(self, head: Task) -> Iterator[Task]:
+        """Yield from the head on what may run with it: of a failed unit its half and no more."""
+        return takewhile(lambda task: task.half == head.half, self._on_table(head))
+
+    def _joined(self, head: Task) -> Iterator[Task]:
         """Yield the head and what may run with it in one statement.
 
         It takes every operation on the table between its first and its last, so that the two
         offsets alone say what it was.
         """
-        rows = size = count = 0
+        rows = size = count = cells = 0
         key = head.key
         beside = sum(unit.arrow_bytes for unit in self._running.values())
-        for task in self._on_table(head):
+        for task in self._beside(head):
             rows, size, count = rows + task.rows, size + task.op.size_bytes, count + 1
-            over = self._limits.exceeded(head.op, count, rows, size, beside)
+            cells += task.cells
+            over = self._limits.exceeded(head.op, count, rows, size, beside, cells)
             if task is not head:
-                key = None if over or task.single or key is None else key.joined(task.key)
+                key = None if over or self._alone(task) or key is None else key.joined(task.key)
                 if key is None:
                     return
             yield task
 
     def _start(
-        self, tasks: Sequence[_Task], intent: Intent, composed: str = "", *, apart: bool = False
+        self, tasks: Sequence[Task], intent: Intent, composed: str = "", *, apart: bool = False
     ) -> Unit:
         offsets = tuple(task.offset for task in tasks)
         in_doubt = offsets[0] in (self._old_alone, *self._old_batches) or (
@@ -338,7 +335,7 @@ class Schedule:
         unit = Unit(offsets, operations, intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
         for task in tasks:
-            task.state = _State.RUNNING
+            task.state = State.RUNNING
         self._running[offsets[0]] = unit
         return unit
 
@@ -347,7 +344,7 @@ class Schedule:
     def complete(self, unit: Unit) -> None:
         """Note that the unit ran; `progress` says so from now on."""
         for offset in unit.offsets:
-            self._tasks[offset].state = _State.COMPLETE
+            self._tasks[offset].state = State.COMPLETE
             self._done.add(offset)
         self._running.pop(unit.offsets[0], None)
         self._finished += 1
@@ -358,23 +355,29 @@ class Schedule:
         """Let what conflicts with the unit start: progress that holds it is durable."""
         for offset in unit.offsets:
             task = self._tasks[offset]
-            assert task.state is _State.COMPLETE
+            assert task.state is State.COMPLETE
             self._leave(task)
-            self._settled |= task.op.writes
+            self._settled |= task.op.writes if offset < self._doubtful_below else frozenset()
             self._permitted.discard(offset)
 
-    def split(self, unit: Unit) -> None:
-        """Take a combined unit back: `progress` does not name it any more."""
-        for offset in unit.offsets:
-            task = self._tasks[offset]
-            task.state, task.single = _State.SPLIT, True
+    def split(self, unit: Unit, *, singles: bool = False) -> None:
+        """Take a combined unit back: `progress` does not name it any more.
+
+        Each half of it may be one statement again, unless its operations are to be ``singles``.
+        """
+        middle = len(unit.offsets) // 2
+        for half in (unit.offsets[:middle], unit.offsets[middle:]):
+            for offset in half:
+                task = self._tasks[offset]
+                task.state, task.half = State.SPLIT, half[-1]
+                task.single = task.single or singles or len(half) == 1
         self._running.pop(unit.offsets[0], None)
         self._old_batches.pop(unit.offsets[0], None)
 
     def split_stored(self, unit: Unit) -> None:
-        """Let a split unit's operations start one by one: that progress is durable."""
+        """Let a split unit's operations start: that progress is durable."""
         for offset in unit.offsets:
-            self._tasks[offset].state = _State.WAITING
+            self._tasks[offset].state = State.WAITING
 
     def stood(self, offset: int, before: str) -> None:
         """Remember, in the progress, what stood there before a statement without a mark ran."""
@@ -394,7 +397,7 @@ class Schedule:
     def done_below(self, concerned: Callable[[Operation], bool]) -> int:
         """Return the offset below which every operation is done that is ``concerned``."""
         for offset, task in self._tasks.items():
-            if task.state is not _State.COMPLETE and concerned(task.op):
+            if task.state is not State.COMPLETE and concerned(task.op):
                 return offset
         return self._read_to
 
@@ -421,12 +424,12 @@ class Schedule:
     def expects(self, offset: int) -> bool:
         """Whether an operation there is still to be run, or may come."""
         task = self._tasks.get(offset)
-        return offset >= self._read_to or (task is not None and task.state is not _State.COMPLETE)
+        return offset >= self._read_to or (task is not None and task.state is not State.COMPLETE)
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield what is not finished, in order."""
         for offset, task in self._tasks.items():
-            running = task.state in (_State.RUNNING, _State.COMPLETE)
+            running = task.state in (State.RUNNING, State.COMPLETE)
             uncomputed = self._lacks_rows(task)
             undecided = not uncomputed and self._lacks_decision(task)
             yield Unfinished(offset, task.op, running, undecided, uncomputed)
@@ -470,7 +473,7 @@ class Schedule:
     def undecided(self) -> tuple[int, Operation] | None:
         """Return the synchronous operation that everything waits for, if there is one."""
         for offset, task in self._tasks.items():
-            waits = task.state is _State.WAITING and not self._lacks_rows(task)
+            waits = task.state is State.WAITING and not self._lacks_rows(task)
             return (offset, task.op) if waits and self._lacks_decision(task) else None
         return None
 
@@ -483,7 +486,7 @@ class Schedule:
         """Return the tables whose columns are worth knowing for what waits."""
         found: set[str] = set()
         for offset, task in self._tasks.items():
-            if task.state is _State.WAITING and (task.unlike or offset in self._old_batches):
+            if task.state is State.WAITING and (task.unlike or offset in self._old_batches):
                 found |= task.op.writes
         return sorted(found)
 

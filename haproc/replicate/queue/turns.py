@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from haproc.replicate.records.operation import Operation
@@ -84,6 +84,11 @@ class Turns:
         return all(
             next(iter(self._lines[table].touching)) == offset for table in op.writes
         ) and all(next(iter(self._lines[table].writing), offset) >= offset for table in op.reads)
+
+    def newest(self, tables: Collection[str]) -> int:
+        """Return the newest of those that write a table; -1 if none does, or there are others."""
+        line = self._lines.get(next(iter(tables))) if len(tables) == 1 else None
+        return -1 if line is None else next(reversed(line.writing), -1)
 
     def in_turn(self, first: int, below: int) -> Iterator[int]:
         """Yield those below an offset whose turn it is; ``first`` is the first that is unfinished.

@@ -1,0 +1,37 @@
+"""An operation of the queue, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from haproc.replicate.queue.coalesce import BatchKey
+from haproc.replicate.records.operation import Operation
+
+
+class State(Enum):
+    """How far an operation has come."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    SPLIT = auto()
+    """Taken out of a combined unit; it waits until the progress without that is durable."""
+    COMPLETE = auto()
+
+
+@dataclass(slots=True)
+class Task:
+    """See the module. ``cells``: its rows times their columns."""
+
+    offset: int
+    op: Operation
+    key: BatchKey | None
+    rows: int
+    """That it adds to a batch: counted when it comes, since a statement may be of thousands."""
+    cells: int
+    state: State = State.WAITING
+    single: bool = False
+    half: int | None = None
+    """The last offset of the half of a failed unit that it belongs to: it runs with no others."""
+    unlike: bool = False
+    """What stands before it on its table is no INSERT that it may be combined with as it is."""
