@@ -22,7 +22,7 @@ from aiohttp import web
 
 from bench.report import Row, report
 from dmq import Json
-from haproc.classify.model import OperationClass
+from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Address, ClusterConfig, Config
 from haproc.doors.apps import client_app
 from haproc.doors.http.bodies import ARROW_STREAM
@@ -67,6 +67,12 @@ class InstantService:
 
     def only_reads(self, request: Request) -> bool | None:
         return True
+
+    async def is_final(self, offset: int) -> bool:
+        return False
+
+    async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
+        return False
 
 
 class ReadyStatus:

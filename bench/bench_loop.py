@@ -26,7 +26,7 @@ import uvloop
 from bench.bench_door import ReadyStatus
 from bench.report import Row, report
 from haproc.classify.classifier import classify
-from haproc.classify.model import OperationClass, RefusedError
+from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.config.model import Address, ClusterConfig, Config
@@ -87,6 +87,14 @@ class Reader:
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
         """Nothing is written here."""
         return None
+
+    async def is_final(self, offset: int) -> bool:
+        """Nothing is written here."""
+        return False
+
+    async def concern_met(self, offset: int, concern: WriteConcern | None) -> bool:
+        """Nothing is written here."""
+        return False
 
     async def open_session(
         self, session_id: str, user: str, statements: Sequence[str], *, afresh: bool
