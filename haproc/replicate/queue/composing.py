@@ -45,7 +45,11 @@ class Composing:
         self.definitions = 0
         """Rises whenever what is known of tables may have become wrong."""
         self.tried = False
-        """Whether texts were read to compose them, which holds the event loop; to be reset."""
+        """Whether texts were read to compose them since `begin`, which holds the event loop."""
+
+    def begin(self) -> None:
+        """Allow one more look at texts."""
+        self.tried = False
 
     # -- tables ----------------------------------------------------------------------------
 

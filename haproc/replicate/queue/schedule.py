@@ -89,10 +89,12 @@ class Schedule:
             return False
         key = batch_key(op)
         rows = 0 if key is None else row_count(op)
-        task = Task(offset, op, key, rows, cell_count(key, rows), single=offset in self._singles)
         before = self._tasks.get(self._turns.newest(op.writes))
-        task.unlike = unlike(op, key, None if before is None else before.key)
-        self._tasks[offset] = task
+        task = self._tasks[offset] = Task(
+            *(offset, op, key, rows, cell_count(key, rows)),
+            single=offset in self._singles,
+            unlike=unlike(op, key, None if before is None else before.key),
+        )
         self._turns.add(offset, op)
         self._bytes += op.size_bytes
         self._uncomputed += op.computed
@@ -129,7 +131,7 @@ class Schedule:
         """See to it that an operation is not combined with others."""
         self._singles.add(offset)
         if task := self._tasks.get(offset):
-            task.single = True
+            task.isolate()
 
     def asked(self, below: int) -> None:
         """Note that the tables of all operations below were asked what was applied already.
@@ -186,7 +188,7 @@ class Schedule:
         As many as one look at texts gives (`Composing.tried`); whoever can start more asks again.
         """
         units: list[Unit] = []
-        self.composing.tried = False
+        self.composing.begin()
         for task in self._in_turn():
             if len(units) == lanes_free or self.composing.tried:
                 break
@@ -335,7 +337,7 @@ class Schedule:
         unit = Unit(offsets, operations, intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
         for task in tasks:
-            task.state = State.RUNNING
+            task.become(State.RUNNING)
         self._running[offsets[0]] = unit
         return unit
 
@@ -344,7 +346,7 @@ class Schedule:
     def complete(self, unit: Unit) -> None:
         """Note that the unit ran; `progress` says so from now on."""
         for offset in unit.offsets:
-            self._tasks[offset].state = State.COMPLETE
+            self._tasks[offset].become(State.COMPLETE)
             self._done.add(offset)
         self._running.pop(unit.offsets[0], None)
         self._finished += 1
@@ -368,16 +370,14 @@ class Schedule:
         middle = len(unit.offsets) // 2
         for half in (unit.offsets[:middle], unit.offsets[middle:]):
             for offset in half:
-                task = self._tasks[offset]
-                task.state, task.half = State.SPLIT, half[-1]
-                task.single = task.single or singles or len(half) == 1
+                self._tasks[offset].split(half[-1], alone=singles or len(half) == 1)
         self._running.pop(unit.offsets[0], None)
         self._old_batches.pop(unit.offsets[0], None)
 
     def split_stored(self, unit: Unit) -> None:
         """Let a split unit's operations start: that progress is durable."""
         for offset in unit.offsets:
-            self._tasks[offset].state = State.WAITING
+            self._tasks[offset].become(State.WAITING)
 
     def stood(self, offset: int, before: str) -> None:
         """Remember, in the progress, what stood there before a statement without a mark ran."""

@@ -35,3 +35,16 @@ class Task:
     """The last offset of the half of a failed unit that it belongs to: it runs with no others."""
     unlike: bool = False
     """What stands before it on its table is no INSERT that it may be combined with as it is."""
+
+    def become(self, state: State) -> None:
+        """Note how far it has come."""
+        self.state = state
+
+    def isolate(self) -> None:
+        """Have it run alone."""
+        self.single = True
+
+    def split(self, half: int, *, alone: bool) -> None:
+        """Take it out of a unit that failed, into the half of it that ends there."""
+        self.state, self.half = State.SPLIT, half
+        self.single = self.single or alone
