@@ -61,9 +61,13 @@ class Walker:
             given[field.name] = self._field(kind, field, hints[field.name], value[key], below)
         return kind(**given) if len(self.problems) == before else None
 
-    def absolute(self, path: Path) -> Path:
-        """Return the path, a relative one taken from the configuration's folder."""
-        return Path(self._folder, path.expanduser()).resolve()
+    def absolute(self, file: Path, path: str) -> Path:
+        """Return the file's path, a relative one taken from the configuration's folder."""
+        try:
+            return Path(self._folder, file.expanduser()).resolve()
+        except (ValueError, RuntimeError, OSError) as error:  # a NUL, ~nobody, links in a circle
+            self.problem(path, f"{str(file)!r} can be no path: {error}")
+            return file
 
     def _unknown(self, value: Mapping[str, object], keys: Mapping[str, Any], path: str) -> None:
         for key in value:
@@ -136,7 +140,7 @@ class Walker:
     def path(self, value: object, path: str) -> Path | None:
         """Read a path; a relative one starts at the configuration's folder."""
         text = self.text(value, path)
-        return None if text is None else self.absolute(Path(text))
+        return None if text is None else self.absolute(Path(text), path)
 
     def address(self, value: object, path: str) -> Address | None:
         """Read ``host:port`` (``[::1]:8080`` for IPv6)."""
@@ -224,7 +228,10 @@ class Walker:
         return secret
 
     def _secret_from_file(self, name: str, path: str) -> str | None:
-        file = self.absolute(Path(name))
+        before = len(self.problems)
+        file = self.absolute(Path(name), path)
+        if len(self.problems) > before:
+            return None
         try:
             secret = file.read_text(encoding="utf-8").strip()
         except OSError as error:

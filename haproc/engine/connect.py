@@ -24,7 +24,7 @@ from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.server import settings_of_results
 from haproc.engine.session import SparkSession
 from haproc.engine.storage import Marker
-from haproc.engine.table import columns_of, last_version, single_row
+from haproc.engine.table import columns_of, last_version, rows_in_turn
 
 _PROBE = "SELECT count(*) AS n FROM range(0, 2, 1, 1)"
 """Runs a job with one task, so a driver without executors does not pass."""
@@ -63,7 +63,7 @@ class SparkConnectEngine:
             if self._marker.known:
                 await self._in_own_session(lambda own: self._marker.check(own, timeout_s))
             else:
-                await self._in_own_session(lambda own: single_row(own, _PROBE, timeout_s))
+                await self._in_own_session(lambda own: rows_in_turn(own, _PROBE, timeout_s))
         except EngineError as error:
             if error.kind is ErrorKind.AVAILABILITY and await self._refuses():
                 raise EngineError(

@@ -13,7 +13,7 @@ import uuid
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.remote import RemoteSession
-from haproc.engine.table import all_rows, rows_when_cores_are_free
+from haproc.engine.table import all_rows, rows_in_turn
 from haproc.failure import ErrorClass
 
 _WAREHOUSE = "spark.sql.warehouse.dir"
@@ -61,7 +61,7 @@ class Marker:
     async def _read(self, remote: RemoteSession, timeout_s: float) -> str:
         sql = f"SELECT value FROM text.`{(await self._place(remote)).replace('`', '``')}`"
         try:
-            rows = await rows_when_cores_are_free(remote, sql, timeout_s)
+            rows = await rows_in_turn(remote, sql, timeout_s)
         except EngineError as error:
             if error.kind is not ErrorKind.APPLICATION:
                 raise

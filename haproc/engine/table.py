@@ -18,8 +18,8 @@ from haproc.engine.type_text import type_text
 
 HISTORY_TIMEOUT_S = 60.0
 """Chosen: a history of 64 commits takes 0.3 s on a quiet machine."""
-QUEUED_S_MAX = 3600.0
-"""How long a statement may wait for a core in all. Chosen."""
+WAIT_S_MAX = 3600.0
+"""How long a statement may wait for a busy cluster in all. Chosen."""
 
 
 def columns_of(schema: Any) -> list[Column]:
@@ -57,37 +57,40 @@ async def all_rows(
                     yield row
 
 
-async def rows_when_cores_are_free(
-    remote: RemoteSession, sql: str, timeout_s: float
-) -> list[dict[str, Any]]:
+async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[str, Any]]:
     """Return a query's rows; raises EngineError.
 
-    Until it is given a core, ``timeout_s`` is counted only while nothing else of ours has one.
+    ``timeout_s`` begins anew for as long as the cluster is busy with others of ours.
     """
-    loop = asyncio.get_running_loop()
-    operation_id, own = str(uuid.uuid4()), Report(loop.time)
-    rows: list[dict[str, Any]] = []
+    wait, operation_id = remote.channel.tasks.wait(), str(uuid.uuid4())
+    reading = asyncio.ensure_future(_rows(remote, sql, operation_id, wait.report))
     try:
-        async with (
-            asyncio.timeout(timeout_s) as patience,
-            contextlib.aclosing(
-                remote.execute(sql_plan(sql), operation_id, QUEUED_S_MAX)
-            ) as responses,
-        ):
-            async for response in responses:
-                own.hear(response)
-                if remote.channel.tasks.keep_waiting(own):
-                    patience.reschedule(loop.time() + timeout_s)
-                if response.HasField("arrow_batch"):
-                    rows += arrow.rows([response.arrow_batch.data])
-            return rows
-    except TimeoutError as error:
-        remote.stop_soon(operation_id)
-        raise EngineError(
-            ErrorKind.AVAILABILITY,
-            f"The cluster did not answer within {timeout_s} s",
-            error_class="DEADLINE_EXCEEDED",
-        ) from error
+        while not (await asyncio.wait({reading}, timeout=timeout_s))[0]:
+            if not wait.is_excused():
+                remote.stop_soon(operation_id)
+                raise EngineError(
+                    ErrorKind.AVAILABILITY,
+                    f"The cluster did not answer within {timeout_s} s",
+                    error_class="DEADLINE_EXCEEDED",
+                )
+        return await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _rows(
+    remote: RemoteSession, sql: str, operation_id: str, own: Report
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    async with contextlib.aclosing(
+        remote.execute(sql_plan(sql), operation_id, WAIT_S_MAX)
+    ) as responses:
+        async for response in responses:
+            own.hear(response)
+            if response.HasField("arrow_batch"):
+                rows += arrow.rows([response.arrow_batch.data])
+    return rows
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

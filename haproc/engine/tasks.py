@@ -1,9 +1,11 @@
-"""Which statements have tasks on the cluster's executors, as the server's reports tell.
+"""What else the cluster does for us while a small statement waits: whether it is busy, or down.
 
-Every running statement is told of every two seconds. A small statement that has none of its tasks
-run while others of ours have all the cores is late because the cluster is busy: that says nothing
-against the cluster. Where nothing of ours runs, it is late for another reason: the executors are
-gone, or their storage hangs.
+A small statement is late because the cluster is busy, which says nothing against the cluster, while
+others of ours have the cores that it waits for: the server reports every two seconds how many tasks
+each running statement has. Or while others of ours are answered: a driver that plans hundreds of
+them at once has something to do before any task runs. But each gets its share of a busy cluster. A
+statement that is overtaken again and again is late for another reason, and so is one beside which
+nothing runs and nothing is answered: the executors are gone, or their storage hangs.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ _REPORT_TAG = b"\x92\x01"
 """Field 18, a message: how a report's answer has it among its bytes."""
 _REPORT_BYTES_MAX = 1 << 16
 """Larger answers are rows: they are not searched."""
+OVERTAKEN_MAX: Final = 8
+"""As many times as many statements as were under way when one began may be answered before it.
+Reading the marker takes the driver several times as long as a query of a literal. Chosen."""
 OLD_S: Final = 60.0
 """A report counts for so long: nobody hears of a statement whose client has stopped reading, be its
 tasks gone or not. Thirty reports; chosen, not measured."""
@@ -62,6 +67,7 @@ class Tasks:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._reports: set[Report] = set()
+        self._answered = 0
 
     @contextmanager
     def statement(self) -> Iterator[Report]:
@@ -70,9 +76,27 @@ class Tasks:
         self._reports.add(report)
         try:
             yield report
+            self._answered += 1
         finally:
             self._reports.discard(report)
 
-    def keep_waiting(self, report: Report) -> bool:
-        """Whether a statement of this report waits for cores that others of ours use."""
-        return report.queued and any(other.has_tasks for other in self._reports)
+    def wait(self) -> Wait:
+        """Begin to wait for a small statement, before it is sent."""
+        return Wait(self)
+
+
+class Wait:
+    """One small statement's wait for its answer; ``report`` is what was heard of it."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self.report = Report(tasks._clock)
+        self._tasks = tasks
+        self._seen = tasks._answered
+        self._answered_max = tasks._answered + OVERTAKEN_MAX * (len(tasks._reports) + 1)
+
+    def is_excused(self) -> bool:
+        """Whether the cluster has been busy for others of ours since this was asked last."""
+        seen, self._seen = self._seen, self._tasks._answered
+        if self.report.queued and any(other.has_tasks for other in self._tasks._reports):
+            return True
+        return seen < self._seen <= self._answered_max

@@ -69,6 +69,8 @@ def found_in(
 ) -> None:
     """Look through runs with a broken rule until one shows the violation that the rule prevents.
 
+    The ``first`` seed of a rule that few runs find is one that did: the others cost time alone.
+
     Whatever else a run shows on the way has to be in ``beside``: what follows from the broken rule,
     too. That clusters differ and notice it follows from whatever happens on one of them alone.
     """

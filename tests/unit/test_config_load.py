@@ -151,6 +151,7 @@ def test_load_secret_as_text_refused_and_not_repeated() -> None:
         ("{env: SHORT}", "secret.env", "too short"),
         ("{env: SPACED}", "secret.env", "printable ASCII"),
         ("{file: nothing.txt}", "secret.file", "/etc/haproc/nothing.txt cannot be read"),
+        (r'{file: "a\0"}', "secret.file", "can be no path"),
         ("{vault: x}", "secret", "not a secret"),
         ("{env: A, file: b}", "secret", "not a secret"),
         ("{env: 5}", "secret.env", "must be a name"),
@@ -208,6 +209,9 @@ def test_load_all_problems_reported_at_once() -> None:
         ("rules: 5", "rules", "expected text, found the number 5; put it in quotes"),
         ("users: {etl: 1}", "users", "expected a list, found a mapping"),
         ("state_dir: ''", "state_dir", "must not be empty"),
+        (r'state_dir: "a\0b"', "state_dir", "can be no path"),
+        ("state_dir: ~nobody-here/x", "state_dir", "can be no path"),
+        (r'rules: "\0"', "rules", "can be no path"),
         ("limits: {batch_bytes_max: 100000000}", "limits.batch_bytes_max", "operation_bytes_max"),
         ("limits: {batch_arrow_bytes_max: 99999999}", "limits.batch_arrow_bytes_max", "operation_"),
         (

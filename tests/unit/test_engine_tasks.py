@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+import pytest
+
 from haproc import protos
-from haproc.engine.tasks import OLD_S, Report, Tasks
+from haproc.engine.tasks import OLD_S, OVERTAKEN_MAX, Report, Tasks, Wait
 
 _Response = protos.base.ExecutePlanResponse
 
@@ -24,38 +27,46 @@ def rows(data: bytes) -> Any:
     return response
 
 
-def queued() -> Report:
-    report = Report(lambda: 0.0)
-    report.hear(reporting(0, False))
-    return report
+def queued(tasks: Tasks) -> Wait:
+    wait = tasks.wait()
+    wait.report.hear(reporting(0, False))
+    return wait
 
 
-def test_statement_waits_on_only_while_another_one_has_tasks() -> None:
-    tasks, probe = Tasks(lambda: 0.0), queued()
-    assert not tasks.keep_waiting(probe)
-    with tasks.statement() as other:
-        assert not tasks.keep_waiting(probe)
+def answer(tasks: Tasks) -> None:
+    with tasks.statement():
+        pass
+
+
+def test_statement_without_a_core_waits_on_only_while_another_one_has_tasks() -> None:
+    tasks = Tasks(lambda: 0.0)
+    probe = queued(tasks)
+    assert not probe.is_excused()
+    with pytest.raises(ConnectionError), tasks.statement() as other:
+        assert not probe.is_excused()
         other.hear(reporting(2, False))
-        assert tasks.keep_waiting(probe)
+        assert probe.is_excused()
         other.hear(rows(b"x"))
-        assert tasks.keep_waiting(probe)
+        assert probe.is_excused()
         other.hear(reporting(0, False))
-        assert not tasks.keep_waiting(probe)
+        assert not probe.is_excused()
         other.hear(reporting(1, False))
-    assert not tasks.keep_waiting(probe)
+        raise ConnectionError
+    assert not probe.is_excused()
 
 
 def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() -> None:
     now_s = 0.0
-    tasks, probe = Tasks(lambda: now_s), queued()
+    tasks = Tasks(lambda: now_s)
+    probe = queued(tasks)
     with tasks.statement() as unread:  # its client has stopped reading, and its executors are gone
         unread.hear(reporting(2, False))
         now_s += OLD_S
-        assert tasks.keep_waiting(probe)
+        assert probe.is_excused()
         now_s += 1.0
-        assert not tasks.keep_waiting(probe)
+        assert not probe.is_excused()
         unread.hear(reporting(2, False))
-        assert tasks.keep_waiting(probe)
+        assert probe.is_excused()
 
 
 def test_statement_with_tasks_or_without_stages_waits_for_something_else() -> None:
@@ -63,9 +74,40 @@ def test_statement_with_tasks_or_without_stages_waits_for_something_else() -> No
     with tasks.statement() as other:
         other.hear(reporting(2, False))
         for told in (reporting(1, False), reporting(0), reporting(0, True), rows(b"")):
-            probe = Report(lambda: 0.0)
-            probe.hear(told)
-            assert not tasks.keep_waiting(probe)
+            probe = tasks.wait()
+            probe.report.hear(told)
+            assert not probe.is_excused()
+
+
+def test_statement_waits_on_while_others_are_answered_whatever_was_heard_of_it() -> None:
+    tasks = Tasks(lambda: 0.0)
+    for begin in (Tasks.wait, queued):
+        probe = begin(tasks)
+        assert not probe.is_excused()
+        answer(tasks)
+        assert probe.is_excused()
+        assert not probe.is_excused(), "nobody was answered since then"
+        with pytest.raises(ConnectionError), tasks.statement():
+            raise ConnectionError
+        assert not probe.is_excused(), "an attempt that failed is no answer"
+
+
+def test_statement_that_is_overtaken_again_and_again_is_late_for_another_reason() -> None:
+    tasks = Tasks(lambda: 0.0)
+    with contextlib.ExitStack() as crowd:
+        for _ in range(100):
+            crowd.enter_context(tasks.statement())
+        probe = tasks.wait()
+    assert probe.is_excused(), "those that came before it"
+    for _ in range(OVERTAKEN_MAX * 101 - 100):
+        answer(tasks)
+        assert probe.is_excused()
+    answer(tasks)
+    assert not probe.is_excused()
+    alone = tasks.wait()
+    for n in range(OVERTAKEN_MAX + 1):
+        answer(tasks)
+        assert alone.is_excused() == (n < OVERTAKEN_MAX)
 
 
 def test_reports_are_found_among_bytes_that_nobody_reads() -> None:
