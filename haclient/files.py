@@ -162,6 +162,9 @@ class LoadFile:
             for piece in self._found():
                 self._check_unchanged()
                 yield piece
+        except pa.ArrowNotImplementedError as error:
+            self._check_unchanged()
+            raise DataError(f"{self.path.name}: Arrow cannot read it: {error}") from error
         except (pa.ArrowException, zlib.error, gzip.BadGzipFile, EOFError) as error:
             self._check_unchanged()
             raise DataError(f"{self.path.name} is no {self.form.kind}: {error}") from error

@@ -101,22 +101,25 @@ def error_with_details(failure: Failure, details: Any) -> EngineError:
         return failure.error()
     chain = [failure.link]
     errors = list(details.errors)
-    index, message = details.root_error_idx, failure.message
+    index, messages = details.root_error_idx, [failure.message]
     seen: set[int] = set()
     while 0 <= index < len(errors) and index not in seen:
         seen.add(index)
-        link = _link(errors[index])
+        link, message = _link(errors[index]), errors[index].message
         if len(seen) == 1:
-            message = errors[index].message or message
-            chain = [_merged(failure.link, link)]
+            chain, messages = [_merged(failure.link, link)], [message or failure.message]
         else:
             chain.append(link)
+            messages.append(message)
         if not errors[index].HasField("cause_idx"):
             break
         index = errors[index].cause_idx
-    shown = _shown(chain)
+    at = _shown(chain)
     return EngineError(
-        kind_of_chain(chain), message, error_class=shown.error_class, sqlstate=shown.sqlstate
+        kind_of_chain(chain),
+        messages[at] or messages[0],
+        error_class=chain[at].error_class,
+        sqlstate=chain[at].sqlstate,
     )
 
 
@@ -133,9 +136,7 @@ def _merged(first: Link, second: Link) -> Link:
     )
 
 
-def _shown(chain: list[Link]) -> Link:
-    """Return the error whose class the client sees: the first that decides, or has one at all."""
-    for link in chain:
-        if link.error_class and not needs_causes(link):
-            return link
-    return next((link for link in chain if link.error_class), chain[0])
+def _shown(chain: list[Link]) -> int:
+    """Return which error the client sees: the first that decides and has a class, or has one."""
+    named = [at for at, link in enumerate(chain) if link.error_class]
+    return next((at for at in named if not needs_causes(chain[at])), named[0] if named else 0)

@@ -66,9 +66,24 @@ _BY_MAIN_CLASS: Mapping[str, Verdict] = {
     "STAGE_MATERIALIZATION_MULTIPLE_FAILURES": Verdict(_ENVIRONMENT, decides=False),
     "FAILED_RENAME_TEMP_FILE": Verdict(_ENVIRONMENT),
     "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND": Verdict(_ENVIRONMENT),
+    # This cluster's files of a table do not hold what they must.
+    "DELTA_CHECKPOINT_SNAPSHOT_MISMATCH": Verdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_CARDINALITY_MISMATCH": Verdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_CHECKSUM_MISMATCH": Verdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_INVALID_ROW_INDEX": Verdict(_ENVIRONMENT),
+    "DELTA_DELETION_VECTOR_SIZE_MISMATCH": Verdict(_ENVIRONMENT),
+    "DELTA_MISSING_COMMIT_INFO": Verdict(_ENVIRONMENT),
+    "DELTA_MISSING_COMMIT_TIMESTAMP": Verdict(_ENVIRONMENT),
     "DELTA_STATE_RECOVER_ERROR": Verdict(_ENVIRONMENT),
     "DELTA_TXN_LOG_FAILED_INTEGRITY": Verdict(_ENVIRONMENT),
-    "DELTA_VERSIONS_NOT_CONTIGUOUS": Verdict(_ENVIRONMENT),
+    # Its Delta is older than the table, which no statement can be: ALTER TABLE checks it before.
+    "DELTA_INVALID_PROTOCOL_VERSION": Verdict(_ENVIRONMENT),
+    # About what a statement asks of a table, though their SQLSTATE is one of damage (KD002, KD007).
+    "DELTA_FAILED_SCAN_WITH_HISTORICAL_VERSION": Verdict(_APPLICATION),
+    "DELTA_MISSING_CHANGE_DATA": Verdict(_APPLICATION),
+    "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION": Verdict(_APPLICATION),
+    "DELTA_STREAMING_SCHEMA_MISMATCH_ON_RESTART": Verdict(_APPLICATION),
+    "DELTA_TABLE_INVALID_REMOVE_TABLE_REDIRECT": Verdict(_APPLICATION),
     # Wrap whatever happened in a task.
     "TASK_WRITE_FAILED": Verdict(_ENVIRONMENT, decides=False),
     "FAILED_READ_FILE": Verdict(_ENVIRONMENT, decides=False),
@@ -89,7 +104,8 @@ _BY_SQLSTATE: Mapping[str, Verdict] = {
     "KD002": Verdict(_ENVIRONMENT),  # a log can't be read
     "KD006": Verdict(_ENVIRONMENT),  # commits are missing
     "KD007": Verdict(_ENVIRONMENT),  # the schema changed while the statement ran
-    "KD00B": Verdict(_ENVIRONMENT),
+    "KD00B": Verdict(_ENVIRONMENT),  # a log holds what nobody knows
+    "KD00C": Verdict(_ENVIRONMENT),  # a log has a gap
     "XX": Verdict(_APPLICATION, decides=False),  # internal errors
 }
 """By SQLSTATE, the longest prefix first. What has another one is the statement's fault."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from haproc.engine.confs import quoted_name
@@ -13,6 +13,7 @@ from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.status import Link, kind_of_chain
 from haproc.route.offload import Texts
 from haproc.route.views import rows_of
+from haproc.witness.explained import explaining, in_own_lines
 from haproc.witness.findings import Facts, harmless_functions, needs_types, tables_read
 from haproc.witness.judge import unknown_functions
 from haproc.witness.plan import Failure, Plan, read_plan, read_query
@@ -59,15 +60,23 @@ class Explaining:
 
     async def text(self, sql: str) -> str:
         """Return what EXPLAIN EXTENDED says."""
-        asked = self._carried.sent(f"EXPLAIN EXTENDED {sql}")
-        return "\n".join(str(row[0]) for row in await self._rows(asked))
+        asked = self._carried.sent(explaining(sql))
+        try:
+            return "\n".join(str(row[0]) for row in await self._rows(asked))
+        except EngineError as error:
+            raise EngineError(
+                error.kind,
+                in_own_lines(error.message),
+                error_class=error.error_class,
+                sqlstate=error.sqlstate,
+            ) from error
 
     async def plan(self, sql: str) -> Plan:
         """Return the analyzed plan; raises UnreadableError."""
         text = await self.text(sql)
         plan = await self._texts.run(self._user, len(text), read_plan, text)
         if isinstance(plan, Failure):
-            raise _error(plan)
+            raise _error(replace(plan, message=in_own_lines(plan.message)))
         return plan
 
     async def spoken(self, query: SparkPlan) -> Analyzed:

@@ -55,6 +55,18 @@ _CATALYST = _names(
     """
 )
 """Printed like calls, and depend on nothing but their arguments."""
+_OF_CHARS = frozenset(
+    {
+        "CharVarcharCodegenUtils.charTypeWriteSideCheck",
+        "CharVarcharCodegenUtils.readSidePadding",
+        "CharVarcharCodegenUtils.varcharTypeWriteSideCheck",
+    }
+)
+"""How Spark reads and writes CHAR and VARCHAR: all methods of a class of its own.
+
+Only Spark's own classes are printed without their packages, and a function of the catalog with its
+catalog: nothing else has such a name.
+"""
 _ROOTS: dict[Kind, str] = {
     Kind.INSERT: r"AppendData|InsertIntoHadoopFsRelationCommand|InsertIntoHiveTable"
     r"|InsertIntoDataSourceCommand",
@@ -112,6 +124,8 @@ def is_query_root(root: str) -> bool:
 
 def nature_of(function: str) -> Nature:
     """Return what is known of a function by the name that stands in a plan."""
+    if function in _OF_CHARS:
+        return Nature.DETERMINISTIC
     name = function.lower().removeprefix("__pivot_")
     if name in _CATALYST:
         return Nature.DETERMINISTIC

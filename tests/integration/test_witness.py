@@ -38,6 +38,8 @@ TABLES = [
     "CREATE TABLE p (a BIGINT, b STRING, i INT) USING parquet",
     "CREATE TABLE us (user STRING, current_date DATE, `a b` INT, `f(x)` INT) USING delta "
     "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+    "CREATE TABLE w (a INT, c CHAR(5), v VARCHAR(4), x STRUCT<y: ARRAY<CHAR(3)>>) USING delta",
+    "CREATE TABLE wp (c CHAR(5), v VARCHAR(4)) USING parquet",
     "CREATE VIEW v AS SELECT a, count(*) n FROM t GROUP BY a",
     "CREATE FUNCTION f1(x INT) RETURNS INT RETURN x + 1",
     "CREATE FUNCTION f2(x INT, y STRING) RETURNS INT "
@@ -56,6 +58,12 @@ AS_IT_STANDS = [
     "INSERT INTO u SELECT a, b, CAST(avg(m) AS INT) FROM t GROUP BY a, b",
     "INSERT INTO u SELECT a, b, CAST(sum(m * 1.5) AS INT) FROM t GROUP BY a, b",
     "INSERT INTO u SELECT a, 'today', 1 FROM t",
+    "UPDATE w SET a = 2 WHERE c = 'x' AND x.y[0] = 'y'",
+    "UPDATE w SET c = 'z', v = c WHERE a = 1",
+    "DELETE FROM w WHERE c = 'x'",
+    "MERGE INTO w USING w AS s ON w.a = s.a WHEN MATCHED THEN UPDATE SET v = s.v",
+    "INSERT INTO w SELECT * FROM w",
+    "INSERT INTO wp SELECT v, c FROM w",
     "INSERT INTO u SELECT a, b, 1 FROM t WHERE b = 'now'",
     "INSERT INTO u SELECT a, b, i FROM u ORDER BY a, b, i LIMIT 2",
     "INSERT INTO u SELECT a, b, i FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY b, i) "

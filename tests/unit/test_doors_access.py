@@ -265,6 +265,16 @@ async def test_statement_malformed_body_answered_as_json(
                 assert (await response.json()).keys() == ERROR_FIELDS
 
 
+async def test_number_of_too_many_digits_told_of_in_our_words(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        data = b'{"row_limit": ' + b"9" * 100_000 + b"}"
+        headers = {"Content-Type": "application/json"}
+        async with rig.http.post(rig.url + STATEMENTS, data=data, headers=headers) as response:
+            answer = await response.json()
+            assert (response.status, answer["error_class"]) == (400, "HAPROC_BAD_REQUEST")
+            assert answer["message"] == "a number in the body has more than 4300 digits"
+
+
 @pytest.mark.parametrize(
     ("data", "name"),
     [

@@ -76,6 +76,24 @@ async def test_head_that_is_malformed_answered_as_json_and_not_repeated(
     assert TOKEN not in caplog.text and "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"GET /" + b"x" * (20 << 10) + b" HTTP/1.1\r\nHost: x\r\n\r\n", "longer than 16384 bytes"),
+        (HEALTH + b"X-Long: " + b"x" * (20 << 10) + b"\r\n\r\n", "longer than 16384 bytes"),
+        (HEALTH + b"X: y\r\n" * 5_000 + b"\r\n", "at most 128 headers"),
+    ],
+)
+async def test_head_that_is_too_large_told_of_the_limit(
+    tmp_path: Path, data: bytes, said: str
+) -> None:
+    async with door(tmp_path, users=USERS) as rig, connection(rig, data) as (reader, _):
+        head, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 400"), head
+    error = json.loads(body)
+    assert said in f"{error['message']}; {error['hint']}"
+
+
 async def test_malformed_heads_in_numbers_written_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -67,6 +67,7 @@ _TASK_WRITE = Link("TASK_WRITE_FAILED", "58030", ("org.apache.spark.SparkExcepti
         ("COLLECTION_SIZE_LIMIT_EXCEEDED.PARAMETER", "54000", APPLICATION),
         ("USER_RAISED_EXCEPTION", "P0001", APPLICATION),
         ("INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_FIND_DATA", "KD000", APPLICATION),
+        ("DELTA_MISSING_CHANGE_DATA", "KD002", APPLICATION),
         ("INTERNAL_ERROR", "XX000", APPLICATION),
         ("AN_ERROR_CLASS_OF_TOMORROW", "", APPLICATION),
         ("INTERNAL_ERROR_SHUFFLE", "XX000", ENVIRONMENT),
@@ -91,6 +92,54 @@ def test_kind_of_an_error_of_sparks_is_told_by_class_and_sqlstate(
 ) -> None:
     java = ("org.apache.spark.SparkException", *_JAVA)
     assert kind_of_chain([Link(error_class, sqlstate, java)]) is kind
+
+
+OF_DELTA = {
+    APPLICATION: """
+        KD002 FAILED_SCAN_WITH_HISTORICAL_VERSION MISSING_CHANGE_DATA
+        KD002 STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION
+        KD003 FOUND_MAP_TYPE_COLUMN INCORRECT_ARRAY_ACCESS INCORRECT_ARRAY_ACCESS_BY_NAME
+        KD004 FEATURES_PROTOCOL_METADATA_MISMATCH INVALID_PROTOCOL_DOWNGRADE
+        KD004 READ_FEATURE_PROTOCOL_REQUIRES_WRITE
+        KD005 NON_PARTITION_COLUMN_ABSENT
+        KD007 STREAMING_SCHEMA_MISMATCH_ON_RESTART TABLE_INVALID_REMOVE_TABLE_REDIRECT
+        KD008 SCHEMA_NOT_SET
+        KD009 PARSING_ANALYSIS_ERROR PARSING_ILLEGAL_TABLE_NAME PARSING_INCORRECT_CLONE_HEADER
+        KD009 PARSING_MISSING_TABLE_NAME_OR_PATH PARSING_MUTUALLY_EXCLUSIVE_CLAUSES
+        KD009 PARSING_UNSUPPORTED_DATA_TYPE UNEXPECTED_NUM_PARTITION_COLUMNS_FROM_FILE_NAME
+        KD009 UNEXPECTED_PARTITION_COLUMN_FROM_FILE_NAME UNEXPECTED_PARTITION_SCHEMA_FROM_USER
+        KD00A UNEXPECTED_PARTIAL_SCAN
+        KD00D ZORDERING_ON_COLUMN_WITHOUT_STATS
+        KD00E ICEBERG_COMPAT_VIOLATION UNIVERSAL_FORMAT_CONVERSION_FAILED UNIVERSAL_FORMAT_VIOLATION
+        KD00G PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED
+    """,
+    ENVIRONMENT: """
+        KD001 FAILED_READ_FILE_FOOTER
+        KD002 STREAMING_CHECK_COLUMN_MAPPING_NO_SNAPSHOT
+        KD004 INVALID_PROTOCOL_VERSION MISSING_COMMIT_INFO MISSING_COMMIT_TIMESTAMP
+        KD006 NO_COMMITS_FOUND NO_RECREATABLE_HISTORY_FOUND
+        KD007 SCHEMA_CHANGED SCHEMA_CHANGED_WITH_STARTING_OPTIONS SCHEMA_CHANGED_WITH_VERSION
+        KD007 SCHEMA_CHANGE_SINCE_ANALYSIS
+        KD00B UNRECOGNIZED_LOGFILE
+        KD00C VERSIONS_NOT_CONTIGUOUS
+        XXKDS CHECKPOINT_SNAPSHOT_MISMATCH STATE_RECOVER_ERROR TXN_LOG_FAILED_INTEGRITY
+        XXKDS DELETION_VECTOR_CARDINALITY_MISMATCH DELETION_VECTOR_CHECKSUM_MISMATCH
+        XXKDS DELETION_VECTOR_INVALID_ROW_INDEX DELETION_VECTOR_SIZE_MISMATCH
+    """,
+}
+"""Delta's errors of its SQLSTATEs KD0xx (those of Delta 4.4.0), and of damaged files."""
+
+
+@pytest.mark.parametrize("kind", OF_DELTA)
+def test_kind_of_an_error_of_deltas_is_the_statements_unless_files_are_damaged_or_change(
+    kind: ErrorKind,
+) -> None:
+    for line in OF_DELTA[kind].split("\n"):
+        sqlstate, *names = line.split() or [""]
+        for name in names:
+            java = ("org.apache.spark.sql.delta.DeltaAnalysisException", *_JAVA)
+            assert kind_of_chain([Link(f"DELTA_{name}", sqlstate, java)]) is kind, name
+    assert kind_of_chain([Link("DELTA_OF_TOMORROW", "KD002")]) is ENVIRONMENT
 
 
 @pytest.mark.parametrize(
@@ -252,7 +301,20 @@ def _details(*errors: tuple[Link, str]) -> object:
     return response
 
 
-def test_error_with_details_shows_the_cause_that_decides_and_the_whole_message() -> None:
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        ((_DIVISION, "by zero"), (APPLICATION, "DIVIDE_BY_ZERO", "22012", "by zero")),
+        ((_DIVISION, ""), (APPLICATION, "DIVIDE_BY_ZERO", "22012", "whole message")),
+        (
+            (_DISK_FULL, "no space"),
+            (ENVIRONMENT, "TASK_WRITE_FAILED", "58030", "whole message"),
+        ),
+    ],
+)
+def test_error_with_details_shows_the_cause_that_decides_with_its_own_message(
+    cause: tuple[Link, str], told: tuple[ErrorKind, str, str, str]
+) -> None:
     metadata = {
         "errorClass": "TASK_WRITE_FAILED",
         "sqlState": "58030",
@@ -261,15 +323,9 @@ def test_error_with_details_shows_the_cause_that_decides_and_the_whole_message()
     }
     failed = failure.decode(_rpc_error(grpc.StatusCode.INTERNAL, "cut", metadata))
     assert failed.wants_details
-    error = failure.error_with_details(
-        failed, _details((_TASK_WRITE, "whole message"), (_DIVISION, "by zero"))
-    )
-    assert (error.kind, error.error_class, error.sqlstate, error.message) == (
-        APPLICATION,
-        "DIVIDE_BY_ZERO",
-        "22012",
-        "whole message",
-    )
+    details = _details((_TASK_WRITE, "whole message"), (_SPARK_EXCEPTION, "aborted"), cause)
+    error = failure.error_with_details(failed, details)
+    assert (error.kind, error.error_class, error.sqlstate, error.message) == told
 
 
 def test_error_with_details_of_a_circle_of_causes_ends() -> None:

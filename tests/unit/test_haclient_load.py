@@ -146,6 +146,14 @@ async def test_csv_goes_in_pieces_that_name_its_columns_and_lines(
     assert "age_s" not in query
 
 
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_parquet_texts_written_as_differences_are_read(tmp_path: Path, encoding: str) -> None:
+    path, table = tmp_path / "t.parquet", pa.table({"s": ["p1", "p2", None]})
+    pq.write_table(table, path, use_dictionary=False, column_encoding={"s": encoding})
+    batches = [batch for batch, _ in files._of_parquet(path, 4000)]
+    assert pa.Table.from_batches(batches).equals(table)
+
+
 async def test_json_lines_packed_parquet_and_arrow(
     connect: Open, servers: list[Server], tmp_path: Path
 ) -> None:
@@ -386,6 +394,20 @@ def test_file_that_changes_while_it_is_loaded_is_told(tmp_path: Path, name: str)
         file.write(b"1,more of it")
     with pytest.raises(haclient.DataError, match="was changed while it was loaded"):
         list(found)
+
+
+def test_file_that_arrow_cannot_read_is_not_called_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"n": [1]}), path)
+
+    def unable(*_: object) -> None:
+        raise pa.ArrowNotImplementedError("an encoding")
+
+    monkeypatch.setattr(files, "_with_moments", unable)
+    with pytest.raises(haclient.DataError, match=r"t\.parquet: Arrow cannot read it: an encoding"):
+        list(LoadFile(path, form_of(path)).pieces())
 
 
 def test_arrow_stream_whose_writer_died_is_told(tmp_path: Path) -> None:

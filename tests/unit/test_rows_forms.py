@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from datetime import UTC, date, datetime, time
@@ -19,9 +18,7 @@ from haproc.engine.frames import joined
 from haproc.engine.interface import Column
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.rows import lines
-from haproc.route.rows.csv_lines import Records
 from haproc.route.rows.forms import Form, FormKind
-from haproc.route.rows.lines import blocks
 from haproc.route.rows.parquet_files import parquet_rows
 from haproc.route.rows.reading import fitted, pieces
 
@@ -57,7 +54,7 @@ BODY = (
     b'"",1,1.5,2026-01-31T12:00:00Z,2026-01-31\r\n'
     b",2,,,\r\n\r\n"
     b'"a ""b"", c\nd",3,-7,2026-01-31 13:00:00+01:00,\n'
-    b'5" pipe,4,,,'
+    b'"5"" pipe",4,,,'
 )
 
 
@@ -81,7 +78,7 @@ def test_csv_dialect_and_columns_are_those_of_the_request() -> None:
     (row,) = rows(b"1,x,2,2026-01-31 13:00:00,2026-01-31\n", own)
     assert list(row) == ["id", "Name", "price", "at", "day"] and row["at"] == NOON
     assert rows(b"", own) == rows(b"id\n", Form(CSV)) == rows(b"id", Form(CSV)) == []
-    assert rows(b"\n\n", Form(CSV, columns="id")) == []
+    assert rows(b"\r\n\n", Form(CSV, columns="id,Name")) == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +102,7 @@ def test_csv_dialect_and_columns_are_those_of_the_request() -> None:
         (b"id\n7\n0xFFFFFFFFFFFFFFFF\n", Form(CSV), "line 3: column id"),
         (b"id,at\n1,2026-01-31 12:00:00\n", Form(CSV), "line 2: column at"),
         (b"id,Name\n1,\xff\n", Form(CSV), "line 2: column Name"),
-        (b'id,Name\n1,"never\nends\n', Form(CSV), "never ends: a quote is not closed"),
+        (b'id,Name\n7,a\n1,"never\nends\n', Form(CSV), "line 3: the last record never ends"),
         (b"7,a\nx,b\n", Form(CSV, columns="id,Name", first_line=1000), "line 1001: column id"),
         (b"7\n", Form(CSV, columns='"id'), "not a line of CSV"),
         (
@@ -186,53 +183,12 @@ def test_csv_has_no_form_for_nested_values() -> None:
     assert "array<int>, which text/csv has no form for" in told
 
 
-_CELLS = st.text(st.sampled_from('ab",\n\r '), max_size=6)
-
-
-@given(st.lists(st.tuples(_CELLS, _CELLS), min_size=1, max_size=40), st.integers(7, 40))
-def test_csv_reads_what_csv_writes_however_it_is_cut(
-    records: list[tuple[str, str]], block: int
-) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(records)
-    whole, cut = text.getvalue().encode(), Records(",").cut
-    patch = pytest.MonkeyPatch()
-    with patch.context() as context:
-        context.setattr(lines, "BLOCK_BYTES", block)
-        found = list(blocks(io.BytesIO(whole), cut))
-        assert b"".join(found) == whole
-        form = Form(CSV, columns="a,b")
-        got = rows(whole, form, [Column("a", "string"), Column("b", "string")])
-    assert [(row["a"], row["b"]) for row in got] == records
-
-
-@given(st.lists(st.sampled_from(['"', '""', ",", "\n", "\r", "a", '"a"', ',"b\n",']), max_size=30))
-def test_csv_is_cut_alike_by_counting_quotes_and_by_reading_fields(parts: list[str]) -> None:
-    data, records = "".join(parts).encode(), Records(",")
-    patch = pytest.MonkeyPatch()
-    with patch.context() as context:
-        context.setattr(Records, "_alternate", lambda *_: False)
-        by_reading = records.cut(data)
-    assert records.cut(data) == by_reading
-
-
-@pytest.mark.parametrize(
-    ("data", "alternate"),
-    [
-        (b'a,"b"\n"c""","d"\n', True),
-        (b'a,5" pipe,"b"\n', False),
-        (b'"a"b"\n', False),
-        (b'"open\n', True),
-    ],
-)
-def test_quotes_are_counted_where_they_begin_and_end_fields(data: bytes, alternate: bool) -> None:
-    assert Records(",")._alternate(data) is alternate
-
-
 def test_record_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(lines, "RECORD_BYTES_MAX", 5000)
-    assert "more than 5000 bytes, or never ends" in refusal(b"1" * 9000, Form(CSV, columns="id"))
+    assert "line 1: a record has more than 5000 bytes, or never ends" in refusal(
+        b"1" * 9000, Form(CSV, columns="id")
+    )
 
 
 # -- JSON lines ------------------------------------------------------------------------------------
@@ -396,6 +352,41 @@ def test_parquet_long_text_that_stands_often_is_cut_before_it_is_unpacked() -> N
     found = list(pieces(io.BytesIO(data), COLUMNS, 8 << 20, Form(PARQUET), parquet_rows))
     assert sum(chunk.rows for chunk in found) == 400
     assert max(len(chunk.data) for chunk in found) < 8 << 20
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_parquet_texts_are_read_in_each_encoding(encoding: str) -> None:
+    table = pa.table({"Name": [f"text {n}" for n in range(300)], "id": range(300)})
+    said = {"use_dictionary": False, "column_encoding": {"Name": encoding}}
+    assert rows(parquet(table, row_group_size=100, **said), Form(PARQUET)) == table.to_pylist()
+    nested = pa.table({"l": [["x"], None, ["xy", "xz"]]})
+    said["column_encoding"] = {"l.list.element": encoding}
+    columns = [Column("l", "array<string>")]
+    assert rows(parquet(nested, **said), Form(PARQUET), columns) == nested.to_pylist()
+
+
+def test_parquet_texts_that_share_a_long_beginning_are_read_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("haproc.route.rows.parquet_files.PREFIXED_BYTES_MAX", 4 << 20)
+    table = pa.table({"Name": ["x" * 100_000] * 400, "id": range(400)})
+    said = {"use_dictionary": ["id"], "column_encoding": {"Name": "DELTA_BYTE_ARRAY"}}
+    data = parquet(table, compression="none", data_page_size=1 << 30, **said)
+    assert len(data) < 200_000
+    _, batches = parquet_rows(io.BytesIO(data), COLUMNS, 4 << 20)
+    sizes = [batch.nbytes for batch in batches]
+    assert max(sizes) <= 4 << 20 and sum(sizes) > 400 * 100_000
+
+
+def test_what_arrow_has_not_implemented_is_not_called_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unable(*_: object) -> None:
+        raise pa.ArrowNotImplementedError("an encoding")
+
+    monkeypatch.setattr("haproc.route.rows.parquet_files._batches", unable)
+    told = refusal(parquet(pa.table({"id": [1]})), Form(PARQUET))
+    assert "Arrow cannot read it: an encoding" in told and "not a Parquet file" not in told
 
 
 @pytest.mark.parametrize(

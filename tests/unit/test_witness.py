@@ -139,6 +139,39 @@ def test_functions_are_known_or_differ() -> None:
         assert name in reasons(INSERT, f"+- {project.format(differs)}", f"   +- {U}")
 
 
+CHARS = "Relation spark_catalog.s.w[k#404,c#405,v#406] parquet"
+
+
+def _update_of_chars(called: str) -> str:
+    return reasons(
+        "UpdateCommand Delta[version=1, file:/w/w], `spark_catalog`.`s`.`w`, x.Y, "
+        "[k#404, c#409, v#406], (c#409 = rpad(a, 5,  ))",
+        "   +- SubqueryAlias spark_catalog.s.w",
+        f"      +- Project [k#404, {called}(c#405, 5)) AS c#409, v#406]",
+        f"         +- {CHARS}",
+    )
+
+
+@pytest.mark.parametrize(
+    "method", ["readSidePadding", "charTypeWriteSideCheck", "varcharTypeWriteSideCheck"]
+)
+def test_column_of_chars_is_read_and_written_the_same_everywhere(method: str) -> None:
+    assert _update_of_chars(f"static_invoke(CharVarcharCodegenUtils.{method}") == ""
+
+
+@pytest.mark.parametrize(
+    "called",
+    [
+        "static_invoke(com.example.CharVarcharCodegenUtils.readSidePadding",
+        "static_invoke(CharVarcharCodegenUtils.nanoTime",
+        "static_invoke(OtherUtils.readSidePadding",
+        "(spark_catalog.charvarcharcodegenutils.readsidepadding",
+    ],
+)
+def test_static_invoke_of_anything_else_differs(called: str) -> None:
+    assert "not one of Spark's own" in _update_of_chars(called)
+
+
 def test_columns_that_look_like_functions_are_columns() -> None:
     leaf = "Relation spark_catalog.s.us[uuid()#3,a b#4] parquet"
     assert reasons(INSERT, "+- Project [uuid()#3 AS a#49, a b#4 AS b#50]", f"   +- {leaf}") == ""

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 
 from haproc.doors.http.errors import body_of
 from haproc.doors.http.statuses import status_of
@@ -39,7 +40,10 @@ STALL_S: Final = 60.0
 CONNECTIONS_MAX: Final = 1000
 TELL_S: Final = 10.0
 """So seldom is a line written about what strangers send."""
-_HEADER_BYTES_MAX: Final = 16 << 10
+_LINE_BYTES_MAX: Final = 16 << 10
+"""Of a head: its first line, and each header."""
+_HEADERS_MAX: Final = 128
+"""As aiohttp has it by itself."""
 
 
 class Places:
@@ -145,8 +149,9 @@ class Connection(web.RequestHandler):
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]  # that is how it is switched off
             keepalive_timeout=KEEPALIVE_S,
-            max_line_size=_HEADER_BYTES_MAX,
-            max_field_size=_HEADER_BYTES_MAX,
+            max_line_size=_LINE_BYTES_MAX,
+            max_field_size=_LINE_BYTES_MAX,
+            max_headers=_HEADERS_MAX,
             auto_decompress=False,  # see haproc.doors.http.unpacking
         )
         self._door = door
@@ -264,7 +269,7 @@ class Connection(web.RequestHandler):
         self._door.unreadable.tell(request.remote, type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is under way already")
-        error = refused(ErrorClass.BAD_REQUEST, "the request is not HTTP as it is understood here")
+        error = _unread(exc)
         response = web.Response(
             body=_json(error, self._door.cluster),
             status=status_of(error),
@@ -273,6 +278,18 @@ class Connection(web.RequestHandler):
         )
         response.force_close()
         return response
+
+
+def _unread(error: BaseException | None) -> RequestError:
+    """Return what is told of a head that aiohttp did not take.
+
+    Too many headers are no class of error of its own, so the limits are told of in any case.
+    """
+    what = "the request is not HTTP as it is understood here"
+    if isinstance(error, LineTooLong):
+        what = f"a line of the request's head is longer than {_LINE_BYTES_MAX} bytes"
+    limits = f"a head has at most {_HEADERS_MAX} headers, and {_LINE_BYTES_MAX} bytes in a line"
+    return refused(ErrorClass.BAD_REQUEST, what, limits)
 
 
 def _json(error: RequestError, cluster: str) -> bytes:

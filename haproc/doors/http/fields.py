@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
@@ -28,15 +29,25 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object of a body; in none of its objects may a name stand twice."""
     try:
         value = json.loads(body, parse_constant=_no_constant, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise refused(ErrorClass.BAD_REQUEST, f"the body is not JSON: {_brief(error)}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _not_json(str(error)[:200]) from None
+    except RecursionError:
+        raise _not_json("nested too deeply") from None
+    except ValueError:  # the only one left: what Python reads no number from
+        digits_max = sys.get_int_max_str_digits()
+        said = f"a number in the body has more than {digits_max} digits"
+        raise refused(ErrorClass.BAD_REQUEST, said) from None
     if not isinstance(value, dict):
         raise refused(ErrorClass.BAD_REQUEST, "the body must be a JSON object")
     return value
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise _not_json(f"{name} is not JSON")
+
+
+def _not_json(why: str) -> Exception:
+    return refused(ErrorClass.BAD_REQUEST, f"the body is not JSON: {why}")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -45,10 +56,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise refused(ErrorClass.BAD_REQUEST, f"{name[:80]!r} comes twice in one object")
     return found
-
-
-def _brief(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
 
 
 def no_unknown(body: Mapping[str, Any], known: Collection[str]) -> None:

@@ -1,8 +1,10 @@
 """CSV as RFC 4180 has it: a field in quotes may hold delimiters, line ends, and quotes doubled.
 
 A field without quotes that is equal to `null` (nothing, unless the request says otherwise) is NULL;
-one in quotes is what stands in them, so "" is an empty text. Blank lines are passed over. Each
-field is read as its column's type says.
+one in quotes is what stands in them, so "" is an empty text. Each field is read as its column's
+type says. An empty line is a record if records have one field, wherever it stands: a block does not
+know whether it is the file's last. Where they have several it can be none, and is passed over.
+Quotes that stand otherwise than RFC 4180 says are refused: Arrow would make something of them.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from haproc.route.rows.text_types import (
 )
 
 _HEX: Final = (b"0x", b"0X")
+_QUOTE: Final = ord('"')
+_MISQUOTED: Final = "a field with a quote in it is to stand in quotes, alone, and the quote twice"
 
 
 def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches:
@@ -52,34 +56,44 @@ def csv_rows(source: Readable, form: Form, columns: Sequence[Column]) -> Batches
 
 
 class Records:
-    """Tells records apart. A quote that does not begin a field is a character like any other."""
+    """Tells records apart. A quote that does not begin a field is a character like any other.
+
+    So a record of which the quotes are wrong ends where a reader would say, and its line is told.
+    """
 
     def __init__(self, delimiter: str) -> None:
         before = rb"[^\r\n" + re.escape(delimiter.encode()) + rb"]"
         field = rb'[^"\n]++|(?<!' + before + rb')"[^"]*+(?:""[^"]*+)*+"|(?<=' + before + rb')"'
         self._one = re.compile(rb"(?:" + field + rb")*+\n")
         self._all = re.compile(rb"(?:(?:" + field + rb")*+\n)*+")
-        self._before = np.frombuffer(delimiter.encode() + b'\r\n"', np.uint8)
+        self._beside = np.zeros(256, np.bool_)
+        self._beside[list(delimiter.encode() + b'\r\n"')] = True
 
     def cut(self, data: bytes) -> int:
         """Return where the last whole record ends, 0 if there is none."""
         if b'"' not in data:
             return data.rfind(b"\n") + 1
-        if self._alternate(data):
+        if self.well_quoted(data):
             return _end_by_count(data)
         whole = self._all.match(data)
         return whole.end() if whole is not None else 0
 
-    def _alternate(self, data: bytes) -> bool:
-        """Whether quotes begin and end fields in turn, so that counting them tells where one is.
+    def well_quoted(self, data: bytes) -> bool:
+        """Whether quotes begin and end fields in turn, from a record's begin on, as RFC 4180 says.
 
-        So it is if each that stands behind an even number of them begins a field, or stands behind
-        the one that seemed to end it, which is then doubled. Much faster than reading each field.
+        Each that stands behind an even number of them begins a field, and the next one ends it;
+        two that are side by side are one that is doubled. So counting tells where a field is, much
+        faster than reading each. One that is still open, or the last octet, is taken to be right.
         """
         octets = np.frombuffer(data, np.uint8)
-        begins = np.flatnonzero(octets == ord('"'))[::2]
-        before = octets[begins[begins > 0] - 1]
-        return bool(np.isin(before, self._before).all())
+        quotes = np.flatnonzero(octets == _QUOTE)
+        begins, ends = quotes[::2], quotes[1::2]
+        if data.startswith(b'"'):
+            begins = begins[1:]
+        if len(ends) and ends[-1] == len(data) - 1:
+            ends = ends[:-1]
+        before, behind = octets.take(begins - 1), octets.take(ends + 1)
+        return bool(self._beside.take(before).all() and self._beside.take(behind).all())
 
     def first(self, data: bytes) -> bytes:
         """Return the first record, with its end; all if none ends."""
@@ -112,10 +126,13 @@ class CsvLines:
     def __init__(self, form: Form, records: Records, schema: pa.Schema) -> None:
         self._form = form
         self._schema = schema
+        self._records = records
         self.split = records.split
 
     def decode(self, block: bytes) -> pa.RecordBatch:
         """See Lines."""
+        if b'"' in block and not self._records.well_quoted(block):
+            raise RowsError([_MISQUOTED])
         try:
             batch = self._read(block, self._schema)
         except (pa.ArrowException, ValueError, ArithmeticError) as error:
@@ -141,7 +158,7 @@ class CsvLines:
         return None
 
     def _read(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        if not block.strip(b"\r\n"):
+        if not (block if len(schema) == 1 else block.strip(b"\r\n")):
             return pa.RecordBatch.from_pylist([], schema=schema)
         if block.startswith(BOM):
             block = BOM + block  # Arrow leaves one out: this one is text
@@ -171,7 +188,11 @@ class CsvLines:
                 block_size=len(block) + 1,
                 column_names=[field.name for field in fields],
             ),
-            pa_csv.ParseOptions(delimiter=self._form.delimiter, newlines_in_values=True),
+            pa_csv.ParseOptions(
+                delimiter=self._form.delimiter,
+                newlines_in_values=True,
+                ignore_empty_lines=len(fields) != 1,
+            ),
             pa_csv.ConvertOptions(
                 column_types=pa.schema(fields),
                 null_values=[self._form.null],

@@ -17,6 +17,7 @@ PROBLEMS_MAX: Final = 20
 """More are counted; a schema may name a million columns."""
 TOLD_MAX: Final = 200
 """Characters of what a reader said."""
+_NOT_KNOWN: Final = "valid or not, Arrow cannot read it"
 TABLES_OWN: Final = "*"
 """As ``columns``: those of the table, in its order."""
 
@@ -36,6 +37,7 @@ def clients_fault(said: str) -> Iterator[None]:
     """Around all that reads a client's bytes: whatever goes wrong in it is a RowsError.
 
     Readers raise what they like where bytes are not what they expect, so there is no list of it.
+    What Arrow has not implemented is told as that, and not as ``said``: it may be valid.
     Passed on is what was raised on purpose, and that this process has no memory left: Arrow's word
     for that is of a length that is none.
     """
@@ -47,7 +49,8 @@ def clients_fault(said: str) -> Iterator[None]:
         if isinstance(error, MemoryError) and not isinstance(error, pa.ArrowException):
             raise
         told = str(error)[:TOLD_MAX] or type(error).__name__
-        raise RowsError([f"{said}: {told}"]) from error
+        known = not isinstance(error, pa.ArrowNotImplementedError)
+        raise RowsError([f"{said if known else _NOT_KNOWN}: {told}"]) from error
 
 
 class Readable(Protocol):

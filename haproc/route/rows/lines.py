@@ -36,7 +36,7 @@ class Lines(Protocol):
 
 
 def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -> Iterator[bytes]:
-    """Yield a body in blocks of whole records; raises RowsError.
+    """Yield a body in blocks of whole records; raises RowsError of the one behind the last.
 
     ``cut`` returns where the last whole record of some bytes ends, 0 if there is none. A mark of
     the byte order stands at a file's beginning; at that of a later line it is a character.
@@ -53,7 +53,9 @@ def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -
             raise RowsError([f"a record has more than {RECORD_BYTES_MAX} bytes, or never ends"])
     if rest:
         whole = rest if rest.endswith(b"\n") else rest + b"\n"
-        if cut(whole) < len(whole):
+        if (end := cut(whole)) < len(whole):
+            if end:
+                yield rest[:end]  # what is wrong before is told first
             raise RowsError(["the last record never ends: a quote is not closed"])
         yield rest
 
@@ -61,13 +63,24 @@ def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -
 def decoded(found: Iterator[bytes], lines: Lines, first_line: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of blocks; raises RowsError that tells the line."""
     at = first_line
-    for block in found:
+    while (block := _next(found, at)) is not None:
         try:
             batch = _decoded(block, lines)
         except RowsError as error:
             raise _located(block, lines, at, error) from error
         yield batch
         at += block.count(b"\n")
+
+
+def _next(found: Iterator[bytes], at: int) -> bytes | None:
+    try:
+        return next(found, None)
+    except RowsError as error:
+        raise _told(error, at) from error
+
+
+def _told(error: RowsError, at: int) -> RowsError:
+    return RowsError([f"line {at}: {problem}" for problem in error.problems])
 
 
 def _decoded(block: bytes, lines: Lines) -> pa.RecordBatch:
@@ -86,8 +99,7 @@ def _located(block: bytes, lines: Lines, at: int, error: RowsError) -> RowsError
             records = records[len(first) :]
         else:
             records, error = first, failed
-    error = _failure(lines, b"".join(records)) or error
-    return RowsError([f"line {at}: {problem}" for problem in error.problems])
+    return _told(_failure(lines, b"".join(records)) or error, at)
 
 
 def _failure(lines: Lines, block: bytes) -> RowsError | None:
