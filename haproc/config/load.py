@@ -47,7 +47,7 @@ def load_text(text: str, file: Path, environ: Mapping[str, str]) -> Config:
     if config is not None:
         config = dataclasses.replace(
             config,
-            state_dir=walker.absolute(config.state_dir, "state_dir"),
+            state_dir=walker.absolute(config.state_dir, "state_dir") or config.state_dir,
             log=_absolute_log(config.log, walker),
             limits=_fitted(config.limits, tree.value),
         )
@@ -81,7 +81,8 @@ def _absolute_log(log: str, walker: Walker) -> str:
     if not name or name.startswith("//"):
         walker.problem("log", f"{log!r} names no file: sqlite:///absolute/path, or sqlite:relative")
         return log
-    return f"sqlite://{walker.absolute(Path(name), 'log')}"
+    file = walker.absolute(Path(name), "log")
+    return log if file is None else f"sqlite://{file}"
 
 
 def _check_files(config: Config, walker: Walker) -> None:

@@ -61,13 +61,13 @@ class Walker:
             given[field.name] = self._field(kind, field, hints[field.name], value[key], below)
         return kind(**given) if len(self.problems) == before else None
 
-    def absolute(self, file: Path, path: str) -> Path:
-        """Return the file's path, a relative one taken from the configuration's folder."""
+    def absolute(self, file: Path, path: str) -> Path | None:
+        """Return a file's path, from the configuration's folder on, or None if it can be none."""
         try:
             return Path(self._folder, file.expanduser()).resolve()
         except (ValueError, RuntimeError, OSError) as error:  # a NUL, ~nobody, links in a circle
             self.problem(path, f"{str(file)!r} can be no path: {error}")
-            return file
+            return None
 
     def _unknown(self, value: Mapping[str, object], keys: Mapping[str, Any], path: str) -> None:
         for key in value:
@@ -228,9 +228,8 @@ class Walker:
         return secret
 
     def _secret_from_file(self, name: str, path: str) -> str | None:
-        before = len(self.problems)
         file = self.absolute(Path(name), path)
-        if len(self.problems) > before:
+        if file is None:
             return None
         try:
             secret = file.read_text(encoding="utf-8").strip()

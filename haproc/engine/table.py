@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from haproc.engine import arrow, confs
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
 from haproc.engine.remote import RemoteSession, sql_plan
-from haproc.engine.tasks import Report
 from haproc.engine.type_text import type_text
 
 HISTORY_TIMEOUT_S = 60.0
@@ -45,13 +44,19 @@ def metadata_of(schema: Any) -> frozenset[str]:
 
 
 async def all_rows(
-    remote: RemoteSession, sql: str, timeout_s: float
+    remote: RemoteSession,
+    sql: str,
+    timeout_s: float,
+    *,
+    operation_id: str = "",
+    hear: Callable[[Any], None] = lambda _: None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Run a query and yield its rows, for small results."""
+    """Run a query and yield its rows, for small results; ``hear`` is given each message."""
     async with contextlib.aclosing(
-        remote.execute(sql_plan(sql), str(uuid.uuid4()), timeout_s)
+        remote.execute(sql_plan(sql), operation_id or str(uuid.uuid4()), timeout_s)
     ) as responses:
         async for response in responses:
+            hear(response)
             if response.HasField("arrow_batch"):
                 for row in arrow.rows([response.arrow_batch.data]):
                     yield row
@@ -63,7 +68,12 @@ async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> lis
     ``timeout_s`` begins anew for as long as the cluster is busy with others of ours.
     """
     wait, operation_id = remote.channel.tasks.wait(), str(uuid.uuid4())
-    reading = asyncio.ensure_future(_rows(remote, sql, operation_id, wait.report))
+
+    async def read() -> list[dict[str, Any]]:
+        found = all_rows(remote, sql, WAIT_S_MAX, operation_id=operation_id, hear=wait.report.hear)
+        return [row async for row in found]
+
+    reading = asyncio.ensure_future(read())
     try:
         while not (await asyncio.wait({reading}, timeout=timeout_s))[0]:
             if not wait.is_excused():
@@ -77,20 +87,6 @@ async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> lis
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-
-
-async def _rows(
-    remote: RemoteSession, sql: str, operation_id: str, own: Report
-) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    async with contextlib.aclosing(
-        remote.execute(sql_plan(sql), operation_id, WAIT_S_MAX)
-    ) as responses:
-        async for response in responses:
-            own.hear(response)
-            if response.HasField("arrow_batch"):
-                rows += arrow.rows([response.arrow_batch.data])
-    return rows
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

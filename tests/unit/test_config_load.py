@@ -259,6 +259,7 @@ def test_load_wrong_value_named(extra: str, path: str, message: str) -> None:
         ("sqlite:log.db", "'memory:'", "log", "one process only"),
         ("sqlite:log.db", "'redis:host'", "log", "unknown kind of log 'redis'"),
         ("sqlite:log.db", "'sqlite:'", "log", "names no file"),
+        ("sqlite:log.db", "sqlite:~nobody-here/x", "log", "can be no path"),
         ("sqlite:log.db", "'sqlite://host/x'", "log", "names no file"),
         ("peer: 127.0.0.1:18081", "peer: other.example:1", "log", "one machine"),
         ("listen: 127.0.0.1:8081", "listen: 0.0.0.0:8081", "clusters[1].listen", "allow_anonym"),
