@@ -20,6 +20,7 @@ leaving is preferred to none until it has said that it is ready.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -41,6 +42,8 @@ class Policy:
     """A server that does not take a connection within this is passed over."""
     outage_s: float = 30.0
     """Give up when for so long every server was unavailable."""
+    busy_s: float = 600.0
+    """Likewise when they are well and busy, a request that has no deadline of its own."""
     backoff_first_s: float = 0.05
     backoff_max_s: float = 2.0
     circuit_s: float = 2.0
@@ -96,6 +99,7 @@ class Reason(StrEnum):
 
     DEADLINE = "the deadline passed"
     OUTAGE = "no server was available"
+    BUSY = "every server was busy"
     NOT_REPEATABLE = "it may have been carried out and has no request id to repeat it with"
 
 
@@ -148,6 +152,7 @@ class Progress:
     in_doubt: bool = False
     """A server may have carried it out."""
     outage_since: float | None = None
+    busy_since: float | None = None
     unexplained: int = 0
     """How often a cluster failed with an error that says nothing."""
     wait_s: float = 0.0
@@ -252,7 +257,9 @@ def noted(
         return memory, replace(progress, unexplained=progress.unexplained + 1)
     if end is AttemptEnd.BUSY:  # a server that answers so is no outage
         least_s = min(progress.wait_s or wait_s, wait_s)
-        return _well(memory, server), replace(progress, outage_since=None, wait_s=least_s)
+        busy_since = now if progress.busy_since is None else progress.busy_since
+        progress = replace(progress, outage_since=None, busy_since=busy_since, wait_s=least_s)
+        return _well(memory, server), progress
     if end is AttemptEnd.LEAVING:
         memory = left(memory, server)
     else:
@@ -325,6 +332,13 @@ def _pause(
     since = progress.outage_since
     if since is not None and now + seconds - since > policy.outage_s:
         return progress, GiveUp(_outcome(progress), Reason.OUTAGE)
+    since = progress.busy_since
+    if (
+        since is not None
+        and progress.deadline == math.inf
+        and now + seconds - since > policy.busy_s
+    ):
+        return progress, GiveUp(_outcome(progress), Reason.BUSY)
     return progress, Pause(seconds)
 
 

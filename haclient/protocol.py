@@ -27,6 +27,8 @@ SESSION_REQUIRED = "HAPROC_SESSION_REQUIRED"
 ROWS_UNFIT = frozenset({"HAPROC_ROWS_MISFIT", "HAPROC_REQUEST_ID_REUSED"})
 """Rows that may be taken as a statement, or were already."""
 _LEAVING = frozenset({"HAPROC_DRAINING", "HAPROC_STOPPED"})
+_AT_WORK = frozenset({"HAPROC_BUSY", "HAPROC_NOT_FRESH"})
+"""What a server says that is well: it has as much to do as it takes, or to apply."""
 
 _OPTIONS = frozenset(
     {"consistency", "acceptable_offset_lag", "operation_class", "fanout", "write_concern", "cache"}
@@ -249,7 +251,7 @@ def end_of(failed: Failure) -> AttemptEnd:
         return AttemptEnd.IN_DOUBT
     if failed.error_class == "HAPROC_UNKNOWN_ERROR":
         return AttemptEnd.UNEXPLAINED
-    if failed.status == 429:
+    if failed.status == 429 or failed.error_class in _AT_WORK:
         return AttemptEnd.BUSY
     return AttemptEnd.LEAVING if failed.error_class in _LEAVING else AttemptEnd.NOT_TAKEN
 

@@ -15,6 +15,8 @@ class WireError(Exception):
     """No answer from this server; ``end`` says what that means for failing over."""
 
     end = AttemptEnd.IN_DOUBT
+    retry_after_s = 0.0
+    """How long it asked to be left alone for."""
 
 
 class NotReached(WireError):
@@ -27,6 +29,16 @@ class NotTaken(WireError):
     """The server says that it cannot now, and that it has done nothing."""
 
     end = AttemptEnd.NOT_TAKEN
+
+
+class Busy(WireError):
+    """The server says so because it has as much to do as it takes."""
+
+    end = AttemptEnd.BUSY
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class Leaving(WireError):

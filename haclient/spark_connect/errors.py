@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -84,8 +85,11 @@ def said_by(error: grpc.RpcError) -> Said:
         status = None
     if status is None:
         return Said(code, details, None)
+    said = Said(code, details, "")
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details:
-        info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info):
-            return Said(code, details, info.metadata.get("errorClass", info.reason))
-    return Said(code, details, "")
+            said = replace(said, error_class=info.metadata.get("errorClass", info.reason))
+        elif detail.Unpack(retry):
+            said = replace(said, retry_after_s=retry.retry_delay.ToTimedelta().total_seconds())
+    return said

@@ -13,7 +13,7 @@ from enum import Enum
 from haclient.exceptions import Failure, FailureKind
 from haclient.failover import AttemptEnd, Pulse
 from haclient.protocol import end_of
-from haclient.wire import Broken, Hung, Leaving, NotReached, NotTaken, WireError
+from haclient.wire import Broken, Busy, Hung, Leaving, NotReached, NotTaken, WireError
 
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 UNAVAILABLE = "UNAVAILABLE"
@@ -61,6 +61,8 @@ class Said:
     details: str
     error_class: str | None
     """What the server named as its class; None: the status is not a server's."""
+    retry_after_s: float = 0.0
+    """How long it asked to be left alone for."""
 
 
 def failed(server: str, said: Said, hung: bool) -> WireError | None:
@@ -72,5 +74,6 @@ def failed(server: str, said: Said, hung: bool) -> WireError | None:
     if said.error_class is None:
         return Broken(f"the connection to {server} broke: {said.details}")
     end = end_of(Failure(FailureKind.AVAILABILITY, said.details, error_class=said.error_class))
-    kind = Leaving if end is AttemptEnd.LEAVING else NotTaken
-    return kind(said.details)
+    if end is AttemptEnd.BUSY:
+        return Busy(said.details, said.retry_after_s)
+    return Leaving(said.details) if end is AttemptEnd.LEAVING else NotTaken(said.details)

@@ -24,7 +24,12 @@ from haclient.wire import WireError
 
 T = TypeVar("T")
 
-_SQLSTATES = {Reason.DEADLINE: "57014", Reason.OUTAGE: "08001", Reason.NOT_REPEATABLE: "08007"}
+_SQLSTATES = {
+    Reason.DEADLINE: "57014",
+    Reason.OUTAGE: "08001",
+    Reason.BUSY: "53000",
+    Reason.NOT_REPEATABLE: "08007",
+}
 _SILENT = Failure(FailureKind.AVAILABILITY, "")
 _UNEXPLAINED = "clusters failed with it, and none could say why: nested too deep, or too large?"
 
@@ -208,7 +213,7 @@ def _one(work: Work[T], server: Server, deadline: float) -> _End[T]:
     try:
         return _End(server, work.attempt(server, deadline))
     except WireError as error:
-        failure = Failure(FailureKind.AVAILABILITY, str(error))
+        failure = Failure(FailureKind.AVAILABILITY, str(error), retry_after_s=error.retry_after_s)
         return _End(server, None, error.end, failure)
     except Rejected as error:
         return _End(server, None, end_of(error.failure), error.failure)

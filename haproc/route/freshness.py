@@ -90,20 +90,24 @@ def decide(
     peers: Sequence[Candidate],
     *,
     waited: bool,
+    nearer: bool = False,
     may_forward: bool,
     asked: Collection[str] = (),
 ) -> Decision:
     """Decide what happens to a query next.
 
-    ``waited``: the time for waiting is over. ``asked``: peers that were asked in vain.
+    ``waited``: it has waited for this cluster; ``nearer``: the cluster has applied something
+    meanwhile, and there is time left. ``asked``: peers that were asked in vain since.
     """
     if applied >= need(wanted, me, log_end):
         return Serve()
-    if may_forward and (waited or wanted.level is Consistency.BOUNDED):
-        fit = [p for p in peers if p.name not in asked and _fits(p, wanted, log_end)]
-        if fit:
-            return Forward(max(fit, key=_applied).name)
-    return Refuse(_why(wanted, me, applied, log_end, peers)) if waited else Wait()
+    fit = [p for p in peers if p.name not in asked and _fits(p, wanted, log_end)]
+    if fit and may_forward and (waited or wanted.level is Consistency.BOUNDED):
+        return Forward(max(fit, key=_applied).name)
+    # Where nobody is farther, its place here is as good as any: to ask elsewhere begins anew.
+    if not waited or (nearer and not fit):
+        return Wait()
+    return Refuse(_why(wanted, me, applied, log_end, peers))
 
 
 def _fits(peer: Candidate, wanted: Freshness, log_end: int) -> bool:

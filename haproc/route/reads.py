@@ -108,14 +108,14 @@ class Reads:
         if wanted.level is Consistency.ANY:
             return held()
         came_at = asyncio.get_running_loop().time()
-        ends_at = came_at + self._wait_s(request.timeout_s)
-        log_end = await self._end(wanted, ends_at) if wanted.level in LEVELS_OF_THE_LOG else 0
+        end_by = came_at + self._wait_s(request.timeout_s)
+        log_end = await self._end(wanted, end_by) if wanted.level in LEVELS_OF_THE_LOG else 0
         if (answer := await self._held(held, need(wanted, EVERYBODY, log_end))) is not None:
             return answer
         if self._core.schedule.low >= need(wanted, self._core.me, log_end):
             self._check_serving()
             return None
-        return await self._otherwise(request, log_end, came_at, ends_at)
+        return await self._otherwise(request, log_end, came_at)
 
     async def _held(self, held: Callable[[], Answer | None], needed: int) -> Answer | None:
         """Return a held answer once this HAProc has read what it must show.
@@ -131,21 +131,22 @@ class Reads:
                 await self._core.news.until(lambda: schedule.read_to >= needed)
         return held() if schedule.read_to >= needed else None
 
-    async def _otherwise(
-        self, request: Request, log_end: int, came_at: float, ends_at: float
-    ) -> Answer | None:
+    async def _otherwise(self, request: Request, log_end: int, came_at: float) -> Answer | None:
         """Wait or forward, as is decided."""
-        wanted = request.freshness
+        wanted, schedule = request.freshness, self._core.schedule
         may_forward = self._forwarding is not None and request.session_id is None
-        waited, asked, busy_peer = False, set[str](), ""
+        clock = asyncio.get_running_loop().time
+        ends_at = came_at + _OF_THE_TIMEOUT * request.timeout_s
+        waited, nearer, asked, busy_peer = False, False, set[str](), ""
         while True:
             decision = decide(
                 wanted,
                 self._core.me,
-                self._core.schedule.low,
+                schedule.low,
                 log_end,
                 self._peers(),
                 waited=waited,
+                nearer=nearer,
                 may_forward=may_forward,
                 asked=asked,
             )
@@ -154,8 +155,11 @@ class Reads:
                     self._check_serving()
                     return None
                 case Wait():
-                    needed = need(wanted, self._core.me, log_end)
-                    waited = not await self._wait(wanted, needed, ends_at)
+                    needed, finished = need(wanted, self._core.me, log_end), schedule.finished
+                    until = min(clock() + self._rules.wait_s, ends_at)
+                    waited = not await self._wait(wanted, needed, until)
+                    nearer = schedule.finished > finished and clock() < ends_at
+                    asked.clear()
                 case Forward(peer):
                     asked.add(peer)
                     try:

@@ -11,9 +11,11 @@ from dataclasses import replace
 import pytest
 
 from haclient.freshness import NOTHING_SEEN, Seen
+from haproc.classify.model import Kind
 from haproc.config.model import Consistency
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.records.operation import Operation
 from haproc.route import freshness, reads
 from haproc.route.freshness import Serve
 from haproc.route.model import Freshness, Request, SentSql
@@ -21,7 +23,7 @@ from haproc.route.reads import Reads
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.reads import Counted, Doors, simulate_reads
 from tests.simulation.ring import MEMBERSHIP, READS
-from tests.simulation.scenario import insert
+from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS
 from tests.simulation.violations import Violation, found_by, found_in
 
@@ -183,6 +185,45 @@ def test_read_that_nobody_can_answer_is_refused_with_every_clusters_lag() -> Non
         assert "all clusters are down or too far behind" in error.message
         assert "acceptable_offset_lag 2" in error.message
         assert "b lacks 7 records, a is out of service, c lacks 7 records" in error.message
+
+    story(tell)
+
+
+def alternating(origin: str, name: str) -> list[Operation]:
+    """Return writes of which each waits for the one before it, and none joins another."""
+    counted = "INSERT INTO copies SELECT count(*) FROM ids"
+    tables = {"reads": frozenset({"ids"}), "writes": frozenset({"copies"})}
+    pairs = [
+        (
+            insert(f"{name}{n}", "ids", origin),
+            operation(f"{name}n{n}", Kind.INSERT, counted, origin, **tables),
+        )
+        for n in range(6)
+    ]
+    return [op for pair in pairs for op in pair]
+
+
+def test_read_waits_on_where_nobody_is_farther_while_its_cluster_goes_on_applying() -> None:
+    async def tell(stage: Stage) -> None:
+        doors = await tables(stage)
+        for name in "bc":
+            stage.node(name).spark.statement_s = 2
+        for op in alternating("a", "w"):
+            await stage.submit("a", op)
+        stage.node("a").kill()
+        began = stage.now
+        shown, report = await doors.ask("b", query(Consistency.LINEARIZABLE, timeout_s=60))
+        assert report.cluster == "b" and shown >= {f"w{n}" for n in range(6)}
+        assert stage.now - began > 4 * READS.wait_s
+        assert doors.counted.forwarded == 0
+        # Its own time bounds it all the same.
+        behind = [asyncio.ensure_future(stage.submit("b", op)) for op in alternating("b", "v")]
+        await asyncio.sleep(1)
+        began = stage.now
+        with pytest.raises(RequestError, match=r"b lacks .* c lacks"):
+            await doors.ask("b", query(Consistency.LINEARIZABLE, timeout_s=10))
+        assert READS.wait_s < stage.now - began < 10
+        await asyncio.gather(*behind)
 
     story(tell)
 

@@ -123,8 +123,8 @@ class Server(pb2_grpc.SparkConnectServiceServicer):
         if table == "wrong":
             wrong = status(code_pb2.INTERNAL, "TABLE_OR_VIEW_NOT_FOUND", "no such table")
             context.abort_with_status(wrong)
-        if table == "busy":
-            context.abort_with_status(status(code_pb2.UNAVAILABLE, "HAPROC_BUSY", "too much"))
+        if error_class := {"busy": "HAPROC_BUSY", "away": "HAPROC_DOWN"}.get(table):
+            context.abort_with_status(status(code_pb2.UNAVAILABLE, error_class, "not now"))
         return self._result(request, table, 0, context)
 
     def ReattachExecute(self, request: Any, context: Any) -> Iterator[Any]:

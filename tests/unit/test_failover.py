@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,12 @@ TABLE = [
     (progress(untried=()), AttemptEnd.UNEXPLAINED, Pause(0.025)),
     (progress(), AttemptEnd.BUSY, Try(1)),
     (progress(untried=(), outage_since=-25.0), AttemptEnd.BUSY, Pause(0.025)),
+    (progress(untried=(), busy_since=-600.0), AttemptEnd.BUSY, Pause(0.025)),
+    (
+        progress(untried=(), busy_since=-600.0, deadline=math.inf),
+        AttemptEnd.BUSY,
+        GiveUp(Outcome.NOT_SENT, Reason.BUSY),
+    ),
 ]
 
 

@@ -25,18 +25,36 @@ peers_s = st.lists(
 )
 
 
-@given(wanted_s, offsets, offsets, peers_s, st.booleans(), st.booleans(), st.sets(st.just("b")))
+@given(
+    wanted_s,
+    offsets,
+    offsets,
+    peers_s,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sets(st.just("b")),
+)
 def test_query_goes_only_where_it_is_fresh_enough(
     wanted: Freshness,
     applied: int,
     log_end: int,
     peers: list[Candidate],
     waited: bool,
+    nearer: bool,
     may_forward: bool,
     asked: set[str],
 ) -> None:
     decision = decide(
-        wanted, "a", applied, log_end, peers, waited=waited, may_forward=may_forward, asked=asked
+        wanted,
+        "a",
+        applied,
+        log_end,
+        peers,
+        waited=waited,
+        nearer=nearer,
+        may_forward=may_forward,
+        asked=asked,
     )
     missing = need(wanted, "a", log_end) - applied
     fit = {
@@ -51,12 +69,13 @@ def test_query_goes_only_where_it_is_fresh_enough(
         case Serve():
             assert missing <= 0
         case Wait():
-            assert missing > 0 and not waited
+            assert missing > 0 and (not waited or (nearer and not fit))
         case Forward(name):
             assert missing > 0 and may_forward
             assert fit[name] == max(fit.values())
         case Refuse(why):
             assert missing > 0 and waited and not (fit and may_forward)
+            assert fit or not nearer
             assert f"a lacks {missing} record" in why
             assert all(peer.name in why for peer in peers)
     if missing > 0 and fit and may_forward and wanted.level is Consistency.BOUNDED:

@@ -435,6 +435,9 @@ async def test_busy_servers_are_asked_again_until_the_deadline(
     servers[0].script.append(busy(0))
     assert (await run(connection)).ha["cluster"] == "b"
     for server in servers:
+        server.script.append(failing(503, "availability", "HAPROC_NOT_FRESH", outcome="NOT_SENT"))
+    assert (await run(connection)).ha["cluster"] == "a", "to be behind is no outage either"
+    for server in servers:
         server.script.extend([busy(0)] * 4)
     assert (await run(connection)).ha["cluster"] == "a", "it is well"
     for server in servers:

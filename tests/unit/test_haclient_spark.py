@@ -182,9 +182,16 @@ def test_statement_that_no_server_takes_ends_after_the_outage(
     session = opened(*servers, outage_s=0.2)
     begun = time.monotonic()
     with pytest.raises(PySparkException, match="HACLIENT_OUTAGE"):
-        read(session, "busy")
+        read(session, "away")
     assert time.monotonic() - begun < WAIT_S / 2, "PySpark does not try it all over again"
     assert all(server.calls("ExecutePlan") for server in servers)
+
+
+def test_servers_that_are_busy_are_no_outage(opened: Sessions, servers: list[Server]) -> None:
+    session = opened(*servers, outage_s=0.0, busy_s=1.0)
+    with pytest.raises(PySparkException, match="HACLIENT_BUSY"):
+        read(session, "busy")
+    assert all(len(server.calls("ExecutePlan")) > 1 for server in servers)
 
 
 def test_draining_server_ends_what_it_has_and_is_sent_nothing_new(

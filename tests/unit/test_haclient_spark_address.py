@@ -77,7 +77,8 @@ def test_greeting_says_what_is_to_be_sent_nothing() -> None:
         ("CANCELLED", None, True, AttemptEnd.IN_DOUBT),
         ("UNAVAILABLE", None, False, AttemptEnd.IN_DOUBT),
         ("UNAVAILABLE", "", False, AttemptEnd.NOT_TAKEN),
-        ("UNAVAILABLE", "HAPROC_BUSY", False, AttemptEnd.NOT_TAKEN),
+        ("UNAVAILABLE", "HAPROC_BUSY", False, AttemptEnd.BUSY),
+        ("UNAVAILABLE", "HAPROC_NOT_FRESH", False, AttemptEnd.BUSY),
         ("UNAVAILABLE", "HAPROC_DRAINING", False, AttemptEnd.LEAVING),
     ],
 )

@@ -55,6 +55,7 @@ _SPARK_CLASS: Final[Mapping[str, str]] = {
 DRAINING_RETRY_S: Final = 0.7
 _RETRY_AFTER_S: Final[Mapping[str, float]] = {
     ErrorClass.BUSY: 1.0,
+    ErrorClass.NOT_FRESH: 1.0,
     ErrorClass.DRAINING: DRAINING_RETRY_S,
 }
 _JAVA: Final = "java.lang.Object", "java.lang.Throwable", "java.lang.Exception"
