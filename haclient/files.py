@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from haclient.exceptions import DataError, InterfaceError
 from haclient.protocol import columns_text
-from haclient.records import CsvRecords, line_end, pieces
+from haclient.records import BOM, CsvRecords, line_end, pieces
 from haclient.rows import Rows
 from haclient.wire import Body
 
@@ -194,6 +194,7 @@ class LoadFile:
             found = pieces(source, records.end if is_csv else line_end, self._piece_bytes)
             for number, data in enumerate(found):
                 if is_csv and "columns" not in query:
+                    data = data.removeprefix(BOM)
                     header = records.first(data)
                     query["columns"] = _columns(header, query.get("delimiter", ","))
                     data, line = data[len(header) :], line + header.count(b"\n")

@@ -147,9 +147,13 @@ def rows_path(table: str, query: Mapping[str, str | None]) -> str:
 
 def columns_text(names: Sequence[str]) -> str:
     """Return how rows name their columns, the table's own if none are named."""
+    if not names:
+        return "*"
+    if list(names) == ["*"]:
+        return '"*"'
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(names)
-    return line.getvalue() or "*"
+    return line.getvalue()
 
 
 def session_start(catalog: str | None, schema: str | None) -> list[str]:

@@ -52,17 +52,22 @@ class CsvRecords:
 
 
 def pieces(source: Readable, cut: Cut, piece_bytes: int) -> Iterator[bytes]:
-    """Yield whole records, about so many bytes at a time; the same each time. Raises DataError."""
-    rest = source.read(piece_bytes).removeprefix(BOM)
+    """Yield whole records, about so many bytes at a time; the same each time. Raises DataError.
+
+    A mark of the byte order stays in front of the first one, for the server to leave out.
+    """
+    rest = source.read(piece_bytes)
+    mark = BOM if rest.startswith(BOM) else b""
+    rest = rest[len(mark) :]
     while True:
         if end := cut(rest):
-            yield rest[:end]
-            rest = rest[end:]
+            yield mark + rest[:end]
+            rest, mark = rest[end:], b""
         elif len(rest) > piece_bytes + RECORD_BYTES_MAX:
             raise DataError("a record is too long, or a quote is not closed")
         data = source.read(max(piece_bytes - len(rest), piece_bytes // 4 + 1))
         if not data:
             break
         rest += data
-    if rest:
-        yield rest
+    if mark or rest:
+        yield mark + rest

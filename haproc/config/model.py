@@ -243,8 +243,7 @@ class Reads:
     acceptable_offset_lag: int = 1000
     """Records that may lack in an answer of level bounded; chosen like ``in_sync_lag_max``."""
     wait_s: float = 5.0
-    """How long a query waits for its cluster before a fresher one is asked; where none is, it waits
-    on as long as its cluster goes on applying. Chosen, not measured."""
+    """Then a query goes to a fresher cluster, or waits on while its own gets on. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)

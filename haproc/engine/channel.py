@@ -46,6 +46,8 @@ class EngineLimits:
     keepalive_interval_s: float = 10.0
     """A running call's connection is pinged this often; a server's progress reports (2 s) keep it
     from minding that. Chosen, not measured."""
+    ping_timeout_s: float = 20.0
+    """How long a ping may be unanswered. Chosen: longer than a server collects its garbage."""
     reconnect_backoff_s_max: float = 1.0
     """A server that comes back is noticed at most this late."""
     interrupt_wait_s: float = 15.0
@@ -165,11 +167,13 @@ def _reader(message: Any) -> Callable[[bytes], Any]:
 
 def _options(limits: EngineLimits) -> list[tuple[str, int]]:
     keepalive_ms = int(limits.keepalive_interval_s * 1000)
+    ping_ms = int(limits.ping_timeout_s * 1000)
     return [
         ("grpc.max_send_message_length", limits.message_bytes_max),
         ("grpc.max_receive_message_length", limits.message_bytes_max),
         ("grpc.keepalive_time_ms", keepalive_ms),
-        ("grpc.keepalive_timeout_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", ping_ms),
+        ("grpc.http2.ping_timeout_ms", ping_ms),  # else gRPC 1.85 waits for a minute
         ("grpc.keepalive_permit_without_calls", 0),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),

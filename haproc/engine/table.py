@@ -77,16 +77,20 @@ async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> lis
     try:
         while not (await asyncio.wait({reading}, timeout=timeout_s))[0]:
             if not wait.is_excused():
-                remote.stop_soon(operation_id)
+                wait.is_over(answered=False)
                 raise EngineError(
                     ErrorKind.AVAILABILITY,
                     f"The cluster did not answer within {timeout_s} s",
                     error_class="DEADLINE_EXCEEDED",
                 )
-        return await reading
+        rows = await reading
+        wait.is_over(answered=True)
+        return rows
     finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        if not reading.done():
+            remote.stop_soon(operation_id)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

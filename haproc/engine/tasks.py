@@ -3,9 +3,11 @@
 A small statement is late because the cluster is busy, which says nothing against the cluster, while
 others of ours have the cores that it waits for: the server reports every two seconds how many tasks
 each running statement has. Or while others of ours are answered: a driver that plans hundreds of
-them at once has something to do before any task runs. But each gets its share of a busy cluster. A
-statement that is overtaken again and again is late for another reason, and so is one beside which
-nothing runs and nothing is answered: the executors are gone, or their storage hangs.
+them at once has something to do before any task runs. But what is answered may have touched no
+storage, and each gets its share of a busy cluster. A statement that is overtaken again and again,
+or for long, is late for another reason, and so is one beside which nothing runs and nothing is
+answered, or of which nothing is reported any more: the executors are gone, their storage hangs, or
+the driver does.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ _REPORT_BYTES_MAX = 1 << 16
 OVERTAKEN_MAX: Final = 8
 """As many times as many statements as were under way when one began may be answered before it.
 Reading the marker takes the driver several times as long as a query of a literal. Chosen."""
+OVERTAKEN_S_MAX: Final = 60.0
+"""For so long at most, by one late statement after another until one is answered. Chosen."""
+FRESH_S: Final = 6.0
+"""A statement whose answer is being read is heard of every two seconds; three reports. Chosen."""
 OLD_S: Final = 60.0
 """A report counts for so long: nobody hears of a statement whose client has stopped reading, be its
 tasks gone or not. Thirty reports; chosen, not measured."""
@@ -36,7 +42,7 @@ class Report:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.inflight = 0
-        self.queued = False
+        self._queued = False
         self._clock = clock
         self._heard_at = clock()
 
@@ -45,12 +51,17 @@ class Report:
         """Whether tasks of it ran when it was heard of, not long ago."""
         return self.inflight > 0 and self._clock() - self._heard_at <= OLD_S
 
+    @property
+    def is_queued(self) -> bool:
+        """Whether it is waiting for its tasks: so the driver, which reports, is well."""
+        return self._queued and self._clock() - self._heard_at <= FRESH_S
+
     def hear(self, response: Any) -> None:
         """Take in one message of the statement's answer."""
         if response.HasField("execution_progress"):
             told, self._heard_at = response.execution_progress, self._clock()
             self.inflight = told.num_inflight_tasks
-            self.queued = not self.inflight and any(not stage.done for stage in told.stages)
+            self._queued = not self.inflight and any(not stage.done for stage in told.stages)
 
     def hear_bytes(self, response: bytes) -> None:
         """Take in one message that nobody else reads."""
@@ -68,6 +79,7 @@ class Tasks:
         self._clock = clock
         self._reports: set[Report] = set()
         self._answered = 0
+        self._late_since: float | None = None
 
     @contextmanager
     def statement(self) -> Iterator[Report]:
@@ -91,12 +103,30 @@ class Wait:
     def __init__(self, tasks: Tasks) -> None:
         self.report = Report(tasks._clock)
         self._tasks = tasks
-        self._seen = tasks._answered
+        self._began_at = tasks._clock()
+        self._answered = tasks._answered
         self._answered_max = tasks._answered + OVERTAKEN_MAX * (len(tasks._reports) + 1)
 
     def is_excused(self) -> bool:
         """Whether the cluster has been busy for others of ours since this was asked last."""
-        seen, self._seen = self._seen, self._tasks._answered
-        if self.report.queued and any(other.has_tasks for other in self._tasks._reports):
-            return True
-        return seen < self._seen <= self._answered_max
+        return self._is_queued() or self._is_overtaken()
+
+    def is_over(self, *, answered: bool) -> None:
+        """The wait has ended: the next one has what is left of its time, or all of it again."""
+        tasks = self._tasks
+        if answered:
+            tasks._late_since = None
+        elif tasks._late_since is None:
+            tasks._late_since = self._began_at
+
+    def _is_queued(self) -> bool:
+        """Whether it waits for what others have."""
+        return self.report.is_queued and any(other.has_tasks for other in self._tasks._reports)
+
+    def _is_overtaken(self) -> bool:
+        """Whether others were answered, not too many, nor for too long."""
+        tasks = self._tasks
+        answered, self._answered = self._answered, tasks._answered
+        since = self._began_at if tasks._late_since is None else tasks._late_since
+        in_time = tasks._clock() - since <= OVERTAKEN_S_MAX
+        return in_time and answered < self._answered <= self._answered_max

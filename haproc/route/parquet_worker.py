@@ -4,7 +4,8 @@ Its reader may end the process that it runs in: an exception of its C++ that not
 So no HAProc imports it; this process does, once for each body. The first message on its standard
 input says what to read, the file itself comes as a descriptor; each message, and the first, is
 answered with the next piece, None behind the last one, or the exception that it came to. It ends
-when its input does, whatever it is at then.
+when its input does, whatever it is at then. How much a file comes to is estimated by what it says
+of itself, which may be wrong: so the process has no more memory than `MEMORY_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Final
 
 from haproc.engine.interface import Chunk
 from haproc.route import messages
@@ -24,12 +26,16 @@ from haproc.route.rows.parquet_files import parquet_rows
 from haproc.route.rows.reading import pieces
 from haproc.route.spooled_file import SpooledFile
 
+MEMORY_BYTES_MAX: Final = 3 << 30
+"""Chosen. Arrow takes one GiB of addresses at once, whatever it needs."""
+
 
 def main() -> None:
     """Answer messages until there are no more."""
     for ended_by in (signal.SIGINT, signal.SIGTERM):  # of a whole group; the HAProc ends it
         signal.signal(ended_by, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a client could fill the disk with them
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     threading.Thread(target=_end_with_input, daemon=True).start()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints does not get between the answers

@@ -10,16 +10,15 @@ from __future__ import annotations
 import re
 
 _WORDS = "EXPLAIN EXTENDED"
-_PARSING = re.compile(
-    rf"\(line (?P<line>\d+), pos (?P<at>\d+)\)\n\n== SQL ==\n{_WORDS}\n(?P<mark>-*\^\^\^\n)?"
-)
+_LINE, _AT = r"line (?P<line>\d{1,9})", r"(?P<at>\d{1,9})"
+_PARSING = re.compile(rf"\({_LINE}, pos {_AT}\)\n\n== SQL ==\n{_WORDS}\n(?P<mark>-*\^\^\^\n)?")
 """Of the parser itself, with the whole text behind it."""
 _CONTEXT = re.compile(
-    rf"^== SQL \(line (?P<line>\d+), position (?P<at>\d+)\) ==\n(?P<mark>{_WORDS}\n\^+\n)?",
+    rf"^== SQL \({_LINE}, position {_AT}\) ==\n(?P<mark>{_WORDS}\n\^+\n)?",
     re.MULTILINE,
 )
 """Of everyone else, with the lines of the error behind it."""
-_ORIGIN = re.compile(r"(?P<before>; line )(?P<line>\d+)(?P<behind> pos \d+;?$)", re.MULTILINE)
+_ORIGIN = re.compile(rf"; {_LINE} pos {_AT}(?P<end>;?$)", re.MULTILINE)
 """Of the analyzer."""
 
 
@@ -30,9 +29,12 @@ def explaining(sql: str) -> str:
 
 def in_own_lines(message: str) -> str:
     """Return a message about such a text as one about the statement alone."""
-    message = _PARSING.sub(_parsed, message, count=1)
-    message = _CONTEXT.sub(_shown, message, count=1)
-    return _ORIGIN.sub(lambda m: f"{m['before']}{_line(m)}{m['behind']}", message, count=1)
+    told, is_parsers = _PARSING.subn(_parsed, message, count=1)
+    if is_parsers:  # with the statement as it stands, which may look like any of these
+        return told
+    said, shown, lines = message.partition("== SQL")
+    said = _ORIGIN.sub(lambda m: f"; line {_line(m)} pos {m['at']}{m['end']}", said, count=1)
+    return said + _CONTEXT.sub(_shown, shown + lines, count=1)
 
 
 def _line(match: re.Match[str]) -> int:

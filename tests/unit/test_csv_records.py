@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.files import LoadFile, form_of
-from haclient.records import CsvRecords, pieces
+from haclient.records import BOM, CsvRecords, pieces
 from haproc.engine.interface import Column
 from haproc.route.rows import lines
 from haproc.route.rows.csv_lines import Records
@@ -45,6 +45,21 @@ def test_csv_empty_line_is_a_record_where_records_have_one_field(
     assert "line 3: column n (int32)" in told
     told = refusal(b"id\n1\n2\n\n".replace(b"\n", end), Form(CSV))
     assert "line 4: column id must not be null" in told
+
+
+@pytest.mark.parametrize("block", [2, 3, 1000])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_csv_empty_last_field_is_null_whether_or_not_its_line_ends(
+    monkeypatch: pytest.MonkeyPatch, block: int, end: bytes
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", block)
+    own = [Column("a", "string"), Column("n", "int"), Column("b", "string")]
+    for record in (b'x,"1",', b'"x",1,', b'x,1,""'):
+        found = rows(b'"a",n,"b"\ny,2,"z"\n' + record + end, Form(CSV), own)
+        last = "" if record.endswith(b'"') else None
+        assert found == [{"a": "y", "n": 2, "b": "z"}, {"a": "x", "n": 1, "b": last}]
+    found = rows(b'"n","a"\n1,"x"\n2,"y",'[:-1] + end, Form(CSV), own[:2])
+    assert found == [{"n": 1, "a": "x"}, {"n": 2, "a": "y"}]
 
 
 _MISQUOTED = "a field with a quote in it is to stand in quotes"
@@ -160,3 +175,18 @@ def test_csv_is_cut_alike_by_counting_quotes_and_by_reading_fields(parts: list[s
 )
 def test_quotes_are_counted_where_they_begin_and_end_fields(data: bytes, rightly: bool) -> None:
     assert Records(",").well_quoted(data) is rightly
+
+
+def test_mark_of_the_byte_order_is_left_to_the_server_unless_it_stands_before_a_header(
+    tmp_path: Path,
+) -> None:
+    for text in (b"{}\n{}", BOM + b'"x\n",1\n'):
+        found = list(pieces(io.BytesIO(BOM + text), CsvRecords(",").end, 3))
+        assert found[0].startswith(BOM) and b"".join(found) == BOM + text
+    path = tmp_path / "marked.csv"
+    path.write_bytes(BOM + b'"*"\n' + BOM + b"x\n")
+    (piece,) = LoadFile(path, form_of(path)).pieces()
+    assert (piece.query["columns"], piece.query["first_line"]) == ('"*"', "2")
+    assert piece.body() == BOM + b"x\n"
+    (piece,) = LoadFile(path, form_of(path, columns="a")).pieces()
+    assert piece.query["first_line"] == "1" and piece.body() == path.read_bytes()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from haproc import protos
-from haproc.engine.tasks import OLD_S, OVERTAKEN_MAX, Report, Tasks, Wait
+from haproc.engine.tasks import FRESH_S, OLD_S, OVERTAKEN_MAX, OVERTAKEN_S_MAX, Report, Tasks, Wait
 
 _Response = protos.base.ExecutePlanResponse
 
@@ -62,11 +62,49 @@ def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() ->
     with tasks.statement() as unread:  # its client has stopped reading, and its executors are gone
         unread.hear(reporting(2, False))
         now_s += OLD_S
+        probe.report.hear(reporting(0, False))
         assert probe.is_excused()
         now_s += 1.0
         assert not probe.is_excused()
         unread.hear(reporting(2, False))
         assert probe.is_excused()
+
+
+def test_statement_waits_for_cores_no_longer_than_the_driver_says_so() -> None:
+    now_s = 0.0
+    tasks = Tasks(lambda: now_s)
+    with tasks.statement() as other:
+        probe = queued(tasks)
+        other.hear(reporting(2, False))
+        now_s += FRESH_S
+        assert probe.is_excused()
+        now_s += 0.1  # the driver is frozen: nothing is told any more of anybody
+        assert not probe.is_excused()
+        probe.report.hear(reporting(0, False))
+        assert probe.is_excused()
+
+
+def test_statements_that_are_late_one_after_another_share_the_time_of_being_overtaken() -> None:
+    now_s = 0.0
+    tasks = Tasks(lambda: now_s)
+
+    def excused_for(probe: Wait) -> float:
+        nonlocal now_s
+        began_at = now_s
+        answer(tasks)
+        while probe.is_excused():
+            now_s += 5.0
+            answer(tasks)
+        probe.is_over(answered=False)
+        return now_s - began_at
+
+    with contextlib.ExitStack() as hung:
+        for _ in range(200):  # their storage is away; queries of literals are answered all the time
+            hung.enter_context(tasks.statement())
+        assert excused_for(tasks.wait()) == OVERTAKEN_S_MAX + 5.0
+        assert excused_for(tasks.wait()) == 0.0
+        tasks.wait().is_over(answered=True)
+        assert excused_for(tasks.wait()) == OVERTAKEN_S_MAX + 5.0
 
 
 def test_statement_with_tasks_or_without_stages_waits_for_something_else() -> None:

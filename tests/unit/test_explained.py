@@ -25,6 +25,7 @@ ANALYZED = (
     "from k#466 in operator !DeltaMergeInto (k#466 = k#470); line {line} pos 0"
 )
 UNTOUCHED = (
+    f"numbers that are none; line {'9' * 5000} pos 1",
     "no form of Spark's (line 3, pos 4)",
     "== SQL of VIEW spark_catalog.default.v (line 2, position 8) ==\nSELECT 1/0\n       ^^^",
     "== SQL ==\nSELECT ';  line 2 pos 3, and more'",
@@ -50,6 +51,11 @@ UNTOUCHED = (
             "no (line 1, pos 0)\n\n== SQL ==\nEXPLAIN EXTENDED\n^^^\nFOO\n",
             "no (line 1, pos 0)\n\n== SQL ==\nFOO\n",
         ),
+        (  # the parser's, of a text that looks like other errors
+            PARSED.format(line=3, before="EXPLAIN EXTENDED\n") + "-- is it? ; line 7 pos 3\n",
+            PARSED.format(line=2, before="") + "-- is it? ; line 7 pos 3\n",
+        ),
+        (SHOWN.format(line=2) + "; line 9 pos 1", SHOWN.format(line=1) + "; line 9 pos 1"),
         *((message, message) for message in UNTOUCHED),
     ],
 )

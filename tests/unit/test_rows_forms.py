@@ -368,14 +368,45 @@ def test_parquet_texts_are_read_in_each_encoding(encoding: str) -> None:
 def test_parquet_texts_that_share_a_long_beginning_are_read_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("haproc.route.rows.parquet_files.PREFIXED_BYTES_MAX", 4 << 20)
-    table = pa.table({"Name": ["x" * 100_000] * 400, "id": range(400)})
-    said = {"use_dictionary": ["id"], "column_encoding": {"Name": "DELTA_BYTE_ARRAY"}}
-    data = parquet(table, compression="none", data_page_size=1 << 30, **said)
-    assert len(data) < 200_000
-    _, batches = parquet_rows(io.BytesIO(data), COLUMNS, 4 << 20)
-    sizes = [batch.nbytes for batch in batches]
-    assert max(sizes) <= 4 << 20 and sum(sizes) > 400 * 100_000
+    monkeypatch.setattr("haproc.route.rows.parquet_files.REPEATED_BYTES_MAX", 4 << 20)
+    texts, whole = ["x" * 100_000] * 400, {"compression": "none", "data_page_size": 1 << 30}
+    differences = {"a": "DELTA_BYTE_ARRAY", "b": "DELTA_BYTE_ARRAY"}
+    of_columns = parquet(
+        pa.table({"a": texts, "b": texts, "id": range(400)}),
+        use_dictionary=["id"],
+        column_encoding=differences,
+        **whole,
+    )
+    of_lists = parquet(
+        pa.table({"l": [texts[:4]] * 100}),
+        use_dictionary=False,
+        column_encoding={"l.list.element": "DELTA_BYTE_ARRAY"},
+        **whole,
+    )
+    for data in (of_columns, of_lists):
+        assert len(data) < 300_000
+        _, batches = parquet_rows(io.BytesIO(data), COLUMNS, 4 << 20)
+        sizes = [batch.nbytes for batch in batches]
+        assert max(sizes) <= 4 << 20 and sum(sizes) > 400 * 100_000
+
+
+def test_parquet_texts_of_a_dictionary_are_read_a_few_at_a_time_where_others_are_differences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("haproc.route.rows.parquet_files.REPEATED_BYTES_MAX", 4 << 20)
+    table = pa.table({"Name": ["x" * 100_000] * 400})
+    data = parquet(table, compression="none", dictionary_pagesize_limit=1 << 30)
+    monkeypatch.setattr("haproc.route.rows.parquet_files._dictionaries", lambda _: [])
+    _, batches = parquet_rows(io.BytesIO(data), COLUMNS, 64 << 20)
+    assert max(batch.nbytes for batch in batches) <= 4 << 20
+
+
+def test_parquet_values_of_a_long_fixed_length_are_counted_with_it() -> None:
+    values = pa.array([b"x" * 100_000] * 400, pa.binary(100_000))
+    data = parquet(pa.table({"b": values}), compression="none")
+    assert len(data) < 300_000
+    _, batches = parquet_rows(io.BytesIO(data), [Column("b", "binary")], 4 << 20)
+    assert max(batch.nbytes for batch in batches) <= 4 << 20
 
 
 def test_what_arrow_has_not_implemented_is_not_called_wrong(
@@ -387,6 +418,17 @@ def test_what_arrow_has_not_implemented_is_not_called_wrong(
     monkeypatch.setattr("haproc.route.rows.parquet_files._batches", unable)
     told = refusal(parquet(pa.table({"id": [1]})), Form(PARQUET))
     assert "Arrow cannot read it: an encoding" in told and "not a Parquet file" not in told
+
+
+def test_parquet_that_takes_too_much_memory_is_told_with_its_row_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unable(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("realloc of size 4096000000 failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", unable)
+    told = refusal(parquet(pa.table({"id": [1]})), Form(PARQUET))
+    assert "row group 1 takes too much memory" in told and "not a Parquet file" not in told
 
 
 @pytest.mark.parametrize(

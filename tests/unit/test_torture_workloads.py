@@ -24,7 +24,7 @@ from tests.fault.torture.workloads import (
 from tests.unit.haclient_server import Server, answering, failing
 
 ROWS = pa.table({"k": pa.array([1, 2], pa.int64()), "v": pa.array([11, 12], pa.int64())})
-UNAVAILABLE = failing(503, "availability", "HAPROC_NOT_FRESH", outcome="NOT_SENT")
+UNAVAILABLE = failing(503, "availability", "HAPROC_DOWN", outcome="NOT_SENT")
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def blocks(source: Readable, cut: Callable[[bytes], int], first_line: int = 1) -
             if end:
                 yield rest[:end]  # what is wrong before is told first
             raise RowsError(["the last record never ends: a quote is not closed"])
-        yield rest
+        yield whole  # with its end: without it Arrow takes an empty last field for one in quotes
 
 
 def decoded(found: Iterator[bytes], lines: Lines, first_line: int) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,8 @@
 """A Parquet file, read row group by row group, a few rows at a time.
 
 Texts stay dictionaries until it is known how much they amount to: a short file can hold a long text
-a million times. Arrow makes none of those that are written as differences (DELTA_*), so of these
-fewer rows are read at a time, by what they might amount to.
+a million times. Arrow makes none of a column of which a part is written as differences (DELTA_*),
+so of these fewer rows are read at a time, by what they might amount to.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ READ_BYTES: Final = 1 << 20
 BATCH_ROWS_MAX: Final = 64_000
 LIST_ITEMS_MAX: Final = 32 << 20
 """Of a column in one row group; chosen: a quarter GiB of numbers."""
-PREFIXED_BYTES_MAX: Final = 1 << 30
-"""What the texts of a column can come to at a time that share beginnings, at worst; chosen: with
-row groups of 128 MiB eight rows, of which 300,000 a second were read."""
+REPEATED_BYTES_MAX: Final = 1 << 30
+"""What texts can come to at a time that the file has once, at worst; chosen: with row groups of
+128 MiB eight rows, of which 300,000 a second were read."""
+_REPEATING: Final = frozenset({"DELTA_BYTE_ARRAY", "PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+"""How a long text is written once and meant many times."""
 _ITEM_BYTES: Final = 8
 _METADATA_BYTES_MAX: Final = 16 << 20
 _METADATA_ITEMS_MAX: Final = 1_000_000
@@ -38,15 +40,16 @@ def parquet_rows(source: Readable, columns: Sequence[Column], piece_bytes: int) 
         "thrift_container_size_limit": _METADATA_ITEMS_MAX,
     }
     with pq.ParquetFile(source, **limits) as peek:
-        texts, instants = _dictionaries(peek), _instants(peek, columns)
+        texts, instants = frozenset(_dictionaries(peek)), _instants(peek, columns)
     file = pq.ParquetFile(
         source,
-        read_dictionary=texts,
+        read_dictionary=sorted(texts),
         buffer_size=READ_BYTES,
         coerce_int96_timestamp_unit="us",
         **limits,
     )
-    return _with_instants(file.schema_arrow, instants), _batches(file, instants, piece_bytes)
+    schema = _with_instants(file.schema_arrow, instants)
+    return schema, _batches(file, texts, instants, piece_bytes)
 
 
 def _leaves(file: pq.ParquetFile) -> Iterator[Any]:
@@ -83,40 +86,49 @@ def _with_instants(schema: pa.Schema, instants: frozenset[str]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _items(group: Any) -> int:
-    """Return how many values a row group has; raises RowsError for too many in lists.
+def _values_bytes(file: pq.ParquetFile, group: Any) -> int:
+    """Return what a row group's values take, of texts their places; raises RowsError.
 
-    A list of a billion equal values takes some bytes of a file, and a row is read as a whole.
+    It is refused if it has too many in lists: one of a billion equal values takes some bytes of a
+    file, and a row is read as a whole.
     """
-    columns = [group.column(at) for at in range(group.num_columns)]
-    for column in columns:
+    size = 0
+    for at, leaf in enumerate(_leaves(file)):
+        column = group.column(at)
         if column.num_values - group.num_rows > LIST_ITEMS_MAX:
             told = f"{column.path_in_schema[:80]} has more than {LIST_ITEMS_MAX} items in lists"
             raise RowsError([f"{told} in one row group: write smaller groups"])
-    return sum(column.num_values for column in columns)
+        size += column.num_values * max(_ITEM_BYTES, leaf.length or 0)
+    return size
 
 
-def _prefixed_bytes(group: Any) -> int:
-    """Return how long a text can be that is written as the one before it and a difference.
+def _repeated_bytes(group: Any, texts: frozenset[str]) -> int:
+    """Return how much the texts of a row can come to, at worst; but for ``texts``: dictionaries.
 
-    Its column holds each piece of it once, but a million such texts need not be longer.
+    Their column holds each piece of a text once, but a million such texts need not be longer. A row
+    that is a list has many.
     """
     columns = [group.column(at) for at in range(group.num_columns)]
-    sizes = (c.total_uncompressed_size for c in columns if "DELTA_BYTE_ARRAY" in c.encodings)
-    return max(sizes, default=0)
+    return sum(
+        column.total_uncompressed_size * -(-column.num_values // max(1, group.num_rows))
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY"
+        and column.path_in_schema not in texts
+        and not _REPEATING.isdisjoint(column.encodings)
+    )
 
 
 def _batches(
-    file: pq.ParquetFile, instants: frozenset[str], piece_bytes: int
+    file: pq.ParquetFile, texts: frozenset[str], instants: frozenset[str], piece_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     schema = _with_instants(file.schema_arrow, instants)
     for group in range(file.num_row_groups):
         about = file.metadata.row_group(group)
-        size = max(about.total_byte_size, _items(about) * _ITEM_BYTES)
+        size = max(about.total_byte_size, _values_bytes(file, about))
         width = max(1, size // max(1, about.num_rows))
-        at_once = PREFIXED_BYTES_MAX // max(1, _prefixed_bytes(about))
+        at_once = REPEATED_BYTES_MAX // max(1, _repeated_bytes(about, texts))
         rows = min(BATCH_ROWS_MAX, max(1, min(piece_bytes // width, at_once)))
-        for batch in file.iter_batches(rows, row_groups=[group], use_threads=False):
+        for batch in _read(file, group, rows):
             batch.validate(full=True)  # its reader takes any bytes for a text
             plain = batch.replace_schema_metadata(None)
             if instants:
@@ -125,3 +137,12 @@ def _batches(
                     schema=schema,
                 )
             yield plain
+
+
+def _read(file: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from file.iter_batches(rows, row_groups=[group], use_threads=False)
+    except MemoryError as error:  # Arrow's own, too
+        raise RowsError(
+            [f"row group {group + 1} takes too much memory: write smaller ones, or shorter texts"]
+        ) from error
