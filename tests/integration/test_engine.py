@@ -152,6 +152,23 @@ async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -
     await _wait_until_idle(engine, "early")
 
 
+async def test_many_queries_that_nobody_wants_any_more_keep_nobody_waiting(
+    engine: SparkConnectEngine, spark: LocalSpark, schema: str
+) -> None:
+    await apply(engine, f"CREATE TABLE {schema}.t (n BIGINT) USING delta")
+    leaving = [
+        asyncio.ensure_future(rows(engine.session("leaving"), f"SELECT {n}, n FROM {schema}.t"))
+        for n in range(100)
+    ]
+    await asyncio.wait(leaving, timeout=1.0)  # by then most are looking for the table
+    for each in leaving:
+        each.cancel()
+    await asyncio.gather(*leaving, return_exceptions=True)
+    assert await rows(engine.session("staying"), f"SELECT n FROM {schema}.t") == []
+    # What Derby writes down of each of them, it does with the lock that all others wait for.
+    assert (spark.folder / "derby.log").stat().st_size < 100_000
+
+
 async def test_session_runs_several_queries_at_once(engine: SparkConnectEngine) -> None:
     session = engine.session("parallel")
     results = await asyncio.gather(*(rows(session, f"SELECT {number}") for number in range(8)))

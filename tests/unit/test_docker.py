@@ -17,7 +17,7 @@ from haproc.config.load import load_text
 from haproc.config.model import Config, StateWay
 from haproc.config.redis import parse_redis_url
 from haproc.ring.runtime import KAFKA_JARS
-from haproc.ring.spark_settings import MESSAGE_BYTES_MAX, server_settings
+from haproc.ring.spark_settings import CATALOG_OPTIONS, MESSAGE_BYTES_MAX, server_settings
 
 DOCKER = Path(__file__).parents[2] / "docker"
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
@@ -139,3 +139,4 @@ def test_spark_settings_that_change_meaning_are_those_of_local_rings() -> None:
         if key != "spark.connect.grpc.binding.address":
             assert local[key] == value, key
     assert conf["spark.connect.grpc.maxInboundMessageSize"] == str(MESSAGE_BYTES_MAX)
+    assert " ".join(CATALOG_OPTIONS) in (DOCKER / "spark-connect").read_text()
