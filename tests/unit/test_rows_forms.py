@@ -342,6 +342,10 @@ def test_parquet_moments_in_sparks_older_form_are_moments() -> None:
     table = pa.table({"id": [1], "at": pa.array([NOON.replace(tzinfo=None)], pa.timestamp("us"))})
     data = parquet(table, use_deprecated_int96_timestamps=True)
     assert rows(data, Form(PARQUET)) == [{"id": 1, "at": NOON}]
+    renamed = [Column("id", "bigint"), Column("begins", "timestamp")]
+    assert rows(data, Form(PARQUET, columns="id,begins"), renamed) == [{"id": 1, "begins": NOON}]
+    local = [Column("id", "bigint"), Column("at", "timestamp_ntz")]
+    assert "column at is timestamp_ntz" in refusal(data, Form(PARQUET), local)
 
 
 def test_parquet_long_text_that_stands_often_is_cut_before_it_is_unpacked() -> None:

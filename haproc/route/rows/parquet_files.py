@@ -40,7 +40,7 @@ def parquet_rows(source: Readable, columns: Sequence[Column], piece_bytes: int) 
         "thrift_container_size_limit": _METADATA_ITEMS_MAX,
     }
     with pq.ParquetFile(source, **limits) as peek:
-        texts, instants = frozenset(_dictionaries(peek)), _instants(peek, columns)
+        texts, instants = frozenset(_dictionaries(peek)), _instants(peek)
     file = pq.ParquetFile(
         source,
         read_dictionary=sorted(texts),
@@ -68,14 +68,9 @@ def _dictionaries(file: pq.ParquetFile) -> list[str]:
     ]
 
 
-def _instants(file: pq.ParquetFile, columns: Sequence[Column]) -> frozenset[str]:
+def _instants(file: pq.ParquetFile) -> frozenset[str]:
     """Return the columns that are moments in Spark's older form, which does not say so."""
-    table = {column.name.lower(): column.type_text.upper() for column in columns}
-    return frozenset(
-        leaf.path
-        for leaf in _leaves(file)
-        if leaf.physical_type == "INT96" and table.get(leaf.path.lower()) == "TIMESTAMP"
-    )
+    return frozenset(leaf.path for leaf in _leaves(file) if leaf.physical_type == "INT96")
 
 
 def _with_instants(schema: pa.Schema, instants: frozenset[str]) -> pa.Schema:
