@@ -171,14 +171,14 @@ def _binary(text: str, kind: SqlType) -> str:
         raise _wrong(text, kind, ": write the bytes in base64") from error
 
 
-def _days(text: str, kind: SqlType) -> int:
+def _days(text: str, kind: SqlType, wanted: str = ": write yyyy-mm-dd") -> int:
     match = _DATE.fullmatch(text)
     try:
         if match is not None:
             return date(*map(int, match.groups())).toordinal() - _EPOCH_ORDINAL
     except ValueError as error:
         raise _wrong(text, kind, f": {error}") from error
-    raise _wrong(text, kind, ": write yyyy-mm-dd")
+    raise _wrong(text, kind, wanted)
 
 
 def _date(text: str, kind: SqlType) -> str:
@@ -203,7 +203,7 @@ def _timestamp(text: str, kind: SqlType) -> str:
     """Without a zone in the text, a TIMESTAMP is read in the session's time zone, by Spark."""
     wanted = ": write yyyy-mm-dd hh:mm:ss[.ffffff] and, if need be, a zone or offset"
     day, _, rest = text.replace("T", " ", 1).partition(" ")
-    days = _days(day, kind)
+    days = _days(day, kind, wanted)
     clock = re.match(r"\s*([0-9:.]*)", rest)
     assert clock is not None  # the pattern matches anything
     micros = _time_micros(clock.group(1), kind) if clock.group(1) else 0

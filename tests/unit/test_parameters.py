@@ -324,3 +324,9 @@ def test_bind_of_endless_number_refuses_it(kind: str) -> None:
     value = {"value": "1" * 10_000, "type": kind}
     with pytest.raises(RefusedError, match="is not a value of type"):
         bind("SELECT ?", parse_parameters([value]))
+
+
+@pytest.mark.parametrize("text", ["now", "today 12:00", "2026-01-31 12:00 x"])
+def test_bind_of_a_moment_that_is_none_says_how_one_is_written(text: str) -> None:
+    with pytest.raises(RefusedError, match=r"TIMESTAMP: write yyyy-mm-dd hh:mm:ss\[\.ffffff\] and"):
+        literal_of(text, "TIMESTAMP")

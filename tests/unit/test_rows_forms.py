@@ -91,6 +91,7 @@ def test_csv_dialect_and_columns_are_those_of_the_request() -> None:
         (b"," * 1000 + b"\n", Form(CSV), "names 1001 columns, the table has 5"),
         (b"id\n1\n2\nx\n4\n", Form(CSV), "line 4: column id (int64)"),
         (b"id,Name\n1,'\n\n2\n", Form(CSV), "line 4: CSV parse error"),
+        (b"id,Name\n1,a\rb\n", Form(CSV), "a carriage return that is not in quotes ends a record"),
         (b'id,Name\n1,"a\nb\nc"\nx,"d"\n', Form(CSV), "line 5: column id"),
         (b"id,Name\n1,a\n,b\n", Form(CSV), "line 3: column id must not be null"),
         (b'id\n""\n', Form(CSV), "line 2: column id"),

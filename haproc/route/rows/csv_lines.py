@@ -32,6 +32,7 @@ from haproc.route.rows.text_types import (
     schema_of,
 )
 
+_LONE_CR: Final = re.compile(rb"\r(?!\n)")
 _HEX: Final = (b"0x", b"0X")
 _QUOTE: Final = ord('"')
 _MISQUOTED: Final = "a field with a quote in it is to stand in quotes, alone, and the quote twice"
@@ -148,7 +149,10 @@ class CsvLines:
                 found = self._failure(block, plain.set(at, field))
                 if found is not None:
                     return about(field, found, self._form.time_zone)
-        return str(error)[:200]
+        hint = "; a carriage return that is not in quotes ends a record" * bool(
+            _LONE_CR.search(block)
+        )
+        return str(error)[:200] + hint
 
     def _failure(self, block: bytes, schema: pa.Schema) -> Exception | None:
         try:
