@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import pyarrow as pa
+import pytest
 
 from dmq import MemoryKeyedStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
@@ -29,6 +31,7 @@ from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
 from haproc.node.member import World, build_member, build_sessions
+from haproc.replicate.queue.schedule import Schedule
 from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Candidate
@@ -261,6 +264,31 @@ async def test_query_in_a_session_is_refused_where_another_would_be_forwarded(
         told = await ring.ask(b, QUERY, session_id="s", consistency="linearizable")
         assert (told["error_class"], told["outcome"]) == ("HAPROC_NOT_FRESH", "NOT_SENT")
         assert "b lacks 1 record, a has what is needed" in told["message"]
+        b.spark.go.set()
+
+
+async def test_queries_that_wait_on_leave_with_their_clients_and_when_their_cluster_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    applied = itertools.count()
+    monkeypatch.setattr(Schedule, "finished", property(lambda _: next(applied)))
+    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.4)) as ring:
+        a, b = ring.a, ring.b
+        b.others = []
+        b.spark.go.clear()
+        await ring.ask(a, "INSERT INTO t VALUES (1)")
+        asked = [asyncio.ensure_future(ring.ask(b, QUERY)) for _ in range(100)]
+        await asyncio.sleep(1.0)
+        assert not [each.result() for each in asked if each.done()]
+        for each in asked[:40]:
+            each.cancel()
+        async with asyncio.timeout(WAIT_S):
+            while b.registry.gate.inside > 60:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        b.core.condition.stopping()
+        told = await asyncio.gather(*asked[40:])
+        assert {each["error_class"] for each in told} == {"HAPROC_DRAINING"}
+        assert b.registry.gate.inside == 0
         b.spark.go.set()
 
 
