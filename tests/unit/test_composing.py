@@ -321,3 +321,27 @@ def test_batch_on_a_table_that_cannot_be_looked_at_is_taken_apart() -> None:
     assert schedule.tables_to_describe() == ["t"]
     (unit,) = schedule.take(4)
     assert unit.offsets == (0, 1) and unit.in_doubt and unit.apart
+
+
+class Asked(Elsewhere):
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = 0
+
+    def succeeded(self, offset: int) -> bool:
+        self.times += 1
+        return super().succeeded(offset)
+
+
+@pytest.mark.parametrize("waiting", [10, 500])
+def test_operation_that_cannot_be_composed_costs_the_same_however_many_wait(waiting: int) -> None:
+    elsewhere = Asked()
+    elsewhere.passed(waiting)
+    schedule = Schedule("b", Progress(), 0, BatchLimits(), elsewhere)
+    for offset in range(waiting):
+        schedule.add(offset, operation("UPDATE t SET v = 'x' WHERE k > 1", "t"))
+    schedule.composing.describe("t", COLUMNS, schedule.composing.definitions)
+    assert offsets(schedule.take(4)) == [(0,)]
+    assert elsewhere.times <= 2

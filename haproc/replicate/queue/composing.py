@@ -8,6 +8,7 @@ only where it is known what the table's columns are, since a definition was last
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Final
 
 from haproc.classify.model import Kind
@@ -91,8 +92,17 @@ class Composing:
         """Whether an operation may be composed with others, as far as others' success goes."""
         return self._elsewhere.succeeded(offset) and isinstance(op.write, SqlText | ArrowRows)
 
-    def fitting(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Yield as many of the tasks, which follow on each other, as one statement may hold."""
+    def fitting(self, tasks: Iterable[Task], more_than: int) -> Iterator[Operation]:
+        """Yield as many of the tasks, which follow on each other, as one statement may hold.
+
+        Nothing unless they are more than so many. No more is looked at than is asked for: most
+        often the first that is read says that nothing comes of it.
+        """
+        fitting = self._fitting(tasks)
+        first = list(islice(fitting, more_than + 1))
+        return chain(first, fitting) if len(first) > more_than else iter(())
+
+    def _fitting(self, tasks: Iterable[Task]) -> Iterator[Operation]:
         rows = size = count = cells = work = 0
         settings = None
         for task in tasks:
@@ -106,7 +116,7 @@ class Composing:
                 or self._limits.text_exceeded(count, rows, size, cells)
             ):
                 return
-            yield task
+            yield task.op
 
     def composed(
         self, table: str, operations: Iterable[Operation], *, bounded: bool = True
@@ -119,11 +129,11 @@ class Composing:
         columns = self._columns.get(table)
         if columns is None:
             return 0, ""
-        self.tried = True
         changes: list[Change] = []
         window = Window(columns, CELLS_MAX if bounded else None)
         settings = None
         for op in operations:
+            self.tried = True
             settings = settings or op.settings
             change = change_of(op) if op.settings == settings else None
             if change is None or not window.take(change):

@@ -282,8 +282,7 @@ class Schedule:
             return 0, ""
         (table,) = head.op.writes
         known = takewhile(self._may_compose, self._beside(head))
-        ops = [task.op for task in self.composing.fitting(known)]
-        return self.composing.composed(table, ops) if len(ops) > joined else (0, "")
+        return self.composing.composed(table, self.composing.fitting(known, joined))
 
     def _may_compose(self, task: Task) -> bool:
         # Who waits here for an answer is told how many rows it was.
