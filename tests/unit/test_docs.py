@@ -13,6 +13,7 @@ import re
 import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,18 @@ def environment_variables() -> set[str]:
 
 def spelled(files: Iterable[Path]) -> set[str]:
     """Every text in the code that looks like an error class of our own."""
-    found = {
+    return {name for path in files for name in spelled_in(path)} - environment_variables()
+
+
+@cache
+def spelled_in(path: Path) -> set[str]:
+    return {
         node.value
-        for path in files
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and re.fullmatch(r"(HAPROC|HACLIENT)_[A-Z_]*[A-Z]", node.value)
     }
-    return found - environment_variables()
 
 
 def error_classes() -> set[str]:

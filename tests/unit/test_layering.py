@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,13 @@ REPLICATE_ORDER = (
 """The rooms of haproc.replicate, and what stands above them, likewise."""
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the full name of every module that a file imports, inside functions too."""
+@cache
+def imports(path: Path) -> list[str]:
+    """Return the full name of every module that a file imports, inside functions too."""
+    return list(imported(path))
+
+
+def imported(path: Path) -> Iterator[str]:
     package = path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -123,6 +129,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
 def is_shell(path: Path) -> bool:
     return any(path.is_relative_to(ROOT / each.rstrip("/")) for each in SHELLS)
 
