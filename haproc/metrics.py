@@ -32,6 +32,7 @@ _ALL: Final = (
     ),
     partial(Gauge, "haproc_requests_under_way", "Requests being served."),
     partial(Gauge, "haproc_requests_waiting", "Requests that wait for a place."),
+    partial(Gauge, "haproc_planning_waiting", "Statements that wait until Spark plans them."),
     partial(
         Counter, "haproc_operations_applied", "Operations of the log applied here.", ("outcome",)
     ),
@@ -162,6 +163,10 @@ class Metrics:
         """Have it asked how many requests are being served, and how many wait for that."""
         self._gauge("haproc_requests_under_way").set_function(requests)
         self._gauge("haproc_requests_waiting").set_function(waiting)
+
+    def planning(self, waiting: Callable[[], int]) -> None:
+        """Have it asked how many statements wait until the cluster's driver plans them."""
+        self._gauge("haproc_planning_waiting").set_function(waiting)
 
     def applied(self, outcome: str, operations: int = 1) -> None:
         """Count operations applied by one statement; ``outcome`` is ok, failed or skipped."""

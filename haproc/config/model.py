@@ -98,12 +98,12 @@ class Limits:
     4.2.1 with default stacks read and analysed all kinds of 200, and overflowed at 400 to 800."""
     statements_max: int = 256
     """Requests under way at once; the next ones wait in line."""
+    planned_max: int = 8
+    """Statements that a driver plans at once: of more than a few, two cores get no more done."""
     statement_queue_s: float = 30.0
-    """How long they wait before they are answered 429; 0: not at all. Chosen: as long as a client
-    looks for another server."""
+    """Then they are answered 429; 0: at once. Chosen: as long as a client looks for servers."""
     writes_waiting_max: int = 2000
-    """Writes that are in the log and wait for what becomes of them, beside those; further ones
-    count among them. Chosen: twice the connections of a listener."""
+    """Writes that wait for what becomes of them; further ones count among those. Chosen."""
     sessions_max: int = 1000
     """Client sessions of the ring; the next one is refused."""
     session_entries_max: int = 1000

@@ -13,6 +13,7 @@ from haproc.engine.remote import RemoteSession, plan_of, sql_relation
 from haproc.engine.statement import SparkPlan, Statement
 from haproc.engine.stream import QueryStream
 from haproc.engine.table import columns_of, metadata_of
+from haproc.engine.tasks import Planned
 
 
 class Asking(ABC):
@@ -34,7 +35,9 @@ class Asking(ABC):
     def in_use(self) -> AbstractContextManager[None]:
         """Keep the session from being closed."""
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
         return QueryStream(
             self._remote,
@@ -43,6 +46,7 @@ class Asking(ABC):
             begin=self._begin,
             recover=self._recover,
             in_use=self.in_use,
+            planned=planned,
         )
 
     async def columns(self, sql: str) -> list[Column]:

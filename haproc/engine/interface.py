@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from haproc.engine.statement import SparkPlan, Statement
+from haproc.engine.tasks import Planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,18 @@ class Relay(Protocol):
         ...
 
     def execute(
-        self, request: bytes, operation_id: str, *, timeout_s: float, changes: bool = False
+        self,
+        request: bytes,
+        operation_id: str,
+        *,
+        timeout_s: float,
+        changes: bool = False,
+        planned: Planned | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """Run a plan under this id; leave it through ``aclose``, which stops it."""
+        """Run a plan under this id; leave it through ``aclose``, which stops it.
+
+        ``planned``: as of `Queries.query`.
+        """
         ...
 
 
@@ -204,8 +214,13 @@ Restore = Callable[[Fresh], Awaitable[None]]
 class Queries(Protocol):
     """A session of which one only asks."""
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
-        """Start a statement that only reads, or changes only this session's state."""
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> ResultStream:
+        """Start a statement that only reads, or changes only this session's state.
+
+        ``planned`` is called, once or more often, when the driver has planned it.
+        """
         ...
 
     async def columns(self, sql: str) -> list[Column]:

@@ -19,6 +19,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.remote import USER, RemoteSession
 from haproc.engine.rewriting import to_spark
 from haproc.engine.status import session_lost
+from haproc.engine.tasks import Planned
 
 _ATTEMPTS_MAX = 3
 """Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
@@ -64,13 +65,19 @@ class SparkRelay:
         return await self._once(rpc, requests, call, changes=changes)
 
     async def execute(
-        self, request: bytes, operation_id: str, *, timeout_s: float, changes: bool = False
+        self,
+        request: bytes,
+        operation_id: str,
+        *,
+        timeout_s: float,
+        changes: bool = False,
+        planned: Planned | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """See Relay."""
         with self._in_use():
             for attempt in range(1, _ATTEMPTS_MAX + 1):
                 epoch, given = await self._fit(changes=changes), False
-                responses = self._run(request, operation_id, timeout_s)
+                responses = self._run(request, operation_id, timeout_s, planned)
                 try:
                     async with contextlib.aclosing(responses):
                         async for response in responses:
@@ -83,14 +90,14 @@ class SparkRelay:
                         raise
 
     async def _run(
-        self, request: bytes, operation_id: str, timeout_s: float
+        self, request: bytes, operation_id: str, timeout_s: float, planned: Planned | None
     ) -> AsyncGenerator[bytes, None]:
         """Run a plan once; however this is left, nothing of it goes on on the cluster."""
         made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
         self._channel.check_bytes(len(made))
         call, ended = self._channel.relay("ExecutePlan")(made, timeout_s), False
         try:
-            with self._channel.tasks.statement() as report:
+            with self._channel.tasks.statement(planned) as report:
                 async for response in call:
                     report.hear_bytes(response)
                     yield response

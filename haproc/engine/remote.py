@@ -31,6 +31,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.rewriting import Names, replaced_plan
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
+from haproc.engine.tasks import Planned
 from haproc.offloop import by_size
 
 USER = "haproc"
@@ -119,10 +120,12 @@ class RemoteSession:
         *,
         epoch: int | None = None,
         reads_only: bool = False,
+        planned: Planned | None = None,
     ) -> AsyncGenerator[Any, None]:
         """Run a plan, or the bytes of one, and yield the server's messages; raises EngineError.
 
-        With ``epoch``, only in that epoch's session, whose settings the caller knows.
+        With ``epoch``, only in that epoch's session, whose settings the caller knows. ``planned``:
+        see `Queries.query`.
         """
         if epoch is not None and epoch != self.epoch:
             raise EngineError(
@@ -141,7 +144,7 @@ class RemoteSession:
         call = self.channel.execute(data, timeout_s)
         del data
         try:
-            with self.channel.tasks.statement() as report:
+            with self.channel.tasks.statement(planned) as report:
                 async for response in call:
                     if response is None:
                         raise _unreadable(reads_only=reads_only)

@@ -25,6 +25,7 @@ from haproc.engine.remote import RemoteSession, plan_of
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_lost
 from haproc.engine.table import single_row
+from haproc.engine.tasks import Planned
 
 _LEAVE_NOTHING = frozenset(
     {"SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "LIST"}
@@ -82,11 +83,13 @@ class SparkSession(Asking):
         finally:
             self._running -= 1
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
         if _leaves_something(statement):
             self._is_changed()
-        return await super().query(statement, timeout_s=timeout_s)
+        return await super().query(statement, timeout_s=timeout_s, planned=planned)
 
     def _is_changed(self) -> None:
         """Take in that a statement may change settings."""

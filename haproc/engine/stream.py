@@ -16,6 +16,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import session_lost
+from haproc.engine.tasks import Planned
 
 _ATTEMPTS_MAX = 3
 """Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
@@ -37,6 +38,7 @@ class QueryStream:
         begin: Callable[[], Awaitable[int]],
         recover: Callable[[EngineError, int], Awaitable[bool]],
         in_use: Callable[[], contextlib.AbstractContextManager[None]],
+        planned: Planned | None = None,
     ) -> None:
         self._remote = remote
         self._plan = plan
@@ -44,6 +46,7 @@ class QueryStream:
         self._begin = begin
         self._recover = recover
         self._in_use = in_use
+        self._planned = planned
         self._chunks = self._read()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -86,7 +89,12 @@ class QueryStream:
         try:
             async with contextlib.aclosing(
                 self._remote.execute(
-                    self._plan, operation_id, self._timeout_s, epoch=epoch, reads_only=True
+                    self._plan,
+                    operation_id,
+                    self._timeout_s,
+                    epoch=epoch,
+                    reads_only=True,
+                    planned=self._planned,
                 )
             ) as responses:
                 async for response in responses:

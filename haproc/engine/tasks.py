@@ -37,10 +37,15 @@ OLD_S: Final = 60.0
 tasks gone or not. Thirty reports; chosen, not measured."""
 
 
+Planned = Callable[[], None]
+"""Called once the driver has planned a statement."""
+
+
 class Report:
     """What is known of one statement. ``clock`` tells seconds."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], planned: Planned | None = None) -> None:
+        self._planned = planned
         self.inflight = 0
         self._queued = False
         self._clock = clock
@@ -62,14 +67,25 @@ class Report:
             told, self._heard_at = response.execution_progress, self._clock()
             self.inflight = told.num_inflight_tasks
             self._queued = not self.inflight and any(not stage.done for stage in told.stages)
+            if told.stages:
+                self._is_planned()
+        elif response.HasField("arrow_batch"):
+            self._is_planned()
 
     def hear_bytes(self, response: bytes) -> None:
         """Take in one message that nobody else reads."""
-        if len(response) <= _REPORT_BYTES_MAX and _REPORT_TAG in response:
+        if len(response) > _REPORT_BYTES_MAX:
+            self._is_planned()
+        elif self._planned is not None or _REPORT_TAG in response:
             try:
                 self.hear(_RESPONSE.FromString(response))
             except DecodeError:
                 return
+
+    def _is_planned(self) -> None:
+        if self._planned is not None:
+            self._planned()
+            self._planned = None
 
 
 class Tasks:
@@ -82,9 +98,9 @@ class Tasks:
         self._late_since: float | None = None
 
     @contextmanager
-    def statement(self) -> Iterator[Report]:
+    def statement(self, planned: Planned | None = None) -> Iterator[Report]:
         """Count a statement for as long as its answer is read."""
-        report = Report(self._clock)
+        report = Report(self._clock, planned)
         self._reports.add(report)
         try:
             yield report

@@ -169,6 +169,7 @@ class Node:
             self._texts,
             metrics,
         )
+        metrics.planning(lambda: service.planning.waiting)
         jobs = self._jobs(member, world, sessions)
         drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up)
         status = Status(config, member, service, presence, drift, upkeep)

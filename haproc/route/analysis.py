@@ -23,6 +23,7 @@ from haproc.pin.model import Pinned, Treatment
 from haproc.route.explain import ALONE, Carried, Explaining, size_of
 from haproc.route.kept_answers import key_of
 from haproc.route.offload import Inline, Texts
+from haproc.route.planning import Planning
 from haproc.route.remembered import Remembered
 from haproc.route.shared_sessions import SharedSessions
 from haproc.sessions.client import ClientSession
@@ -74,6 +75,7 @@ class Analysis:
         epoch: Callable[[], int],
         now: Callable[[], float],
         timeout_s: float,
+        planning: Planning,
         texts: Texts | None = None,
     ) -> None:
         self._sessions = SharedSessions(lambda key: engine.session(f"analysis/{key}"), SESSIONS_MAX)
@@ -85,6 +87,7 @@ class Analysis:
         self._epoch = epoch
         self._now = now
         self._timeout_s = timeout_s
+        self._planning = planning
         self._texts = texts or Inline()
         self._verdicts = Remembered[_Key, Verdict](epoch, VERDICTS_MAX)
 
@@ -286,7 +289,7 @@ class Analysis:
 
     def explaining(self, spark: Session, user: str, carried: Carried = ALONE) -> Explaining:
         """Return how to ask a session."""
-        return Explaining(spark, self._texts, user, self._timeout_s, carried)
+        return Explaining(spark, self._texts, user, self._timeout_s, self._planning, carried)
 
     async def _session(self, settings: Settings, sessions: SharedSessions) -> Session:
         wanted = _in_full(settings)

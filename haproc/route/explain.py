@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Analyzed, Session
+from haproc.engine.interface import Analyzed, Column, Session
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.status import Link, kind_of_chain
 from haproc.route.offload import Texts
+from haproc.route.planning import Planning
 from haproc.route.views import rows_of
 from haproc.witness.explained import explaining, in_own_lines
 from haproc.witness.findings import Facts, harmless_functions, needs_types, tables_read
@@ -49,10 +51,12 @@ class Explaining:
         texts: Texts,
         user: str,
         timeout_s: float,
+        planning: Planning,
         carried: Carried = ALONE,
     ) -> None:
         """``carried`` returns how a text is sent, if DataFrames come with it."""
         self._spark = spark
+        self._planning = planning
         self._carried = carried
         self._texts = texts
         self._user = user
@@ -81,7 +85,8 @@ class Explaining:
 
     async def spoken(self, query: SparkPlan) -> Analyzed:
         """Return what Spark says of a relation."""
-        return await self._spark.analyzed(query)
+        async with self._turn():
+            return await self._spark.analyzed(query)
 
     @staticmethod
     def read(analyzed: Analyzed) -> Plan:
@@ -125,9 +130,9 @@ class Explaining:
         """Whether a query has columns that hold texts."""
         asked = self._carried.sent(query)
         if isinstance(asked, SparkPlan):
-            columns = list((await self._spark.analyzed(asked)).columns)
+            columns = list((await self.spoken(asked)).columns)
         else:
-            columns = await self._spark.columns(query)
+            columns = await self._columns(query)
         kinds = (column.type_text.lower() for column in columns)
         return any(word in kind for kind in kinds for word in ("string", "char", "variant"))
 
@@ -154,12 +159,20 @@ class Explaining:
         tables = {name for plan in plans if needs_types(plan) for name in tables_read(plan)}
         schemas = {}
         for table in sorted(tables):
-            columns = await self._spark.columns(f"SELECT * FROM {table}")
+            columns = await self._columns(f"SELECT * FROM {table}")
             schemas[table] = {column.name.lower(): column.type_text for column in columns}
         return schemas
 
     async def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
-        return await rows_of(await self._spark.query(statement, timeout_s=self._timeout_s))
+        async with self._turn():
+            return await rows_of(await self._spark.query(statement, timeout_s=self._timeout_s))
+
+    async def _columns(self, query: str) -> list[Column]:
+        async with self._turn():
+            return await self._spark.columns(query)
+
+    def _turn(self) -> AbstractAsyncContextManager[object]:
+        return self._planning.turn(self._user, self._timeout_s)
 
 
 def size_of(plans: Sequence[Plan]) -> int:

@@ -12,6 +12,7 @@ from dmq import LogError
 from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
+from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
@@ -34,6 +35,7 @@ from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
 from haproc.route.offload import Inline, Texts
+from haproc.route.planning import Planning
 from haproc.route.reads import Reads
 from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
@@ -75,11 +77,13 @@ class RingService:
         self._asks_for_more = rules.ask_for_concern
         self._lending = Lending(replica)
         core = self._core
+        self.planning = Planning(Shares.of(config.limits.planned_max, config))
         self._analysis = Analysis(
             engine,
             lambda: core.watermarks.definitions_applied,
             self._now,
             core.timeouts.statement_s,
+            self.planning,
             self._texts,
         )
         self._making = Making(
@@ -295,10 +299,15 @@ class RingService:
     async def _query(self, asked: Understood) -> Answer:
         request, session, settings = asked.request, asked.session, asked.settings
         try:
-            spark = await self._spark_session(settings, session)
+            if session is not None:
+                await session.spark.ready()  # which may need the log
             await self._analysis.confirm_query(asked.statement, settings, session, request.user)
-            stream = await spark.query(as_it_runs(asked), timeout_s=request.timeout_s)
-            result = await Running.begin(stream, self._core.me)
+            async with self.planning.turn(request.user, request.timeout_s) as planned:
+                spark = await self._spark_session(settings, session)
+                stream = await spark.query(
+                    as_it_runs(asked), timeout_s=request.timeout_s, planned=planned
+                )
+                result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:

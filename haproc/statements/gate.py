@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
+from haproc.config.line import Line
 from haproc.config.model import Config
 from haproc.config.shares import Denied, Shares
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy
 from haproc.metrics import Metrics
-from haproc.statements.line import Line
 
 LAST_WORD_S: Final = 0.5
 """For what comes when this process ends; chosen, not measured."""

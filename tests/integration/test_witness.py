@@ -15,6 +15,7 @@ from haproc.classify.classifier import classify
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
+from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
@@ -22,6 +23,7 @@ from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Treatment
 from haproc.route.analysis import Analysis
 from haproc.route.offload import Inline
+from haproc.route.planning import Planning
 from haproc.route.repeatable import Reading, Repeatable
 from haproc.sessions.chain import Adoption, Key
 from haproc.sessions.client import ClientSession
@@ -262,7 +264,9 @@ class Witness:
         self.engine = engine
         self.settings = Settings(schema=schema)
         self.epoch = 0
-        self.analysis = Analysis(engine, lambda: self.epoch, time.monotonic, 60)
+        self.analysis = Analysis(
+            engine, lambda: self.epoch, time.monotonic, 60, Planning(Shares(1))
+        )
 
     def statement(self, sql: str) -> Classified:
         return classify(sql, Context(schema=self.settings.schema), Rules.builtin())

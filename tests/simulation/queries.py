@@ -12,6 +12,7 @@ from haproc import protos
 from haproc.engine.interface import Chunk, Column, Settings
 from haproc.engine.packed import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.engine.tasks import Planned
 from tests.simulation.plans import asked_in, read, schema_of, stream_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class SimReading:
         names, _ = await self._read(_sql(query))
         return schema_of(names, TEXTS)
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> Result:
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> Result:
         asked = asked_in(statement)
         names, rows = await self._read(asked.sql, asked.table)
         if asked.rows_max is not None:

@@ -13,6 +13,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import hole
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import Statement
+from haproc.engine.tasks import Planned
 from haproc.failure import ErrorClass
 from haproc.replicate.apply.computing import session_gone
 from haproc.replicate.member.steps import Step
@@ -171,7 +172,9 @@ def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed
     as_it_was = [True]
 
     class Reading(SimReading):
-        async def query(self, statement: Statement, *, timeout_s: float) -> Result:
+        async def query(
+            self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        ) -> Result:
             found = await super().query(statement, timeout_s=timeout_s)
             as_it_was[:] = [what != "changed"]
             self.stands = what != "to be made anew"

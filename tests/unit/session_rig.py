@@ -22,6 +22,7 @@ from haproc.engine.interface import (
     Settings,
 )
 from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.engine.tasks import Planned
 from haproc.sessions.blobs import Blobs
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.listing import Listing
@@ -86,7 +87,9 @@ class FakeSpark:
     async def add_files(self, files: Sequence[File]) -> None:
         self.files += files
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> ResultStream:
         raise NotImplementedError
 
     async def settings(self) -> Settings:

@@ -195,6 +195,7 @@ SHELLS: Final = {
     "haproc/route/optimizing.py": "looks again and again; asks Spark",
     "haproc/route/offload.py": "a process",
     "haproc/route/offload_worker.py": "a process",
+    "haproc/route/planning.py": "futures of those that wait",
     "haproc/route/reads.py": "waits with deadlines",
     "haproc/route/parquet_pieces.py": "a process",
     "haproc/route/parquet_worker.py": "a process",
@@ -212,7 +213,7 @@ SHELLS: Final = {
     "haproc/statements/unforeseen.py": "references of internal errors",
     "haproc/statements/execution.py": "tasks; secret links",
     "haproc/statements/gate.py": "waits with deadlines",
-    "haproc/statements/line.py": "futures of those that wait",
+    "haproc/config/line.py": "futures of those that wait",
     "haproc/statements/registry.py": "tasks; the clock",
     "haproc/statements/store.py": "files",
 }

@@ -14,6 +14,7 @@ import pytest
 from haproc.config.cache import Cache
 from haproc.engine.interface import Column
 from haproc.engine.statement import SqlText, Statement
+from haproc.engine.tasks import Planned
 from tests.unit import test_reads_between_doors as between
 from tests.unit.canned import CannedStream, chunks_of
 from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, Spark, pair
@@ -33,7 +34,9 @@ class ExplainingSpark(Spark):
     type: str = "MANAGED"
     asked: list[str] = field(default_factory=list)
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> CannedStream:
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> CannedStream:
         assert isinstance(statement, SqlText)
         self.asked.append(statement.sql)
         if statement.sql.startswith("EXPLAIN"):

@@ -8,11 +8,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haproc.config.line import Line
 from haproc.config.model import Limits, User
 from haproc.config.shares import Shares
 from haproc.doors.apps import REGISTRY
 from haproc.statements.gate import WAITING_BYTES
-from haproc.statements.line import Line
 from tests.unit.canned import Canned
 from tests.unit.door_rig import ARROW, STATEMENTS, Rig, door, until
 

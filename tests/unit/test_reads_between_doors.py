@@ -27,6 +27,7 @@ from haproc.doors.operators.forwarded import Forwarded
 from haproc.doors.operators.heartbeats import HeartbeatDoor
 from haproc.engine.interface import Applied, EngineAddress, Restore, Settings, TableState
 from haproc.engine.statement import SqlText, Statement
+from haproc.engine.tasks import Planned
 from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
@@ -71,7 +72,9 @@ class Spark:
 
     def renew(self) -> None: ...
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> CannedStream:
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> CannedStream:
         assert isinstance(statement, SqlText)
         self.queries.append(statement.sql)
         return CannedStream(chunks_of(pa.table({"name": [self.name]})))

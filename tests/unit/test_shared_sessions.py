@@ -7,6 +7,7 @@ from typing import Any
 
 from haproc.engine.interface import Column, ResultStream, Settings
 from haproc.engine.statement import Statement
+from haproc.engine.tasks import Planned
 from haproc.route.shared_sessions import GIVEN_UP_S, SharedSessions
 
 
@@ -17,7 +18,9 @@ class _Spark:
         self.key = key
         self.busy = self.closed = False
 
-    async def query(self, statement: Statement, *, timeout_s: float) -> ResultStream:
+    async def query(
+        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+    ) -> ResultStream:
         raise NotImplementedError
 
     async def configure(self, settings: Settings) -> None:

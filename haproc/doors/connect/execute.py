@@ -35,6 +35,7 @@ from haproc.pin.parameters import bound
 from haproc.replicate.queue.outcomes import Known, Status
 from haproc.route.model import Answer, Request, Sent, SentPlan, SentSql
 from haproc.route.offload import LARGE_PLAN, Texts, plan_work
+from haproc.route.planning import Planning
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import ConfEntry, Entry, PlanEntry, SettingsEntry
 from haproc.sessions.sessions import Sessions
@@ -75,6 +76,11 @@ class Asked:
 
 class Behind(Protocol):
     """What this door needs of the HAProc behind it. Methods raise RequestError."""
+
+    @property
+    def planning(self) -> Planning:
+        """Whose statement Spark plans next."""
+        ...
 
     @property
     def sessions(self) -> Sessions:
@@ -195,12 +201,21 @@ class Executing:
             return self._changed(session, asked, request)
         return _answered(asked, answer)
 
-    def _relayed(
-        self, session: ClientSession, asked: Asked, request: Request, *, changes: bool = False
+    async def _relayed(
+        self, session: ClientSession, asked: Asked, request: Request
     ) -> AsyncGenerator[bytes, None]:
-        return session.spark.relay.execute(
-            asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=changes
-        )
+        await session.spark.ready()  # which may need the log
+        relay, timeout_s = session.spark.relay, request.timeout_s
+        async with (
+            self._behind.planning.turn(request.user, timeout_s) as planned,
+            aclosing(
+                relay.execute(
+                    asked.request, str(uuid.uuid4()), timeout_s=timeout_s, planned=planned
+                )
+            ) as responses,
+        ):
+            async for response in responses:
+                yield response
 
     async def _changed(
         self, session: ClientSession, asked: Asked, request: Request
@@ -208,7 +223,10 @@ class Executing:
         async with self._sessions.changing(session):
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
-            async with aclosing(self._relayed(session, asked, request, changes=True)) as responses:
+            changing = session.spark.relay.execute(
+                asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=True
+            )
+            async with aclosing(changing) as responses:
                 told = [response async for response in responses]
             entry = await _entry(session, asked)
             await self._sessions.record(session, entry, request.id)

@@ -157,7 +157,9 @@ class ConnectService:
         session = await self._session(call)
         for plan in plans:
             await self._executing.check(call, session, plan)
-        return await self._relayed(call, session, request)
+        await session.spark.ready()
+        async with self._behind.planning.turn(call.user, CONTROL_S):
+            return await self._relayed(call, session, request)
 
     async def config(self, call: Call, request: bytes) -> bytes:
         """Read or change settings."""

@@ -1,0 +1,156 @@
+"""Statements that wait until the driver has planned others: who is next, what counts no more."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from haproc import protos
+from haproc.config.shares import Shares
+from haproc.engine.tasks import Tasks
+from haproc.failure import ErrorClass, RequestError
+from haproc.route.planning import Planning
+
+Response = protos.base.ExecutePlanResponse
+WAIT_S = 5.0
+
+
+class Statements:
+    """Statements that take their turns, by the names that they are given."""
+
+    def __init__(self, planning: Planning) -> None:
+        self._planning = planning
+        self.planned: list[str] = []
+        self._go_on: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def come(self, *names: str) -> None:
+        for name in names:
+            self._go_on[name] = asyncio.Event()
+            self._tasks[name] = asyncio.create_task(self._run(name))
+            await asyncio.sleep(0)
+        await settled()
+
+    async def end(self, name: str) -> None:
+        self._go_on[name].set()
+        await self._tasks[name]
+        await settled()
+
+    async def cancel(self, name: str) -> None:
+        self._tasks[name].cancel()
+        await asyncio.wait({self._tasks[name]})
+        await settled()
+
+    async def _run(self, name: str) -> None:
+        async with self._planning.turn(name[0], WAIT_S):
+            self.planned.append(name)
+            await self._go_on[name].wait()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_next_is_the_user_with_fewest_and_nobody_has_more_than_a_share() -> None:
+    planning = Planning(Shares(3, 2))
+    statements = Statements(planning)
+    await statements.come("a1", "a2", "a3", "a4", "b1", "c1")
+    assert statements.planned == ["a1", "a2", "b1"] and planning.waiting == 3
+    await statements.end("a1")
+    assert statements.planned[3:] == ["c1"]
+    for each in ("a2", "b1", "c1", "a3", "a4"):
+        await statements.end(each)
+    assert planning.waiting == 0 and len(statements.planned) == 6
+
+
+@pytest.mark.parametrize("who", ["a2", "a1"])
+async def test_place_of_one_that_leaves_goes_to_the_next(who: str) -> None:
+    statements = Statements(Planning(Shares(1)))
+    await statements.come("a1", "a2", "a3")
+    await statements.cancel(who)
+    await statements.end("a1" if who == "a2" else "a2")
+    assert statements.planned[-1] == "a3"
+    await statements.end("a3")
+
+
+async def test_place_that_comes_while_one_leaves_is_not_lost() -> None:
+    planning = Planning(Shares(1))
+    statements = Statements(planning)
+    async with planning.turn("a", WAIT_S) as planned:
+        await statements.come("a2", "a3")
+        planned()  # the turn is a2's, who does not know it yet
+        assert planning.waiting == 1
+        await statements.cancel("a2")
+    assert statements.planned == ["a3"]
+    await statements.end("a3")
+
+
+async def test_who_waits_for_too_long_is_told_that_it_is_busy() -> None:
+    planning = Planning(Shares(1))
+    async with planning.turn("a", WAIT_S):
+        with pytest.raises(RequestError) as raised:
+            async with planning.turn("a", 0.01):
+                pytest.fail("there is no place")
+    assert raised.value.error_class is ErrorClass.BUSY and "planned_max" in str(raised.value)
+    async with planning.turn("a", WAIT_S):
+        assert planning.waiting == 0
+
+
+def running() -> Any:
+    response = Response(session_id="s")
+    response.execution_progress.stages.add(num_tasks=8)
+    return response
+
+
+def rows() -> Any:
+    response = Response(session_id="s")
+    response.arrow_batch.data = b"x"
+    return response
+
+
+@pytest.mark.parametrize("said", [running(), rows()])
+@pytest.mark.parametrize("as_bytes", [False, True])
+async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
+    said: Any, as_bytes: bool
+) -> None:
+    planning, tasks = Planning(Shares(1)), Tasks(lambda: 0.0)
+    begun, progress = Response(session_id="s"), Response()
+    progress.execution_progress.num_inflight_tasks = 0
+
+    def hear(told: Any) -> None:
+        if as_bytes:
+            report.hear_bytes(told.SerializeToString())
+        else:
+            report.hear(told)
+
+    async with planning.turn("a", WAIT_S) as planned:
+        with tasks.statement(planned) as report:
+            hear(begun)
+            hear(progress)
+            waiting = asyncio.create_task(_turns(planning))
+            await settled()
+            assert not waiting.done()
+            hear(said)
+            await asyncio.wait_for(waiting, WAIT_S)
+            hear(said)  # said again, it gives no place that another one has
+    statements = Statements(planning)
+    await statements.come("a1", "a2")
+    assert statements.planned == ["a1"]
+    await statements.end("a1")
+    await statements.end("a2")
+
+
+async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:
+    planning, tasks = Planning(Shares(1)), Tasks(lambda: 0.0)
+    async with planning.turn("a", WAIT_S) as planned:
+        with tasks.statement(planned) as report:
+            report.hear_bytes(bytes(1 << 17))
+            await asyncio.wait_for(_turns(planning), WAIT_S)
+
+
+async def _turns(planning: Planning) -> None:
+    async with planning.turn("a", WAIT_S):
+        pass
