@@ -33,6 +33,7 @@ SETTINGS = {
         "peer_s": 1.5,
         "retry_max_s": 1.0,
         "drain_s": 40,
+        "stuck_after_attempts": 4,
     },
     "jobs": {"enabled": True, "folders": ["programs"]},
     "optimize": {

@@ -13,7 +13,7 @@ from tests.rig import Rig
 pytestmark = pytest.mark.fault
 
 SEED = 2722
-KILLS = 7
+KILLS = 5
 ENOUGH = 10
 """Acknowledged writes of which one, at least, comes after a failover. Chosen."""
 MINUTES_MAX = 4.0
