@@ -3,7 +3,8 @@
 All that a driver plans at once share its cores alike: of a hundred statements, none is planned for
 long, and no probe is answered. So it is given some at a time, and the others wait in line, where
 the user comes first who has fewest. Whose tasks run, or whose rows come, is counted no more: how
-long those take is no matter of the driver's.
+long those take is no matter of the driver's. Nor is who takes very long: it waits for something
+else, its table's storage for one, and must not keep others from theirs.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
+from typing import Final
 
 from haproc.config.line import Line
 from haproc.config.shares import Shares
 from haproc.failure import busy
+
+PLANNED_S_MAX: Final = 10.0
+"""Where a driver has some to plan at once, each takes a second or two. Chosen."""
 
 
 class Planning:
@@ -44,6 +49,8 @@ class Planning:
                 await asyncio.wait({turn}, timeout=within_s)
             if not turn.done():
                 raise busy(f"{user} had no turn in {within_s:g} s (limits.planned_max)")
+            late = asyncio.get_running_loop().call_later(PLANNED_S_MAX, held.close)
+            held.callback(late.cancel)
             yield held.close
 
     def _leave(self, user: str, turn: asyncio.Future[None]) -> None:

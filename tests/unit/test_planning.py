@@ -11,6 +11,7 @@ from haproc import protos
 from haproc.config.shares import Shares
 from haproc.engine.tasks import Tasks
 from haproc.failure import ErrorClass, RequestError
+from haproc.route import planning as planning_module
 from haproc.route.planning import Planning
 
 Response = protos.base.ExecutePlanResponse
@@ -139,6 +140,21 @@ async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
     statements = Statements(planning)
     await statements.come("a1", "a2")
     assert statements.planned == ["a1"]
+    await statements.end("a1")
+    await statements.end("a2")
+
+
+async def test_statement_that_is_planned_for_long_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
+    planning = Planning(Shares(1))
+    async with planning.turn("a", WAIT_S):
+        await asyncio.wait_for(_turns(planning), WAIT_S)
+    monkeypatch.undo()
+    statements = Statements(planning)
+    await statements.come("a1", "a2")
+    assert statements.planned == ["a1"]  # the place was given back once
     await statements.end("a1")
     await statements.end("a2")
 
