@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.report import Row, report
 from dmq import KeyedStore, open_store
 from haproc import protos
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import EngineAddress, Settings

@@ -13,7 +13,8 @@ from typing import Final
 from haproc.classify.rules import RulesError, load_rules
 from haproc.config.check import LIMITS_IN_ORDER, check
 from haproc.config.errors import ConfigError, Problem
-from haproc.config.model import Config, Limits
+from haproc.config.limits import Limits
+from haproc.config.model import Config
 from haproc.config.tree import parse
 from haproc.config.walk import Walker
 

@@ -22,7 +22,7 @@ from typing import IO, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.config.shares import Denied, Shares
 from haproc.engine.arrow import stream_of
 from haproc.engine.frames import joined

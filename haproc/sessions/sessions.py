@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Fresh, Restore, Session, Settings

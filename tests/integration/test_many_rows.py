@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import haclient.aio
-from haproc.config.model import Address, Limits
+from haproc.config.limits import Limits
+from haproc.config.model import Address
 from haproc.doors.apps import SPOOLS, client_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.connect import SparkConnectEngine

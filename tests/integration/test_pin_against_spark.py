@@ -15,7 +15,7 @@ from haproc.classify.classifier import classify
 from haproc.classify.model import Classified, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.engine import packed
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.holes import restored, sql_with_rows, with_rows, with_table

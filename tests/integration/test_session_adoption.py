@@ -10,7 +10,7 @@ import pytest
 
 from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
 from haproc import protos
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError

@@ -14,7 +14,8 @@ from typing import Any
 
 from dmq import decode
 from haproc.classify.model import Kind, OperationClass
-from haproc.config.model import Limits, Timeouts
+from haproc.config.limits import Limits
+from haproc.config.model import Timeouts
 from haproc.failure import RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step

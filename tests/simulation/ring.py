@@ -15,16 +15,8 @@ from typing import Any, TypeVar
 
 from dmq import MemoryKeys
 from haproc.classify.model import WriteConcern
-from haproc.config.model import (
-    Address,
-    ClusterConfig,
-    Config,
-    Limits,
-    Membership,
-    Reads,
-    Timeouts,
-    Trim,
-)
+from haproc.config.limits import Limits
+from haproc.config.model import Address, ClusterConfig, Config, Membership, Reads, Timeouts, Trim
 from haproc.engine.interface import EngineAddress
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from dmq import LogUnavailableError
 from dmq.keyed import Kept
 from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.interface import Restore
 from haproc.engine.statement import SqlText, Statement

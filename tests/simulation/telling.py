@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dmq import Cursor, decode
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.engine.errors import EngineError
 from haproc.failure import RequestError
 from haproc.membership.state import State

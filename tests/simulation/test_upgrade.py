@@ -19,7 +19,8 @@ import pytest
 
 from dmq import Cursor, MemoryKeyedStore, Record, encode
 from dmq.sqlite import SqliteLog
-from haproc.config.model import Limits, Timeouts
+from haproc.config.limits import Limits
+from haproc.config.model import Timeouts
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import State
 from haproc.node.member import World, build_member

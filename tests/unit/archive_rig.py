@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from dmq import KeyedStore, Log
 from haproc.config.archive import Archive
-from haproc.config.model import Limits, Timeouts
+from haproc.config.limits import Limits
+from haproc.config.model import Timeouts
 from haproc.membership.peers import PeerUnavailableError
 from haproc.replicate.archive.pages import Pages
 from haproc.replicate.archive.position import Position

@@ -13,7 +13,8 @@ import aiohttp
 from aiohttp import web
 
 from haproc.config.archive import Archive
-from haproc.config.model import Address, ClusterConfig, Config, Limits, Timeouts, User
+from haproc.config.limits import Limits
+from haproc.config.model import Address, ClusterConfig, Config, Timeouts, User
 from haproc.doors.apps import client_app, operator_app
 from haproc.doors.clients.operations_door import keep
 from haproc.doors.clients.verify_door import attest

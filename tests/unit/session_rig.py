@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import (

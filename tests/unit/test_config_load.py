@@ -12,12 +12,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haproc.config.limits import Limits
 from haproc.config.load import ConfigError, load, load_text
 from haproc.config.model import (
     Address,
     Config,
     Kafka,
-    Limits,
     Membership,
     OnClusterDown,
     Timeouts,

@@ -17,7 +17,8 @@ from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.classify.plans import expressions
 from haproc.classify.plans.reading import Does, Found
-from haproc.config.model import Limits, Reads
+from haproc.config.limits import Limits
+from haproc.config.model import Reads
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import Deliveries
 from haproc.doors.connect.execute import Asked, Executing

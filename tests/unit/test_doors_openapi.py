@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from jsonschema import Draft202012Validator
 
-from haproc.config.model import Limits, User
+from haproc.config.limits import Limits
+from haproc.config.model import User
 from haproc.doors.openapi import CLIENT, OPERATOR, document
 from haproc.failure import FailureKind, RequestError
 from tests.unit.canned import Canned, CannedPeers, chunks_of, stream_of

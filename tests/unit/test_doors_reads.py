@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from haproc.classify.model import OperationClass
-from haproc.config.model import Consistency, Limits, Reads
+from haproc.config.limits import Limits
+from haproc.config.model import Consistency, Reads
 from haproc.doors.clients.freshness import read_freshness
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk

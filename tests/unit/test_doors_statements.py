@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from haproc.classify.model import OperationClass, RefusedError
-from haproc.config.model import Limits, User
+from haproc.config.limits import Limits
+from haproc.config.model import User
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import FailureKind, RequestError, WriteOutcome

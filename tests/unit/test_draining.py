@@ -13,7 +13,8 @@ import pytest
 from dmq.memory import MemoryLog, MemoryStore
 from haproc.cli import queue
 from haproc.cli.main import _parser
-from haproc.config.model import Limits, Timeouts
+from haproc.config.limits import Limits
+from haproc.config.model import Timeouts
 from haproc.doors.apps import REGISTRY
 from haproc.doors.status import Readiness
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused

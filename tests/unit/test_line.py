@@ -8,8 +8,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haproc.config.limits import Limits
 from haproc.config.line import Line
-from haproc.config.model import Limits, User
+from haproc.config.model import User
 from haproc.config.shares import Shares
 from haproc.doors.apps import REGISTRY
 from haproc.statements.gate import WAITING_BYTES

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.interface import Column
 from haproc.failure import ErrorClass, FailureKind, RequestError

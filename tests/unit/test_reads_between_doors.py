@@ -20,7 +20,8 @@ import pytest
 
 from dmq import MemoryKeyedStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
-from haproc.config.model import Address, ClusterConfig, Config, Consistency, Limits, Reads
+from haproc.config.limits import Limits
+from haproc.config.model import Address, ClusterConfig, Config, Consistency, Reads
 from haproc.doors.apps import REGISTRY, client_app, operator_app
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.forwarded import Forwarded

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.failure import ErrorClass, RequestError
 from haproc.sessions.blobs import GRACE_MS, Copy
 from haproc.sessions.journal import ArtifactEntry, SqlEntry

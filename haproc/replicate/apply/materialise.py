@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from haproc.classify.model import RefusedError
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.engine import arrow, pieces, staging
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Queries, Session

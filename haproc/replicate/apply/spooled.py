@@ -13,7 +13,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from haproc.classify.model import RefusedError
-from haproc.config.model import Limits
+from haproc.config.limits import Limits
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass
 from haproc.replicate.apply.keeping import Keep, Keeping

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from dmq import Log
 from haproc.backoff import Backoff
-from haproc.config.model import Limits, Timeouts
+from haproc.config.limits import Limits
+from haproc.config.model import Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
