@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Generic, TypeVar, cast
 
 from haclient.failover import Liveness, Policy, Pulse
@@ -382,15 +382,18 @@ class Transport:
 
     def connect(self, server: Server, timeout_s: float) -> socket.socket:
         """Open a socket; raises NotReached."""
-        try:
-            sock = socket.create_connection((server.host, server.port), timeout_s)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if server.secure:
-                self._context = self._context or ssl.create_default_context()
-                return self._context.wrap_socket(sock, server_hostname=server.host)
-        except (OSError, ValueError) as error:
-            raise NotReached(f"{server} cannot be reached: {error}") from error
-        return sock
+        with ExitStack() as failed:
+            try:
+                sock = socket.create_connection((server.host, server.port), timeout_s)
+                failed.callback(sock.close)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if server.secure:
+                    self._context = self._context or ssl.create_default_context()
+                    sock = self._context.wrap_socket(sock, server_hostname=server.host)
+            except (OSError, ValueError) as error:
+                raise NotReached(f"{server} cannot be reached: {error}") from error
+            failed.pop_all()
+            return sock
 
     def pulse(self, server: Server) -> Pulse:
         """Ask on a fresh connection for a sign of life."""
@@ -442,10 +445,13 @@ class Transport:
             return
         connection.used_at = now()
         idle.append(connection)
+        if self._closed:  # just now, by another thread
+            self.close()
 
     def close(self) -> None:
         """Close every idle connection; those in use close when their answer is read."""
         self._closed = True
         for idle in list(self._idle.values()):
-            while idle:
-                idle.pop().close()
+            with suppress(IndexError):  # it is empty
+                while True:
+                    idle.pop().close()
