@@ -11,7 +11,7 @@ import json
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from haclient.exceptions import Failure, FailureKind, InterfaceError, Outcome
 from haclient.failover import AttemptEnd
@@ -196,7 +196,7 @@ def _said(status: int, body: bytes) -> Failure:
     return Failure(
         kind=_member(FailureKind, said.get("kind"), FailureKind.APPLICATION),
         message=str(said.get("message") or f"HTTP status {status}"),
-        outcome=_member(Outcome, said.get("outcome"), Outcome.UNKNOWN),
+        outcome=outcome_of(said.get("outcome")),
         error_class=str(said.get("error_class") or ""),
         sqlstate=str(said.get("sqlstate") or ""),
         hint=str(said.get("hint") or ""),
@@ -204,6 +204,11 @@ def _said(status: int, body: bytes) -> Failure:
         log_offset=said.get("log_offset"),
         status=status,
     )
+
+
+def outcome_of(said: Any) -> Outcome:
+    """Return the outcome that a server named; unknown is what it did not name."""
+    return cast(Outcome, _member(Outcome, said, Outcome.UNKNOWN))
 
 
 def _member(enum: Any, value: Any, default: Any) -> Any:

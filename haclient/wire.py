@@ -41,6 +41,10 @@ class Busy(WireError):
         self.retry_after_s = retry_after_s
 
 
+class InDoubt(WireError):
+    """The server says that it does not know what becomes of the request."""
+
+
 class Leaving(WireError):
     """The server says so because it is going out of service."""
 

@@ -23,7 +23,7 @@ from haclient.spark_connect.links import Link, Links
 from haclient.spark_connect.status import failed
 from haclient.sync.ring import Work
 from haclient.sync.transport import now
-from haclient.wire import Broken, WireError
+from haclient.wire import Broken, Busy, WireError
 
 T = TypeVar("T")
 _AGE: Final = "haproc-age-s"
@@ -87,7 +87,8 @@ class Method:
             return link, make(link.callable(self.name, self.make))
         except grpc.RpcError as error:
             wire = judged(self.links, link, error)
-            self.links.leave(link, broken=wire is not None)
+            # Whoever is busy keeps the connection, so that asking again costs it least.
+            self.links.leave(link, broken=wire is not None and not isinstance(wire, Busy))
             if wire is not None:
                 raise wire from error
             return Ended(error=error)

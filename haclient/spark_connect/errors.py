@@ -10,6 +10,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from haclient.exceptions import DatabaseError
+from haclient.protocol import outcome_of
 from haclient.spark_connect.status import Said
 
 _CODES = {
@@ -89,7 +90,11 @@ def said_by(error: grpc.RpcError) -> Said:
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details:
         if detail.Unpack(info):
-            said = replace(said, error_class=info.metadata.get("errorClass", info.reason))
+            said = replace(
+                said,
+                error_class=info.metadata.get("errorClass", info.reason),
+                outcome=outcome_of(info.metadata.get("outcome")),
+            )
         elif detail.Unpack(retry):
             said = replace(said, retry_after_s=retry.retry_delay.ToTimedelta().total_seconds())
     return said

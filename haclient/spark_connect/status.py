@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from haclient.exceptions import Failure, FailureKind
+from haclient.exceptions import Failure, FailureKind, Outcome
 from haclient.failover import AttemptEnd, Pulse
 from haclient.protocol import end_of
-from haclient.wire import Broken, Busy, Hung, Leaving, NotReached, NotTaken, WireError
+from haclient.wire import Broken, Busy, Hung, InDoubt, Leaving, NotReached, NotTaken, WireError
 
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 UNAVAILABLE = "UNAVAILABLE"
@@ -61,6 +61,8 @@ class Said:
     details: str
     error_class: str | None
     """What the server named as its class; None: the status is not a server's."""
+    outcome: Outcome = Outcome.UNKNOWN
+    """What it said of the request, as far as it said so."""
     retry_after_s: float = 0.0
     """How long it asked to be left alone for."""
 
@@ -73,7 +75,15 @@ def failed(server: str, said: Said, hung: bool) -> WireError | None:
         return None
     if said.error_class is None:
         return Broken(f"the connection to {server} broke: {said.details}")
-    end = end_of(Failure(FailureKind.AVAILABILITY, said.details, error_class=said.error_class))
-    if end is AttemptEnd.BUSY:
-        return Busy(said.details, said.retry_after_s)
-    return Leaving(said.details) if end is AttemptEnd.LEAVING else NotTaken(said.details)
+    end = end_of(
+        Failure(FailureKind.AVAILABILITY, said.details, said.outcome, error_class=said.error_class)
+    )
+    match end:
+        case AttemptEnd.IN_DOUBT:
+            return InDoubt(said.details)
+        case AttemptEnd.BUSY:
+            return Busy(said.details, said.retry_after_s)
+        case AttemptEnd.LEAVING:
+            return Leaving(said.details)
+        case _:
+            return NotTaken(said.details)

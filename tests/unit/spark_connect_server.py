@@ -56,7 +56,9 @@ def status(code: int, error_class: str, message: str) -> Any:
     detail = any_pb2.Any()
     detail.Pack(
         error_details_pb2.ErrorInfo(
-            reason="said", domain="test", metadata={"errorClass": error_class}
+            reason="said",
+            domain="test",
+            metadata={"errorClass": error_class, "outcome": "NOT_SENT"},
         )
     )
     text = f"[{error_class}] {message}"

@@ -119,6 +119,7 @@ def told(error: RequestError, *, own_id: bool = True) -> Told:
             "errorClass": error.error_class,
             "sqlState": error.sqlstate,
             "messageParameters": json.dumps(parameters),
+            "outcome": error.outcome.value,
         },
     )
     _add(status, info)

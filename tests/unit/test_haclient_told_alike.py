@@ -1,0 +1,49 @@
+"""What a server says of a failed request means the same to both of the client's transports."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import Any
+
+import grpc
+import pytest
+
+from haclient.failover import AttemptEnd
+from haclient.protocol import end_of, failure
+from haclient.spark_connect.errors import ChannelError, said_by
+from haclient.spark_connect.status import UNAVAILABLE, failed
+from haproc.doors.connect.errors import DETAILS, Told, told
+from haproc.doors.http.errors import body_of
+from haproc.doors.http.statuses import status_of
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+
+
+class Failed(ChannelError):
+    """A call that ended as the server's door tells it."""
+
+    def __init__(self, said: Told) -> None:
+        super().__init__(getattr(grpc.StatusCode, said.code), said.message)
+        self._packed = said.packed
+
+    def trailing_metadata(self) -> Any:
+        return ((DETAILS, self._packed),)
+
+
+@pytest.mark.parametrize("hint", ["", "ask the next HAProc"])
+@pytest.mark.parametrize(("name", "outcome"), [*product(ErrorClass, WriteOutcome)])
+def test_end_of_an_attempt_is_the_same_over_http_and_grpc(
+    name: ErrorClass, outcome: WriteOutcome, hint: str
+) -> None:
+    error = RequestError(
+        FailureKind.AVAILABILITY, "no", error_class=name, outcome=outcome, hint=hint
+    )
+    status = status_of(error)
+    by_http = failure(status, json.dumps(body_of(error, "a", None, status)).encode())
+    said = told(error)
+    if said.code != UNAVAILABLE:
+        return  # an answer, which is not repeated
+    by_grpc = failed("http://a", said_by(Failed(said)), hung=False)
+    assert by_grpc is not None and by_grpc.end is end_of(by_http)
+    if outcome is WriteOutcome.UNKNOWN:
+        assert by_grpc.end is AttemptEnd.IN_DOUBT
