@@ -90,7 +90,7 @@ async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> lis
         if not reading.done():
             remote.stop_soon(operation_id)
             reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

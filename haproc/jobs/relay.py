@@ -59,13 +59,19 @@ class Relay:
     def __init__(self, doors: Callable[[], Sequence[DoorAddress]]) -> None:
         self._doors = doors
         self._server: asyncio.Server | None = None
+        self._closed = False
         self._open: dict[asyncio.Task[None], str] = {}
         self.port = 0
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        # Known before it serves, which takes a turn: who is cancelled there leaves nothing open.
+        self._server = await asyncio.start_server(self._serve, HOST, 0, start_serving=False)
         self.port = self._server.sockets[0].getsockname()[1]
+        if self._closed:
+            self._server.close()
+            return
+        await self._server.start_serving()
 
     def check(self) -> None:
         """Break connections to doors that are not worth trying any more: one may be frozen."""
@@ -75,7 +81,8 @@ class Relay:
                 task.cancel()
 
     async def aclose(self) -> None:
-        """Break all connections."""
+        """Break all connections, and take no more."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
         for task in list(self._open):

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from haproc.config.model import Address, Config, Connect
 from haproc.jobs.relay import DoorAddress, Relay, doors_of
 from haproc.ring.access import make_access
@@ -117,3 +119,17 @@ def files(folder: Path, name: str) -> tuple[Path, Path]:
     (place / "secrets").mkdir(parents=True)
     made = make_access(place, ["ann"])["connect"]
     return place / made["ssl_certificate_file"], place / made["ssl_key_file"]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_relay_that_is_stopped_while_it_starts_leaves_nothing_open(turns: int) -> None:
+    relay = Relay(list)
+    starting = asyncio.ensure_future(relay.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await relay.aclose()
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    if relay.port:
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", relay.port)

@@ -100,7 +100,10 @@ class Listener:
                 self.address.port,
                 backlog=_BACKLOG,
                 reuse_address=True,
+                start_serving=False,
             )
+            # Known before it serves, which takes a turn: who is cancelled there can close it.
+            await self._server.start_serving()
 
     async def close(self) -> None:
         """Refuse connections from now on; requests under way still get their answers."""
@@ -111,9 +114,11 @@ class Listener:
             # asyncio forgets, open and unread, what it has accepted when its server is closed.
             for each in listening.sockets if isinstance(listening, asyncio.Server) else ():
                 asyncio.get_running_loop().remove_reader(each.fileno())
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-            listening.close()
+            try:
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+            finally:
+                listening.close()
             for _ in range(_TURNS):
                 self._close_idle()
                 await asyncio.sleep(0)

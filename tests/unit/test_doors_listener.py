@@ -1,0 +1,58 @@
+"""A listener that is opened or closed by somebody who is cancelled meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from haproc.config.model import Address
+from haproc.doors.http.listener import Listener
+from haproc.ring.ports import free_port
+
+
+async def accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+async def cancelled(work: asyncio.Future[None], turns: int) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_opening_that_is_cancelled_can_be_closed_and_opened_again(turns: int) -> None:
+    port = free_port()
+    listener = Listener(web.Application(), Address("127.0.0.1", port))
+    await listener.start()
+    try:
+        await cancelled(asyncio.ensure_future(listener.open()), turns)
+        await listener.close()
+        assert not await accepts(port)
+        await listener.open()
+        assert await accepts(port)
+    finally:
+        await listener.aclose()
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_closing_that_is_cancelled_leaves_a_port_that_is_closed_or_serves(
+    turns: int,
+) -> None:
+    port = free_port()
+    listener = Listener(web.Application(), Address("127.0.0.1", port))
+    await listener.open()
+    try:
+        await cancelled(asyncio.ensure_future(listener.close()), turns)
+        assert await accepts(port) == listener.is_open
+    finally:
+        await listener.aclose()
