@@ -34,8 +34,8 @@ class Limits:
     """Statements that the cluster's driver plans for clients at once; the next ones wait in line.
     On two cores more plan no more of them in a second, and each takes longer."""
     writes_waiting_max: int = 2000
-    """Writes that are in the log and wait for what becomes of them, beside those; further ones
-    count among them. Chosen: twice the connections of a listener."""
+    """Writes that are in the log and wait for what becomes of them, and queries whose cluster is
+    behind, beside those; further ones count among them. Chosen: twice a listener's connections."""
     sessions_max: int = 1000
     """Client sessions of the ring; the next one is refused."""
     session_entries_max: int = 1000

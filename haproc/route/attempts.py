@@ -116,7 +116,9 @@ class Attempts:
                     raise
                 continue
             made_as, facts = operation.id, Facts.of(operation)
-            submitted = self._replica.writes.submit(operation, request.timeout_s, request.logged)
+            submitted = self._replica.writes.submit(
+                operation, request.timeout_s, request.place.rest if request.place else None
+            )
             del operation  # may be large, and whoever runs it reads it from the log
             offset, outcome = await submitted
             if _again(outcome) and self.next_id(request) != made_as:

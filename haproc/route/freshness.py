@@ -96,8 +96,8 @@ def decide(
 ) -> Decision:
     """Decide what happens to a query next.
 
-    ``waited``: it has waited for this cluster; ``nearer``: the cluster has applied something
-    meanwhile, and there is time left. ``asked``: peers that were asked in vain since.
+    ``waited``: it has waited for this cluster; ``nearer``: the cluster has come nearer meanwhile,
+    or is about to, and there is time left. ``asked``: peers that were asked in vain since.
     """
     if applied >= need(wanted, me, log_end):
         return Serve()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -114,6 +114,18 @@ class Standing(Protocol):
         ...
 
 
+class Place(Protocol):
+    """A request's place among those that are under way."""
+
+    def rest(self) -> None:
+        """Give it to the next one: there is nothing to be done but to wait."""
+        ...
+
+    async def resume(self, within_s: float) -> None:
+        """Have one again, once it is this one's turn; raises RequestError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One statement to run, whatever door it came by.
@@ -144,9 +156,8 @@ class Request:
     """None for whoever was let in for good."""
     cache: bool | None = None
     """Whether an answer that is kept will do, and this one may be kept; None: not said."""
-    logged: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    """Called once it is a write that is in the log: there is nothing left but to wait. None by whom
-    it was read, which may be another process."""
+    place: Place | None = field(default=None, compare=False, repr=False)
+    """None by whom it was read, which may be another process."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -45,6 +45,8 @@ from haproc.route.model import Answer, Freshness, Request
 READ_S: Final = 0.25
 """How long to wait until this HAProc has read what a kept answer must show. Chosen: it reads within
 some milliseconds, unless its queue is full."""
+WATCH_S: Final = 1.0
+"""How often it is looked whether a peer that runs a query is still there. Chosen."""
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""
 
@@ -146,20 +148,25 @@ class Reads:
                 log_end,
                 self._peers(),
                 waited=waited,
-                nearer=nearer,
+                nearer=nearer and not busy_peer,
                 may_forward=may_forward,
                 asked=asked,
             )
             match decision:
                 case Serve():
+                    if request.place is not None:
+                        await request.place.resume(came_at + request.timeout_s - clock())
                     self._check_serving()
                     return None
                 case Wait():
-                    needed, finished = need(wanted, self._core.me, log_end), schedule.finished
+                    if request.place is not None:
+                        request.place.rest()
+                    needed, low = need(wanted, self._core.me, log_end), schedule.low
                     until = min(clock() + self._rules.wait_s, ends_at)
                     waited = not await self._wait(wanted, needed, until)
-                    nearer = schedule.finished > finished and clock() < ends_at
+                    nearer = self._comes_nearer(low) and clock() < ends_at
                     asked.clear()
+                    busy_peer = ""
                 case Forward(peer):
                     asked.add(peer)
                     try:
@@ -170,6 +177,11 @@ class Reads:
                         pass
                 case Refuse(why):
                     raise busy(f"{why}; {busy_peer} is busy") if busy_peer else _not_fresh(why)
+
+    def _comes_nearer(self, low: int) -> bool:
+        """Whether more is applied than that, or what is applied next is running."""
+        first = next(self._core.schedule.unfinished(), None)
+        return self._core.schedule.low > low or (first is not None and first.running)
 
     async def for_peer(self, needed: int, timeout_s: float) -> None:
         """Wait until a query that a peer forwarded may start here; raises RequestError."""
@@ -208,7 +220,18 @@ class Reads:
         assert self._forwarding is not None
         needed = need(request.freshness, peer, log_end)
         left_s = request.timeout_s - (asyncio.get_running_loop().time() - came_at)
-        answer = await self._forwarding.query(peer, request, needed, left_s)
+        asking = asyncio.ensure_future(self._forwarding.query(peer, request, needed, left_s))
+        try:
+            while not (await asyncio.wait({asking}, timeout=WATCH_S))[0]:
+                if not any(each.name == peer and each.serving for each in self._peers()):
+                    raise PeerUnavailableError(f"{peer} is gone")  # or frozen, and says nothing
+            answer = await asking
+        except BaseException:
+            asking.cancel()
+            (told,) = await asyncio.gather(asking, return_exceptions=True)
+            if isinstance(told, Answer):
+                await told.result.aclose()
+            raise
         self._counts.read_forwarded(peer)
         return answer
 

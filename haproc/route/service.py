@@ -135,8 +135,8 @@ class RingService:
         key = request.key
         if (found := self._attempts.newest(*key)) is not None:
             self._only_reads[key] = False
-            if request.logged is not None:
-                request.logged()
+            if request.place is not None:
+                request.place.rest()
             if found.outcome is None and found.facts.of_session:
                 await self._lend(request, found.facts)
         known = await self._attempts.known(request)

@@ -64,14 +64,15 @@ class Held:
 class Place:
     """A request's right to run, or its spot in the line for it; given back by `leave`, once.
 
-    A write that is in the log gives it to the next one while it waits for what becomes of it.
+    Who has nothing to do but to wait gives it to the next one meanwhile: a write that is in the
+    log, a query whose cluster is behind.
     """
 
     def __init__(self, gate: Gate, user: str, turn: asyncio.Future[None] | None) -> None:
         self._gate = gate
         self._user = user
         self._turn = turn
-        self._logged = False
+        self._rests = False
         self._kept = False
 
     async def reached(self, within_s: float = math.inf) -> float:
@@ -89,10 +90,17 @@ class Place:
             )
         return time.monotonic() - began
 
-    def logged(self) -> None:
-        """Note that the request is a write that is in the log."""
-        if not self._logged:
-            self._logged = self._gate.logged(self._user)
+    def rest(self) -> None:
+        """Give the place to the next one; it is kept where too many have done so."""
+        if not self._rests:
+            self._rests = self._gate.rest(self._user)
+
+    async def resume(self, within_s: float) -> None:
+        """Have a place again, once it is this one's turn; raises RequestError as `reached`."""
+        if self._rests:
+            self._turn = self._gate.resume(self._user)
+            self._rests = False
+            await self.reached(within_s)
 
     def keep_until(self, task: asyncio.Task[Any]) -> None:
         """Leave when work ends that goes on without its request, and not before."""
@@ -109,22 +117,23 @@ class Place:
     def leave(self) -> None:
         """Give the place back, or step out of the line."""
         if not self._kept:
-            self._gate.left(self._user, self._turn, logged=self._logged)
+            self._gate.left(self._user, self._turn, rests=self._rests)
 
 
 class Gate:
     """Counts requests.
 
     A *place* is for what runs: a statement, rows, a session that opens; above the limit they wait
-    in line, for so long and as far as there is room for their bytes. *Logged* are writes that are
-    in the log and wait for what becomes of them; where they are too many, they keep their places.
+    in line, for so long and as far as there is room for their bytes. Those *at rest* have nothing
+    to do but to wait: writes that are in the log, queries whose cluster is behind; where they are
+    too many, they keep their places.
     *Waiting* counts whoever is answered at the moment, so that nobody waits on all connections.
     """
 
     def __init__(self, config: Config, metrics: Metrics) -> None:
         limits = config.limits
         self._places = Shares.of(limits.statements_max, config)
-        self._logged = Shares.of(limits.writes_waiting_max, config)
+        self._at_rest = Shares.of(limits.writes_waiting_max, config)
         self._waiting = Shares.of(limits.connections_max, config)
         self._bytes = Shares.of(limits.requests_bytes_max, config)
         self.wait_s = limits.statement_queue_s
@@ -138,7 +147,12 @@ class Gate:
     @property
     def inside(self) -> int:
         """How many requests are under way."""
-        return self._places.taken + self._logged.taken
+        return self._places.taken + self._at_rest.taken
+
+    @property
+    def at_rest(self) -> int:
+        """How many of them have only to wait."""
+        return self._at_rest.taken
 
     def enter(self, user: str, *, waits: bool = True) -> Place:
         """Take a place, or a spot in the line; raises RequestError if there is neither.
@@ -146,14 +160,17 @@ class Gate:
         ``waits``: whether it may be in line. Who has a place elsewhere meanwhile may not, or two
         HAProcs could wait for one another.
         """
-        turn = None
+        turn = self._take(user, waits=waits)
+        self._changed()
+        return Place(self, user, turn)
+
+    def _take(self, user: str, *, waits: bool) -> asyncio.Future[None] | None:
+        """Take a place (None), or a spot in the line."""
         why = self._places.denied(user)
         if why is None and not self._line.waits(user):
             self._places.count(user, 1)
-        else:
-            turn = self._join(user, why or Denied.ALL_TAKEN, waits=waits)
-        self._changed()
-        return Place(self, user, turn)
+            return None
+        return self._join(user, why or Denied.ALL_TAKEN, waits=waits)
 
     def _join(self, user: str, why: Denied, *, waits: bool) -> asyncio.Future[None]:
         if not waits or not self.wait_s:
@@ -164,19 +181,25 @@ class Gate:
         turn.add_done_callback(lambda _: self._bytes.give_back(user, WAITING_BYTES))
         return turn
 
-    def logged(self, user: str) -> bool:
-        """Take the place of a write that is in the log, if there is room; see `Place.logged`."""
-        if self._logged.take(user):
+    def rest(self, user: str) -> bool:
+        """Take the place of who has only to wait, if there is room; see `Place.rest`."""
+        if self._at_rest.take(user):
             return False
         self._places.give_back(user)
         self._line.serve()
         self._changed()
         return True
 
-    def left(self, user: str, turn: asyncio.Future[None] | None, *, logged: bool = False) -> None:
+    def resume(self, user: str) -> asyncio.Future[None] | None:
+        """Give one that was at rest a place, or a spot in the line; see `Place.resume`."""
+        turn = self._take(user, waits=True)
+        self._at_rest.give_back(user)
+        return turn
+
+    def left(self, user: str, turn: asyncio.Future[None] | None, *, rests: bool = False) -> None:
         """Take a place back, and hand it to whose turn it is; see `Place.leave`."""
-        if logged:
-            self._logged.give_back(user)
+        if rests:
+            self._at_rest.give_back(user)
         elif turn is None or turn.done():
             self._places.give_back(user)
             self._line.serve()

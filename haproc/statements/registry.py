@@ -353,7 +353,7 @@ class Registry:
         waited_s = await place.reached(request.timeout_s)
         execution.state = StatementState.RUNNING
         timeout_s = request.timeout_s - waited_s
-        return dataclasses.replace(request, timeout_s=timeout_s, logged=place.logged)
+        return dataclasses.replace(request, timeout_s=timeout_s, place=place)
 
     async def _run(
         self, execution: Execution, place: Place, begin: Callable[[Request], Awaitable[Answer]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,8 +32,8 @@ from haproc.membership.http_peers import HttpPeers
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
 from haproc.node.member import World, build_member, build_sessions
-from haproc.replicate.queue.schedule import Schedule
 from haproc.ring.ports import free_port
+from haproc.route import reads as reads_module
 from haproc.route.forward import HttpForwarding
 from haproc.route.freshness import Candidate
 from haproc.route.reads import Reads as Reading
@@ -272,10 +271,8 @@ async def test_query_in_a_session_is_refused_where_another_would_be_forwarded(
 
 
 async def test_queries_that_wait_on_leave_with_their_clients_and_when_their_cluster_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    applied = itertools.count()
-    monkeypatch.setattr(Schedule, "finished", property(lambda _: next(applied)))
     async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.4)) as ring:
         a, b = ring.a, ring.b
         b.others = []
@@ -294,6 +291,26 @@ async def test_queries_that_wait_on_leave_with_their_clients_and_when_their_clus
         assert {each["error_class"] for each in told} == {"HAPROC_DRAINING"}
         assert b.registry.gate.inside == 0
         b.spark.go.set()
+
+
+async def test_queries_that_wait_for_their_cluster_keep_no_places(tmp_path: Path) -> None:
+    limits = Limits(statements_max=2, statement_queue_s=WAIT_S)
+    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.1), limits) as ring:
+        a, b = ring.a, ring.b
+        b.others = []
+        b.spark.go.clear()
+        await ring.ask(a, "INSERT INTO t VALUES (1)")
+        asked = []
+        for _ in range(6):  # each of them has had a place when the next one comes
+            asked.append(asyncio.ensure_future(ring.ask(b, QUERY)))
+            async with asyncio.timeout(WAIT_S):
+                while b.registry.gate.at_rest < len(asked):  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        assert await ring.name_from(b, consistency="any") == "b"
+        b.spark.go.set()
+        told = await asyncio.gather(*asked)
+        assert {each["status"]["state"] for each in told} == {"SUCCEEDED"}
+        assert b.registry.gate.inside == 0
 
 
 async def test_query_of_a_peer_is_run_here_or_refused_but_never_forwarded(
@@ -336,6 +353,29 @@ async def test_query_for_which_only_a_busy_peer_is_fresh_enough_is_told_so_at_on
         b.spark.go.set()
 
 
+async def test_query_leaves_a_peer_that_is_found_gone_while_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads_module, "WATCH_S", 0.02)
+    async with pair(tmp_path, Reads(Consistency.LINEARIZABLE, wait_s=0.1)) as ring:
+        a, b = ring.a, ring.b
+        b.spark.go.clear()
+        await ring.ask(a, "INSERT INTO t VALUES (1)")
+        asked = asyncio.Event()
+
+        async def frozen(request: Any, *_: Any, **__: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(a.service, "query_for_peer", frozen)
+        waiting = asyncio.ensure_future(ring.name_from(b))
+        async with asyncio.timeout(WAIT_S):
+            await asked.wait()
+            b.others = []  # its heartbeats are missed
+            b.spark.go.set()
+            assert await waiting == "b"
+
+
 async def test_query_is_not_forwarded_to_a_cluster_that_the_ring_has_no_more(
     tmp_path: Path,
 ) -> None:
@@ -344,7 +384,7 @@ async def test_query_is_not_forwarded_to_a_cluster_that_the_ring_has_no_more(
         b.spark.go.clear()
         await ring.ask(a, "INSERT INTO t VALUES (1)")
         b.peers.follow([b.config.cluster("b")])
-        told = await ring.ask(b, QUERY, consistency="linearizable")
+        told = await ring.ask(b, QUERY, consistency="linearizable", timeout_s=1.0)
         assert told["error_class"] == "HAPROC_NOT_FRESH"
         b.peers.follow(b.config.clusters)
         assert await ring.name_from(b, consistency="linearizable") == "a"

@@ -26,7 +26,7 @@ async def in_the_log(haproc: HAProc, count: int) -> None:
 
 async def idle(haproc: HAProc) -> None:
     gate = haproc.registry.gate
-    await until(lambda: gate.inside == gate._line.length == gate._logged.taken == 0)
+    await until(lambda: gate.inside == gate._line.length == gate._at_rest.taken == 0)
 
 
 async def test_writes_in_the_log_take_no_places(tmp_path: Path) -> None:
