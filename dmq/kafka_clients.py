@@ -122,7 +122,8 @@ class BootstrapFailure(logging.Filter):
 
 def _says(error: Exception | None) -> int:
     """Return how much a failed attempt tells about what is wrong."""
-    if error is None or isinstance(error, _TOO_LATE):
+    # A connection that the deadline cut short hides that as an error of its own.
+    if error is None or isinstance(error, _TOO_LATE) or isinstance(error.__context__, _TOO_LATE):
         return 0
     return 2 if isinstance(error, _REFUSED) else 1
 

@@ -25,12 +25,28 @@ SLOW = errors.RequestTimedOutError()
 CUT = errors.KafkaTimeoutError("Timeout during ApiVersions check")
 
 
+def cut_while_connecting() -> Exception:
+    """Return what ``kafka.net.inet.create_connection`` raises when the deadline is over."""
+    try:
+        try:
+            raise errors.KafkaTimeoutError("Connection timed out")
+        except errors.KafkaTimeoutError:
+            raise errors.KafkaConnectionError("Connection timed out")  # noqa: B904
+    except Exception as error:
+        return error
+    raise AssertionError
+
+
+CUT_CONNECTING = cut_while_connecting()
+
+
 @pytest.mark.parametrize(
     ("attempts", "told"),
     [
         ([SLOW], SLOW),
         ([GONE, SLOW], GONE),
         ([GONE, CUT], GONE),
+        ([GONE, CUT_CONNECTING], GONE),
         ([SLOW, GONE], GONE),
         ([GONE, REFUSED, GONE, SLOW], REFUSED),
     ],
