@@ -155,8 +155,8 @@ class Progress:
     busy_since: float | None = None
     unexplained: int = 0
     """How often a cluster failed with an error that says nothing."""
-    wait_s: float = 0.0
-    """The least that a busy server of this round asked to be left alone for."""
+    wait_s: float | None = None
+    """The least that a busy server of this round asked to be left alone for; None: none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def noted(
     if end is AttemptEnd.UNEXPLAINED:  # nothing that is known against the server
         return memory, replace(progress, unexplained=progress.unexplained + 1)
     if end is AttemptEnd.BUSY:  # a server that answers so is no outage
-        least_s = min(progress.wait_s or wait_s, wait_s)
+        least_s = wait_s if progress.wait_s is None else min(progress.wait_s, wait_s)
         busy_since = now if progress.busy_since is None else progress.busy_since
         progress = replace(progress, outage_since=None, busy_since=busy_since, wait_s=least_s)
         return _well(memory, server), progress
@@ -273,7 +273,7 @@ def resume(
     policy: Policy, memory: Memory, progress: Progress, now: float
 ) -> tuple[Memory, Progress, Action]:
     """Start the next round after a pause."""
-    return _next(policy, memory, replace(progress, untried=memory.preferred, wait_s=0.0), now)
+    return _next(policy, memory, replace(progress, untried=memory.preferred, wait_s=None), now)
 
 
 def second(memory: Memory, progress: Progress, now: float) -> int | None:
@@ -325,7 +325,8 @@ def _pause(
 ) -> tuple[Progress, Action]:
     # The exponent is bounded so that a long outage cannot overflow a float.
     full = min(policy.backoff_max_s, policy.backoff_first_s * 2.0 ** min(progress.round, 30))
-    seconds = max(full * (0.5 + jitter / 2), progress.wait_s * (1.0 + jitter / 2))
+    asked_s = progress.wait_s or 0.0
+    seconds = max(full * (0.5 + jitter / 2), asked_s * (1.0 + jitter / 2))
     progress = replace(progress, round=progress.round + 1)
     if now + seconds >= progress.deadline:
         return progress, GiveUp(_outcome(progress), Reason.DEADLINE)

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from haproc.engine.interface import Chunk
@@ -36,6 +37,8 @@ def main() -> None:
         signal.signal(ended_by, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a client could fill the disk with them
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    with suppress(OSError):  # where memory runs out, this process is the one that can be spared
+        Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_with_input, daemon=True).start()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints does not get between the answers

@@ -18,6 +18,8 @@ _CONTEXT = re.compile(
     re.MULTILINE,
 )
 """Of everyone else, with the lines of the error behind it."""
+_LINES_SHOWN = re.compile("^== SQL", re.MULTILINE)
+"""A name or a value has it in the middle of a line."""
 _ORIGIN = re.compile(rf"; {_LINE} pos {_AT}(?P<end>;?$)", re.MULTILINE)
 """Of the analyzer."""
 
@@ -32,9 +34,11 @@ def in_own_lines(message: str) -> str:
     told, is_parsers = _PARSING.subn(_parsed, message, count=1)
     if is_parsers:  # with the statement as it stands, which may look like any of these
         return told
-    said, shown, lines = message.partition("== SQL")
+    begins = _LINES_SHOWN.search(message)
+    at = len(message) if begins is None else begins.start()
+    said, shown = message[:at], message[at:]
     said = _ORIGIN.sub(lambda m: f"; line {_line(m)} pos {m['at']}{m['end']}", said, count=1)
-    return said + _CONTEXT.sub(_shown, shown + lines, count=1)
+    return said + _CONTEXT.sub(_shown, shown, count=1)
 
 
 def _line(match: re.Match[str]) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -45,3 +47,38 @@ async def test_certificate_that_is_none_is_told_as_that(
     with pytest.raises(OSError, match=r"door\.pem") as failed:
         await listener(0, settings).open()
     assert failed.value.errno == code
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_door_whose_opening_is_cancelled_is_not_left_listening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = asyncio.Event()
+    make = grpc.aio.server
+
+    def hanging(**how: Any) -> Any:
+        server = make(**how)
+        start = server.start
+
+        async def start_and_hang() -> None:
+            await start()
+            started.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(server, "start", start_and_hang)
+        return server
+
+    monkeypatch.setattr(grpc.aio, "server", hanging)
+    door = listener(0, Connect())
+    opening = asyncio.create_task(door.open())
+    await started.wait()
+    assert answers(door.port)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await door.aclose()
+    assert not answers(door.port)

@@ -57,6 +57,10 @@ UNTOUCHED = (
             PARSED.format(line=3, before="EXPLAIN EXTENDED\n") + "-- is it? ; line 7 pos 3\n",
             PARSED.format(line=2, before="") + "-- is it? ; line 7 pos 3\n",
         ),
+        (  # a name that looks like the lines shown
+            "[TABLE_OR_VIEW_NOT_FOUND] The table `a == SQL b` cannot be found.; line 2 pos 14",
+            "[TABLE_OR_VIEW_NOT_FOUND] The table `a == SQL b` cannot be found.; line 1 pos 14",
+        ),
         (SHOWN.format(line=2) + "; line 9 pos 1", SHOWN.format(line=1) + "; line 9 pos 1"),
         *((message, message) for message in UNTOUCHED),
     ],

@@ -135,7 +135,14 @@ def test_busy_server_is_well_and_left_alone_for_as_long_as_it_asks() -> None:
         POLICY, after_first, state, 0, AttemptEnd.BUSY, 10.0, jitter=0.5, wait_s=2.0
     )
     assert after_all == memory and pause == Pause(2.5)
-    assert resume(POLICY, memory, state, 13.0)[1].wait_s == 0.0
+    assert resume(POLICY, memory, state, 13.0)[1].wait_s is None
+
+
+def test_round_is_as_short_as_its_least_patient_server_asks_even_if_that_asks_for_nothing() -> None:
+    memory, state = memory_of(2), progress(untried=())
+    _, state = noted(POLICY, memory, state, 1, AttemptEnd.BUSY, 10.0, 0.0)
+    _, _, pause = after(POLICY, memory, state, 0, AttemptEnd.BUSY, 10.0, jitter=0.0, wait_s=2.0)
+    assert isinstance(pause, Pause) and pause.seconds < POLICY.backoff_max_s
 
 
 def test_busy_server_closes_the_circuit_that_it_is_on_trial_of() -> None:

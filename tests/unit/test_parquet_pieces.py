@@ -66,6 +66,11 @@ def world() -> tuple[list[int], list[str]]:
     return sorted(map(int, begun)), sorted(each for each in files if "pipe" in each or "/#" in each)
 
 
+def spared(pid: int) -> int:
+    """Return how readily the kernel ends this process where memory runs out; 1000: first."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     before = world()
@@ -116,6 +121,7 @@ async def test_reader_of_rows_that_nobody_wants_any_more_is_ended(
         (reader,) = set(world()[0]) - set(before[0])
         limit, _ = resource.prlimit(reader, resource.RLIMIT_DATA)
         assert limit == MEMORY_BYTES_MAX
+        assert spared(reader) == 1000
     assert world() == before
     with pytest.raises(RequestError, match="4194304 bytes unpacked"):
         await body.fit(COLUMNS)

@@ -83,7 +83,11 @@ class ConnectListener:
             handlers = Handlers(self._handlers)
             server.add_generic_rpc_handlers((handlers, self._health))
             self.port = self._listen(server)
-            await server.start()
+            try:
+                await server.start()
+            except BaseException:  # cancelled, too: nothing is left listening
+                self._stop(server)
+                raise
             self._server = server, handlers
 
     def _listen(self, server: Any) -> int:
@@ -103,11 +107,16 @@ class ConnectListener:
             if self._server is None:
                 return
             (server, handlers), self._server = self._server, None
-            await handlers.send_away()
-            task = asyncio.create_task(server.stop(self._shutdown_s))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            try:
+                await handlers.send_away()
+            finally:
+                self._stop(server)
             await asyncio.sleep(0)
+
+    def _stop(self, server: Any) -> None:
+        task = asyncio.create_task(server.stop(self._shutdown_s))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def aclose(self) -> None:
         """Close for good; waits for calls under way for a while."""
