@@ -50,13 +50,21 @@ def parquet(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
+def begun_here() -> list[str]:
+    while True:
+        tasks = Path("/proc/self/task").iterdir()
+        try:
+            return [pid for task in tasks for pid in (task / "children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):  # a thread ended: another has its children
+            continue
+
+
 def world() -> tuple[list[int], list[str]]:
     """Return the processes that this one began, also those that nobody waited for, and its files.
 
     The thread that began one is its parent.
     """
-    tasks = Path("/proc/self/task").iterdir()
-    begun = [pid for task in tasks for pid in (task / "children").read_text().split()]
+    begun = begun_here()
     files = []
     for each in Path("/proc/self/fd").iterdir():
         try:
