@@ -65,7 +65,7 @@ class NullEngine:
         """The storage is the one that is known."""
         return known or "null"
 
-    def session(self, key: str, restore: Restore | None = None) -> Session:
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
         """There is nothing to query."""
         _nothing()
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from haproc.engine.interface import Mark, Settings
+from haproc.engine.interface import POOL, Mark, Settings
 
 _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"
@@ -47,10 +47,16 @@ class InForce:
     possible: frozenset[str] = field(default_factory=frozenset)
 
 
-def wanted(settings: Settings, mark: Mark | None) -> dict[str, str]:
-    """Return all settings, by their names in Spark, that a statement runs under."""
+def wanted(settings: Settings, mark: Mark | None, pool: str = "") -> dict[str, str]:
+    """Return all settings, by their names in Spark, that a statement runs under.
+
+    In a pool that is given whatever pool its client chose counts for nothing: it would be a way to
+    more of the cluster than a user's share.
+    """
     confs = {key: value for key, value in settings.confs if key not in MARK_CONFS}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
+    if pool:
+        confs[POOL] = pool
     if mark is not None and mark.guarded:
         confs[_APPLICATION] = mark.application
         confs[_VERSION] = str(mark.version)

@@ -83,7 +83,7 @@ class SparkConnectEngine:
         writer.close()
         return False
 
-    def session(self, key: str, restore: Restore | None = None) -> SparkSession:
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> SparkSession:
         """See Engine."""
         known = self._sessions.get(key)
         if known is None:
@@ -95,6 +95,7 @@ class SparkConnectEngine:
                 self._sessions,
                 key,
                 restore,
+                pool,
             )
             self._sessions[key] = known
             self._keep_sessions()
@@ -281,8 +282,9 @@ class _KeyedSession(SparkSession):
         sessions: dict[str, SparkSession],
         key: str,
         restore: Restore | None,
+        pool: str,
     ) -> None:
-        super().__init__(remote, defaults, small_statement_timeout_s, restore)
+        super().__init__(remote, defaults, small_statement_timeout_s, restore, pool)
         self._sessions = sessions
         self._key = key
 

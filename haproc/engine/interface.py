@@ -37,6 +37,20 @@ class Settings:
     """Further settings by name, sorted, as a client's SET statements left them."""
 
 
+POOL: Final = "spark.scheduler.pool"
+"""Spark hands a session's settings to its scheduler, too."""
+
+
+def pool_of(user: str) -> str:
+    """Return the pool of Spark's scheduler in which a user's queries run.
+
+    Where the cluster schedules fairly, pools take turns at its cores, task by task: one user's
+    queries of minutes leave another's of a row their turns, and what has no pool of its own,
+    writes and HAProc's looks at the cluster, too. Else Spark takes no notice of it.
+    """
+    return f"user/{user}"
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Says, in the very commit of a replicated write on a Delta table, which write it was.
@@ -344,8 +358,11 @@ class Engine(Protocol):
         """
         ...
 
-    def session(self, key: str, restore: Restore | None = None) -> Session:
-        """Return the session of this key; ``restore`` counts for one that is new."""
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
+        """Return the session of this key; ``restore`` counts for one that is new, and ``pool``.
+
+        ``pool``: Spark's scheduler's, in which its statements run; empty: that of all others.
+        """
         ...
 
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Lane:

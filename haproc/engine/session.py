@@ -42,9 +42,10 @@ class SparkSession(Asking):
         defaults: Defaults,
         small_statement_timeout_s: float,
         restore: Restore | None = None,
+        pool: str = "",
     ) -> None:
         super().__init__(remote, small_statement_timeout_s)
-        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s)
+        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool)
         self._settings: Settings | None = None
         self._restore = restore
         self._restored = restore is None

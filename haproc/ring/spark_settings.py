@@ -81,6 +81,9 @@ _DEFAULTS = {
     # Spark keeps 100 pieces of compiled code, fewer than Delta's own queries of a table's state
     # take. With that an UPDATE of a row took 2.4 s, not 1.8: the same was compiled again and again.
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # Users' pools take turns at the cores. Beside two cores' worth of another user's queries one of
+    # a row took 3.7 s; without, it waited 96 s for their end.
+    "spark.scheduler.mode": "FAIR",
     # So many tasks list a table's files for VACUUM, however few they are: with Spark's own (10,000)
     # that of three files took 33 s, not 1.4.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",

@@ -78,9 +78,11 @@ class Analysis:
         planning: Planning,
         texts: Texts | None = None,
     ) -> None:
-        self._sessions = SharedSessions(lambda key: engine.session(f"analysis/{key}"), SESSIONS_MAX)
+        self._sessions = SharedSessions(
+            lambda key, _: engine.session(f"analysis/{key}"), SESSIONS_MAX
+        )
         self._of_frames = SharedSessions(
-            lambda key: engine.session(f"analysis/frames/{key}"), SESSIONS_MAX
+            lambda key, _: engine.session(f"analysis/frames/{key}"), SESSIONS_MAX
         )
         """Apart, because the DataFrames of a text are temporary views while it is looked at."""
         self._one_with_frames = asyncio.Lock()

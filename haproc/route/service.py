@@ -14,7 +14,7 @@ from haproc.classify.rules import Rules
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Engine, Session, Settings
+from haproc.engine.interface import Engine, Session, Settings, pool_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.assurance import Assurance
@@ -98,7 +98,9 @@ class RingService:
         )
         repeatable = Repeatable(core, self._analysis, self._texts)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
-        self._shared = SharedSessions(engine.session, SHARED_SESSIONS_MAX)
+        self._shared = SharedSessions(
+            lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX
+        )
         self.sessions = sessions
         self._session_statements = SessionStatements(
             core, sessions, self._classifying, self._analysis, defaults
@@ -303,7 +305,7 @@ class RingService:
                 await session.spark.ready()  # which may need the log
             await self._analysis.confirm_query(asked.statement, settings, session, request.user)
             async with self.planning.turn(request.user, request.timeout_s) as planned:
-                spark = await self._spark_session(settings, session)
+                spark = await self._spark_session(settings, session, request.user)
                 stream = await spark.query(
                     as_it_runs(asked), timeout_s=request.timeout_s, planned=planned
                 )
@@ -333,11 +335,13 @@ class RingService:
         report = HaReport(self._core.me, asked.statement.operation_class, after_offset=after)
         return Answer(report, Collected(()))
 
-    async def _spark_session(self, settings: Settings, session: ClientSession | None) -> Session:
+    async def _spark_session(
+        self, settings: Settings, session: ClientSession | None, user: str
+    ) -> Session:
         if session is not None:
             return session.spark
         spark = await self._shared.get(
-            settings, self._core.watermarks.exclusive_applied, self._now()
+            settings, self._core.watermarks.exclusive_applied, self._now(), user
         )
         await spark.configure(settings)
         return spark

@@ -9,7 +9,7 @@ from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.rules import WRITING_KINDS
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Settings
+from haproc.engine.interface import POOL, Settings
 from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.replicate.member.core import Core
@@ -130,8 +130,8 @@ class SessionStatements:
         settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
         )
-        if statement.kind is Kind.RESET:
-            await session.spark.configure(settings)  # it took back HAProc's own settings, too
+        if statement.kind is Kind.RESET or POOL in dict(settings.confs):
+            await session.spark.configure(settings)  # HAProc's own settings are in force again
         if settings != session.settings:
             await self._sessions.record(session, SettingsEntry(settings), request_id)
         return chunks

@@ -1,4 +1,7 @@
-"""Spark sessions for requests without a session of their own: one for all of the same settings."""
+"""Spark sessions for requests without a session of their own: one for all of the same settings.
+
+Of one user, where a user's statements have a pool of their own.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,28 @@ class SharedSessions:
     later, once nothing runs in it any more; who was given it has begun by then.
     """
 
-    def __init__(self, make: Callable[[str], Session], sessions_max: int) -> None:
+    def __init__(self, make: Callable[[str, str], Session], sessions_max: int) -> None:
+        """``make`` gets a key and the user whose session it is; empty: everybody's."""
         self._make = make
         self._sessions_max = sessions_max
-        self._sessions: OrderedDict[Settings, Session] = OrderedDict()
+        self._sessions: OrderedDict[tuple[str, Settings], Session] = OrderedDict()
         self._given_up: list[tuple[Session, float]] = []
         self._made = self._epoch = 0
 
-    async def get(self, settings: Settings, epoch: int, now: float) -> Session:
-        """Return the session of these settings; ``epoch`` counts DDL."""
+    async def get(self, settings: Settings, epoch: int, now: float, user: str = "") -> Session:
+        """Return the user's session of these settings; ``epoch`` counts DDL."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._given_up += [(session, now) for session in self._sessions.values()]
             self._sessions.clear()
-        session = self._sessions.get(settings)
+        session = self._sessions.get((user, settings))
         if session is None:
             self._made += 1
             key = f"shared/{self._made}/{settings.catalog}/{settings.schema}"
-            session = self._sessions[settings] = self._make(key)
+            session = self._sessions[user, settings] = self._make(key, user)
             if len(self._sessions) > self._sessions_max:
                 self._given_up.append((self._sessions.popitem(last=False)[1], now))
-        self._sessions.move_to_end(settings)
+        self._sessions.move_to_end((user, settings))
         await self._close_given_up(now)
         return session
 

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Fresh, Restore, Session, Settings
+from haproc.engine.interface import Fresh, Restore, Session, Settings, pool_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.sessions.adoption import restore
 from haproc.sessions.blobs import Blobs
@@ -50,8 +50,8 @@ _NAMES: Final = uuid.UUID("6f3b1c1e-1a1f-4c61-9d58-0c6b8d3b7f0e")
 class SparkSessions(Protocol):
     """What makes Spark sessions: an Engine."""
 
-    def session(self, key: str, restore: Restore | None = None) -> Session:
-        """Return the session of this key; ``restore`` counts for one that is new."""
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
+        """See Engine."""
         ...
 
 
@@ -173,7 +173,8 @@ class Sessions:
             await self._restore(fresh, entries_of(session))
 
         self._made += 1
-        spark = self._around.engine.session(f"client/{self._made}/{key.id}", restored)
+        name = f"client/{self._made}/{key.id}"
+        spark = self._around.engine.session(name, restored, pool_of(key.user))
         session = ClientSession(
             key,
             self.server_id(key),
@@ -340,7 +341,8 @@ class Sessions:
             await self._restore(fresh, begin)
 
         self._made += 1
-        made = self._around.engine.session(f"rebuilt/{self._made}/{session_id}", restored)
+        name = f"rebuilt/{self._made}/{session_id}"
+        made = self._around.engine.session(name, restored, pool_of(user))
         try:
             await made.ready()
         except BaseException:

@@ -145,6 +145,25 @@ async def test_settings_are_spark_s_or_haproc_s_or_refused(
         await _run(work, port, "haproc-consistency=bounded")
 
 
+async def test_pool_is_the_users_whatever_it_sets(spark: LocalSpark, tmp_path: Path) -> None:
+    def work(program: Program) -> None:
+        asked = 'spark.sql("SET spark.scheduler.pool").collect()'
+        ((_, pool),) = program.run(asked)
+        assert pool.startswith("user/")
+        for said in (
+            'spark.conf.set("spark.scheduler.pool", "mine")',
+            'spark.sql("SET spark.scheduler.pool = mine")',
+            'spark.conf.unset("spark.scheduler.pool")',
+            'spark.sql("RESET spark.scheduler.pool")',
+            'spark.sql("RESET")',
+        ):
+            program.run(said)
+            assert program.run(asked) == [["spark.scheduler.pool", pool]], said
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
 async def test_errors_are_the_exceptions_that_spark_s_would_be(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:

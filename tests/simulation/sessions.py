@@ -153,7 +153,7 @@ class HAProc:
         around = Surroundings("ring", self, DEFAULTS, Limits(), 60.0, self._caught_up, loop.time)
         self.sessions = Sessions(around, durable, Blobs(store, world.name, unix_ms), Shares(1000))
 
-    def session(self, key: str, restore: Restore | None = None) -> SimSpark:
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> SimSpark:
         self.sparks.append(SimSpark(key, restore, self))
         return self.sparks[-1]
 

@@ -450,7 +450,7 @@ class SimEngine:
             )
         return self._lanes[index]
 
-    def session(self, key: str) -> SimReading:
+    def session(self, key: str, restore: object = None, pool: str = "") -> SimReading:
         return SimReading(self._spark, self._check)
 
     async def _defaults(self, keys: Sequence[str]) -> Mapping[str, str | None]:

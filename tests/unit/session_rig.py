@@ -119,7 +119,7 @@ class FakeEngine:
     made: list[FakeSpark] = field(default_factory=list)
     fails: set[str] = field(default_factory=set)
 
-    def session(self, key: str, restore: Restore | None = None) -> FakeSpark:
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> FakeSpark:
         self.made.append(FakeSpark(key, restore, self.fails))
         return self.made[-1]
 

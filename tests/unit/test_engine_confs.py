@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.engine import confs
-from haproc.engine.interface import Mark, Settings
+from haproc.engine.interface import POOL, Mark, Settings, pool_of
 
 _names = st.sampled_from(["a", "b", "c", "d"])
 _wanted = st.dictionaries(_names, st.sampled_from(["1", "2"]))
@@ -33,6 +33,13 @@ def test_change_after_any_history_leaves_exactly_the_wanted_settings(
 def test_change_to_what_is_in_force_is_empty() -> None:
     want = confs.wanted(Settings(), Mark("ring", 7))
     assert confs.change(confs.InForce(want), want) == confs.Change()
+
+
+def test_pool_of_a_session_is_not_what_its_client_chose() -> None:
+    chosen = Settings(confs=((POOL, "mine"), ("spark.sql.shuffle.partitions", "3")))
+    want = confs.wanted(chosen, None, pool_of("ada"))
+    assert (want[POOL], want["spark.sql.shuffle.partitions"]) == ("user/ada", "3")
+    assert POOL not in confs.wanted(Settings(), None)
 
 
 def test_change_to_the_next_mark_sets_only_what_differs() -> None:

@@ -64,7 +64,7 @@ class Spark:
     """What ran with a mark: clients' writes."""
     settings_: Settings = field(default_factory=Settings)
 
-    def session(self, key: str, restore: Restore | None = None) -> Any:
+    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Any:
         return self
 
     def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Any:

@@ -41,7 +41,7 @@ class _Spark:
 
 
 class _Made(list[_Spark]):
-    def make(self, key: str) -> Any:
+    def make(self, key: str, user: str) -> Any:
         self.append(_Spark(key))
         return self[-1]
 
@@ -60,6 +60,13 @@ async def test_shared_session_is_made_once_for_a_schema() -> None:
     assert await shared.get(_in("a"), 0, 1.0) is first
     assert await shared.get(_in("b"), 0, 2.0) is not first
     assert len({each.key for each in made}) == 2
+
+
+async def test_users_share_no_session() -> None:
+    shared = SharedSessions(_Made().make, 2)
+    of_ada = await shared.get(_in("a"), 0, 0.0, "ada")
+    assert await shared.get(_in("a"), 0, 1.0, "bob") is not of_ada
+    assert await shared.get(_in("a"), 0, 2.0, "ada") is of_ada
 
 
 async def test_shared_session_beyond_the_limit_is_closed_once_nothing_runs_in_it() -> None:

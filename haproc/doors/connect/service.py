@@ -24,6 +24,7 @@ from haproc.doors.connect.delivery import Deliveries, Source
 from haproc.doors.connect.execute import Behind, Executing
 from haproc.doors.connect.figures import Figures
 from haproc.doors.connect.handles import Key, OperationState
+from haproc.engine.interface import POOL
 from haproc.engine.rewriting import to_client, with_operation
 from haproc.failure import ErrorClass, refused
 from haproc.route.offload import Texts, plan_work
@@ -181,7 +182,8 @@ class ConnectService:
         async with self._sessions.changing(session):
             response = await self._configured(session, relayed, changes=True)
             await self._sessions.record(session, entry)
-            if entry.unsets:  # what is unset is the ring's default now, and not Spark's own
+            # What is unset is the ring's default now, and not Spark's own; HAProc's is its own.
+            if entry.unsets or POOL in dict(entry.sets):
                 await session.spark.configure(session.settings)
         return response
 
