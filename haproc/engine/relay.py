@@ -109,7 +109,7 @@ class SparkRelay:
         finally:
             call.cancel()
             if not ended:
-                self._remote.stop_soon(operation_id)
+                self._remote.stop_soon(operation_id, planned)
 
     async def _once(
         self,

@@ -217,14 +217,15 @@ class RemoteSession:
             request.operation_id = operation_id
         await self._unary("Interrupt", request, self.channel.limits.control_timeout_s)
 
-    def stop_soon(self, operation_id: str) -> None:
+    def stop_soon(self, operation_id: str, planned: Planned | None = None) -> None:
         """See to it that an operation ends, without waiting (the server may be frozen).
 
-        A statement whose caller went away runs on by itself: Spark does not stop it.
+        A statement whose caller went away runs on by itself: Spark does not stop it. ``planned`` is
+        called if the server says that it has ended; planning does not heed an interrupt.
         """
-        self.channel.in_background(self._stop(operation_id))
+        self.channel.in_background(self._stop(operation_id, planned))
 
-    async def _stop(self, operation_id: str) -> None:
+    async def _stop(self, operation_id: str, planned: Planned | None) -> None:
         """Interrupt an operation until the server says that it ended.
 
         On a busy server the interrupt can arrive before the statement has begun.
@@ -235,6 +236,8 @@ class RemoteSession:
             while time.monotonic() < end:
                 await self.interrupt(operation_id)
                 if operation_id in await self._operations(_ENDED):
+                    if planned is not None:
+                        planned()
                     return
                 await asyncio.sleep(pauses.pause_s())
 

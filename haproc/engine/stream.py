@@ -107,4 +107,4 @@ class QueryStream:
             raise
         finally:
             if not ended:
-                self._remote.stop_soon(operation_id)
+                self._remote.stop_soon(operation_id, self._planned)

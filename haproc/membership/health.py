@@ -45,6 +45,8 @@ class Health:
         self._on_change = on_change
         self._missed = 0
         self._suspected = asyncio.Event()
+        self.on_answer: Callable[[float], None] = lambda seconds: None
+        """Hears after how many seconds the cluster has answered a probe."""
         self.up = asyncio.Event()
         self.error = ""
 
@@ -65,6 +67,8 @@ class Health:
                 continue
 
     async def _probe_once(self) -> None:
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
             await self._engine.probe(timeout_s=self._timeout_s)
         except EngineError as error:
@@ -81,6 +85,7 @@ class Health:
             return
         self._missed = 0
         self.error = ""
+        self.on_answer(now() - began)
         if not self.up.is_set():
             self.up.set()
             self._on_change(self.up.is_set(), self.error)

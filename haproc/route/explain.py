@@ -12,6 +12,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Analyzed, Column, Session
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.status import Link, kind_of_chain
+from haproc.engine.tasks import Planned
 from haproc.route.offload import Texts
 from haproc.route.planning import Planning
 from haproc.route.views import rows_of
@@ -164,14 +165,15 @@ class Explaining:
         return schemas
 
     async def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
-        async with self._turn():
-            return await rows_of(await self._spark.query(statement, timeout_s=self._timeout_s))
+        async with self._turn() as planned:
+            asked = self._spark.query(statement, timeout_s=self._timeout_s, planned=planned)
+            return await rows_of(await asked)
 
     async def _columns(self, query: str) -> list[Column]:
         async with self._turn():
             return await self._spark.columns(query)
 
-    def _turn(self) -> AbstractAsyncContextManager[object]:
+    def _turn(self) -> AbstractAsyncContextManager[Planned]:
         return self._planning.turn(self._user, self._timeout_s)
 
 

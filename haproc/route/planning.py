@@ -3,23 +3,43 @@
 All that a driver plans at once share its cores alike: of a hundred statements, none is planned for
 long, and no probe is answered. So it is given some at a time, and the others wait in line, where
 the user comes first who has fewest. Whose tasks run, or whose rows come, is counted no more: how
-long those take is no matter of the driver's. Nor is who takes very long: it waits for something
-else, its table's storage for one, and must not keep others from theirs.
+long those take is no matter of the driver's.
+
+A request that was given up is none of the driver's: that plans on, and only the driver can say that
+it has ended. Until then its statement counts. So does one that takes very long, unless what it
+waits for is not the driver: its table's storage, which must not keep others from theirs. Which of
+both it is the probes tell: a driver that answers them quickly has cores to spare, and is given one
+statement more each time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from haproc.config.line import Line
 from haproc.config.shares import Shares
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import busy
 
 PLANNED_S_MAX: Final = 10.0
 """Where a driver has some to plan at once, each takes a second or two. Chosen."""
+QUICK_S: Final = 0.5
+"""A probe on two cores takes a tenth of a second where the driver has nothing else to do, and five
+where it plans dozens of statements. Chosen."""
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    user: str
+    place: asyncio.Future[None]
+    """Done once there is one."""
+    over: bool = False
+    timer: asyncio.TimerHandle | None = None
 
 
 class Planning:
@@ -28,6 +48,8 @@ class Planning:
     def __init__(self, places: Shares) -> None:
         self._places = places
         self._line = Line(places)
+        self._late: dict[_Turn, None] = {}
+        """Those that take very long, or were given up, oldest first."""
 
     @property
     def waiting(self) -> int:
@@ -38,25 +60,56 @@ class Planning:
     async def turn(self, user: str, within_s: float) -> AsyncIterator[Callable[[], None]]:
         """Have a turn, once it comes; what is given tells that the driver is done with it.
 
-        So does the end. Who has a turn must not wait for another one, nor for the log. Raises
-        RequestError if it does not come in time.
+        So does the end, unless the statement was given up. Who has a turn must not wait for
+        another one, nor for the log. Raises RequestError if it does not come in time.
         """
-        with ExitStack() as held:
-            turn = self._line.join(user)
-            held.callback(self._leave, user, turn)
+        turn = _Turn(user, self._line.join(user))
+        try:
             self._line.serve()
-            if not turn.done():
-                await asyncio.wait({turn}, timeout=within_s)
-            if not turn.done():
+            if not turn.place.done():
+                await asyncio.wait({turn.place}, timeout=within_s)
+            if not turn.place.done():
                 raise busy(f"{user} had no turn in {within_s:g} s (limits.planned_max)")
-            late = asyncio.get_running_loop().call_later(PLANNED_S_MAX, held.close)
-            held.callback(late.cancel)
-            yield held.close
+            turn.timer = asyncio.get_running_loop().call_later(PLANNED_S_MAX, self._is_late, turn)
+        except BaseException:
+            self._end(turn)
+            raise
+        try:
+            yield partial(self._end, turn)
+        except BaseException as error:
+            if _given_up(error):
+                self._is_late(turn)
+            else:
+                self._end(turn)
+            raise
+        self._end(turn)
 
-    def _leave(self, user: str, turn: asyncio.Future[None]) -> None:
-        if turn.done():
-            self._places.give_back(user)
+    def probed(self, seconds: float) -> None:
+        """The driver has answered a probe within these seconds."""
+        if self._late and self._line.length and seconds <= QUICK_S:
+            self._end(next(iter(self._late)))
+
+    def _is_late(self, turn: _Turn) -> None:
+        if not turn.over:
+            self._late[turn] = None
+
+    def _end(self, turn: _Turn) -> None:
+        if turn.over:
+            return
+        turn.over = True
+        self._late.pop(turn, None)
+        if turn.timer is not None:
+            turn.timer.cancel()
+        if turn.place.done():
+            self._places.give_back(turn.user)
             self._line.serve()
         else:
-            self._line.step_out(user, turn)
-            turn.cancel()
+            self._line.step_out(turn.user, turn.place)
+            turn.place.cancel()
+
+
+def _given_up(error: BaseException) -> bool:
+    """Whether nothing says that the driver has ended a statement that ended so here."""
+    if isinstance(error, EngineError):
+        return error.kind is ErrorKind.AVAILABILITY
+    return isinstance(error, asyncio.CancelledError | GeneratorExit | TimeoutError)

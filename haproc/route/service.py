@@ -78,6 +78,7 @@ class RingService:
         self._lending = Lending(replica)
         core = self._core
         self.planning = Planning(Shares.of(config.limits.planned_max, config))
+        core.health.on_answer = self.planning.probed
         self._analysis = Analysis(
             engine,
             lambda: core.watermarks.definitions_applied,

@@ -9,10 +9,11 @@ import pytest
 
 from haproc import protos
 from haproc.config.shares import Shares
-from haproc.engine.tasks import Tasks
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.tasks import Planned, Tasks
 from haproc.failure import ErrorClass, RequestError
 from haproc.route import planning as planning_module
-from haproc.route.planning import Planning
+from haproc.route.planning import QUICK_S, Planning
 
 Response = protos.base.ExecutePlanResponse
 WAIT_S = 5.0
@@ -24,6 +25,7 @@ class Statements:
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
         self.planned: list[str] = []
+        self._told: dict[str, Planned] = {}
         self._go_on: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -44,8 +46,15 @@ class Statements:
         await asyncio.wait({self._tasks[name]})
         await settled()
 
+    give_up = cancel
+
+    def ended(self, name: str) -> None:
+        """The driver says so."""
+        self._told[name]()
+
     async def _run(self, name: str) -> None:
-        async with self._planning.turn(name[0], WAIT_S):
+        async with self._planning.turn(name[0], WAIT_S) as planned:
+            self._told[name] = planned
             self.planned.append(name)
             await self._go_on[name].wait()
 
@@ -67,12 +76,11 @@ async def test_next_is_the_user_with_fewest_and_nobody_has_more_than_a_share() -
     assert planning.waiting == 0 and len(statements.planned) == 6
 
 
-@pytest.mark.parametrize("who", ["a2", "a1"])
-async def test_place_of_one_that_leaves_goes_to_the_next(who: str) -> None:
+async def test_place_of_one_that_leaves_the_line_goes_to_the_next() -> None:
     statements = Statements(Planning(Shares(1)))
     await statements.come("a1", "a2", "a3")
-    await statements.cancel(who)
-    await statements.end("a1" if who == "a2" else "a2")
+    await statements.cancel("a2")
+    await statements.end("a1")
     assert statements.planned[-1] == "a3"
     await statements.end("a3")
 
@@ -144,19 +152,85 @@ async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
     await statements.end("a2")
 
 
-async def test_statement_that_is_planned_for_long_counts_no_more(
+QUICK, SLOW = QUICK_S, QUICK_S + 0.1
+
+
+async def test_statement_that_is_planned_for_long_counts_no_more_where_the_driver_is_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
-    planning = Planning(Shares(1))
-    async with planning.turn("a", WAIT_S):
-        await asyncio.wait_for(_turns(planning), WAIT_S)
-    monkeypatch.undo()
+    planning = Planning(Shares(2))
     statements = Statements(planning)
-    await statements.come("a1", "a2")
-    assert statements.planned == ["a1"]  # the place was given back once
-    await statements.end("a1")
-    await statements.end("a2")
+    await statements.come("a1", "a2", "a3", "a4")
+    planning.probed(QUICK)
+    await settled()
+    assert statements.planned == ["a1", "a2"]  # nobody takes long yet
+    await asyncio.sleep(0.05)
+    monkeypatch.undo()
+    planning.probed(SLOW)
+    await settled()
+    assert statements.planned == ["a1", "a2"]
+    planning.probed(QUICK)
+    await settled()
+    assert statements.planned == ["a1", "a2", "a3"]  # one more each time
+    planning.probed(QUICK)
+    await settled()
+    assert statements.planned[3:] == ["a4"] and planning.waiting == 0
+    await statements.come("a5")
+    for each in ("a1", "a2"):  # whose places others have
+        await statements.end(each)
+    assert planning.waiting == 1
+    for each in ("a3", "a4", "a5"):
+        await statements.end(each)
+    assert statements.planned[4:] == ["a5"]
+
+
+async def test_statement_that_is_given_up_counts_until_the_driver_has_ended_it() -> None:
+    planning = Planning(Shares(1))
+    statements = Statements(planning)
+    await statements.come("a1", "a2", "a3", "a4")
+    await statements.give_up("a1")
+    assert statements.planned == ["a1"]
+    statements.ended("a1")
+    await settled()
+    assert statements.planned == ["a1", "a2"]
+    await statements.give_up("a2")
+    planning.probed(SLOW)
+    await settled()
+    assert statements.planned == ["a1", "a2"]
+    planning.probed(QUICK)  # the driver does not say so, but has time for others
+    await settled()
+    assert statements.planned == ["a1", "a2", "a3"]
+    statements.ended("a2")
+    statements.ended("a1")
+    await settled()
+    assert planning.waiting == 1
+    for each in ("a3", "a4"):
+        await statements.end(each)
+
+
+@pytest.mark.parametrize(
+    ("error", "counts"),
+    [
+        (EngineError(ErrorKind.APPLICATION, "no such table"), False),
+        (EngineError(ErrorKind.ENVIRONMENT, "no executors"), False),
+        (EngineError(ErrorKind.AVAILABILITY, "no answer in time"), True),
+        (TimeoutError(), True),
+        (ValueError(), False),
+    ],
+)
+async def test_statement_that_fails_counts_on_where_the_driver_has_not_said_so(
+    error: Exception, counts: bool
+) -> None:
+    planning = Planning(Shares(1))
+    with pytest.raises(type(error)):
+        async with planning.turn("a", WAIT_S):
+            raise error
+    waiting = asyncio.create_task(_turns(planning))
+    await settled()
+    assert waiting.done() is not counts
+    planning.probed(QUICK)
+    await waiting
 
 
 async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:

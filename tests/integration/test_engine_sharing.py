@@ -1,0 +1,77 @@
+"""What a query leaves to others: turns at the cores, and the driver until it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.interface import ResultStream, Session, Settings, pool_of
+from haproc.engine.remote import _ACTIVE
+from haproc.engine.statement import SqlText
+from tests.integration.engine_calls import rows
+
+pytestmark = pytest.mark.spark
+
+LONG = "SELECT sum(hash(id) % 7) FROM range(0, 40000000, 1, 80)"
+"""Tasks for half a minute, where the small one needs two cores twice."""
+SMALL = "SELECT count(*) FROM range(0, 10, 1, 2)"
+
+
+async def ended_before(small: Session, long: Sequence[Session]) -> int:
+    """Return how many long queries end before a small one that came behind them."""
+    running = [asyncio.create_task(rows(session, LONG)) for session in long]
+    try:
+        await asyncio.sleep(1)
+        await rows(small, SMALL)
+        return sum(each.done() for each in running)
+    finally:
+        for session in long:
+            await session.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_query_does_not_wait_for_the_end_of_another_users(
+    engine: SparkConnectEngine,
+) -> None:
+    long = [engine.session(f"long/{n}", pool=pool_of("ada")) for n in range(3)]
+    small = engine.session("small", pool=pool_of("bob"))
+    for session in (*long, small):
+        await session.configure(Settings())
+        await rows(session, SMALL)
+    assert await ended_before(small, long) == 0
+
+
+def hard_to_plan(depth: int) -> str:
+    """Return a query of few rows whose plan doubles with each step."""
+    steps = (
+        f"t{n} AS (SELECT x + 1 AS x FROM t{n - 1} WHERE x > {n} UNION ALL "
+        f"SELECT x FROM t{n - 1} WHERE x <> {n})"
+        for n in range(1, depth)
+    )
+    parts = ("t0 AS (SELECT id AS x FROM range(0, 9, 1, 2) WHERE id = 5)", *steps)
+    return f"WITH {', '.join(parts)} SELECT count(*) FROM t{depth - 1}"
+
+
+async def _first_of(asked: ResultStream) -> None:
+    await anext(aiter(asked))
+
+
+async def test_driver_is_done_with_a_query_that_was_given_up_once_it_has_ended_it(
+    engine: SparkConnectEngine,
+) -> None:
+    session, done = engine.session("given up"), asyncio.Event()
+    await session.configure(Settings())
+    await rows(session, SMALL)
+    asked = await session.query(SqlText(hard_to_plan(8)), timeout_s=60, planned=done.set)
+    reading = asyncio.create_task(_first_of(asked))
+    await asyncio.sleep(0.5)
+    reading.cancel()
+    await asyncio.wait({reading})
+    await asked.aclose()
+    running = await session._remote._operations(_ACTIVE)
+    assert running and not done.is_set()  # an interrupt does not end its planning
+    await asyncio.wait_for(done.wait(), 120)
+    assert not running & await session._remote._operations(_ACTIVE)
