@@ -9,7 +9,7 @@ A request that was given up is none of the driver's: that plans on, and only the
 it has ended. Until then its statement counts. So does one that takes very long, unless what it
 waits for is not the driver: its table's storage, which must not keep others from theirs. Which of
 both it is the probes tell: a driver that answers them quickly has cores to spare, and is given one
-statement more each time.
+statement more each time. Where they are slow for other reasons nothing tells, and a minute must do.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ PLANNED_S_MAX: Final = 10.0
 QUICK_S: Final = 0.5
 """A probe on two cores takes a tenth of a second where the driver has nothing else to do, and five
 where it plans dozens of statements. Chosen."""
+LATE_S_MAX: Final = 60.0
+"""Longer than almost any planning. Chosen."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,8 +92,12 @@ class Planning:
             self._end(next(iter(self._late)))
 
     def _is_late(self, turn: _Turn) -> None:
-        if not turn.over:
-            self._late[turn] = None
+        if turn.over or turn in self._late:
+            return
+        self._late[turn] = None
+        if turn.timer is not None:
+            turn.timer.cancel()
+        turn.timer = asyncio.get_running_loop().call_later(LATE_S_MAX, self._end, turn)
 
     def _end(self, turn: _Turn) -> None:
         if turn.over:

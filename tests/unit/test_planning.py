@@ -209,6 +209,28 @@ async def test_statement_that_is_given_up_counts_until_the_driver_has_ended_it()
         await statements.end(each)
 
 
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_statement_of_which_nothing_is_heard_does_not_count_for_ever(
+    given_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
+    monkeypatch.setattr(planning_module, "LATE_S_MAX", 0.05)
+    planning = Planning(Shares(1))
+    statements = Statements(planning)
+    await statements.come("a1", "a2")
+    if given_up:
+        await statements.give_up("a1")
+    await asyncio.sleep(0.02)
+    assert statements.planned == ["a1"]
+    async with asyncio.timeout(WAIT_S):
+        while statements.planned != ["a1", "a2"]:
+            planning.probed(SLOW)
+            await asyncio.sleep(0.01)
+    if not given_up:
+        await statements.end("a1")
+    await statements.end("a2")
+
+
 @pytest.mark.parametrize(
     ("error", "counts"),
     [
