@@ -90,7 +90,7 @@ _TOKEN = re.compile(
       |[0-9]+E[+-][0-9]+(?:BD|[FD])?
       |[0-9]+(?:[LSY]|(?:E[0-9]+)?(?:BD|[FD])?)(?!\w))
   | (?P<word>[^\W\d_]+://[\w/\-.?=&\#%]+|\w+)
-  | (?P<parameter>\?|:[A-Za-z_]\w*)
+  | (?P<parameter>\?|:(?![rR]['"])[A-Za-z_]\w*)
   | (?P<symbol><=>|<>|!=|<=|>=|==|=>|->|::|\|\||\|>|<<|>>>|>>|\*/|.)
     """,
     re.VERBOSE | re.DOTALL | re.IGNORECASE,

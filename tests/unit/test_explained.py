@@ -72,7 +72,7 @@ def test_place_in_explained_text_is_told_as_that_in_the_statement(said: str, tol
 class _Refusing:
     """A session that answers each question with a parser's error about it."""
 
-    async def query(self, statement: Any, *, timeout_s: float) -> Any:
+    async def query(self, statement: Any, *, timeout_s: float, planned: Any) -> Any:
         line = statement.sql.split("\n").index("UPDATE k1 SET v = v / 0 WHERE") + 2
         before = statement.sql.partition("UPDATE")[0]
         message = PARSED.format(line=line, before=before)
