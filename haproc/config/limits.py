@@ -33,6 +33,10 @@ class Limits:
     planned_max: int = 8
     """Statements that the cluster's driver plans for clients at once; the next ones wait in line.
     On two cores more plan no more of them in a second, and each takes longer."""
+    large_statements_max: int = 512 << 10
+    """Characters of the large statements (over 32 Ki) that the driver has under way for clients at
+    once. Eight SELECTs of 20,000 columns, of 300 KB each, filled a heap of 1 GiB, and the cluster
+    was down for minutes."""
     writes_waiting_max: int = 2000
     """Writes that are in the log and wait for what becomes of them, and queries whose cluster is
     behind, beside those; further ones count among them. Chosen: twice a listener's connections."""

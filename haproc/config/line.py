@@ -5,48 +5,56 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from haproc.config.shares import Shares
+from haproc.config.shares import Denied, Shares
 
 
 class Line:
     """Hands places to those that wait: to the user who has fewest of them, in the order of coming.
 
     So nobody's thousand requests keep another user's single one waiting for longer than a place.
+    Where one of many places is next, and there are fewer, they are kept for it.
     """
 
     def __init__(self, places: Shares) -> None:
         self._places = places
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """Users in the order in which their first one came."""
+        self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
+        """Users in the order in which their first one came, and what each of them needs."""
         self.length = 0
 
     def waits(self, user: str) -> bool:
         """Whether somebody of this user does."""
         return user in self._waiting
 
-    def join(self, user: str) -> asyncio.Future[None]:
-        """Return what is done once a place was taken for the one who comes now."""
+    def join(self, user: str, amount: int = 1) -> asyncio.Future[None]:
+        """Return what is done once so many places were taken for the one who comes now."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(user, deque()).append(turn)
+        self._waiting.setdefault(user, deque()).append((turn, amount))
         self.length += 1
         return turn
 
     def step_out(self, user: str, turn: asyncio.Future[None]) -> None:
         """Wait no more; once there is a place it is too late for this."""
-        self._waiting[user].remove(turn)
+        waiting = self._waiting[user]
+        waiting.remove(next(each for each in waiting if each[0] is turn))
         self._left(user)
 
     def serve(self) -> None:
         """Give out the places that are free."""
         while (user := self._next()) is not None:
-            self._places.count(user, 1)
-            turn = self._waiting[user].popleft()
+            turn, amount = self._waiting[user].popleft()
+            self._places.count(user, amount)
             self._left(user)
             turn.set_result(None)
 
     def _next(self) -> str | None:
-        may = [user for user in self._waiting if self._places.denied(user) is None]
-        return min(may, key=self._places.of_user, default=None)
+        why = {user: self._denied(user) for user in self._waiting}
+        may = [user for user, denied in why.items() if denied is not Denied.SHARE_TAKEN]
+        first = min(may, key=self._places.of_user, default=None)
+        return first if first is not None and why[first] is None else None
+
+    def _denied(self, user: str) -> Denied | None:
+        _, amount = self._waiting[user][0]
+        return self._places.denied(user, amount)
 
     def _left(self, user: str) -> None:
         self.length -= 1

@@ -38,3 +38,8 @@ class SparkPlan:
 
 
 Statement: TypeAlias = SqlText | ArrowRows | SparkPlan
+
+
+def text_size(statement: Statement) -> int:
+    """Return how many characters of SQL a statement has."""
+    return len(statement.sql) if isinstance(statement, SqlText) else 0

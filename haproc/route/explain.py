@@ -10,7 +10,7 @@ from typing import Final
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Analyzed, Column, Session
-from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.engine.statement import SparkPlan, SqlText, Statement, text_size
 from haproc.engine.status import Link, kind_of_chain
 from haproc.engine.tasks import Planned
 from haproc.route.offload import Texts
@@ -165,16 +165,16 @@ class Explaining:
         return schemas
 
     async def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
-        async with self._turn() as planned:
+        async with self._turn(text_size(statement)) as planned:
             asked = self._spark.query(statement, timeout_s=self._timeout_s, planned=planned)
             return await rows_of(await asked)
 
     async def _columns(self, query: str) -> list[Column]:
-        async with self._turn():
+        async with self._turn(len(query)):
             return await self._spark.columns(query)
 
-    def _turn(self) -> AbstractAsyncContextManager[Planned]:
-        return self._planning.turn(self._user, self._timeout_s)
+    def _turn(self, size: int = 0) -> AbstractAsyncContextManager[Planned]:
+        return self._planning.turn(self._user, self._timeout_s, size)
 
 
 def size_of(plans: Sequence[Plan]) -> int:

@@ -10,6 +10,9 @@ it has ended. Until then its statement counts. So does one that takes very long,
 waits for is not the driver: its table's storage, which must not keep others from theirs. Which of
 both it is the probes tell: a driver that answers them quickly has cores to spare, and is given one
 statement more each time. Where they are slow for other reasons nothing tells, and a minute must do.
+
+A large statement takes up much of the driver's memory, too, and does so until its first rows are
+there. So large ones wait for one another (`Room`), and nobody else for them.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ QUICK_S: Final = 0.5
 where it plans dozens of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
 """Longer than almost any planning. Chosen."""
+LARGE: Final = 32_768
+"""Characters; fewer take a few dozen MB of a driver. Chosen."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +49,57 @@ class _Turn:
     timer: asyncio.TimerHandle | None = None
 
 
+class Room:
+    """The driver's memory, by the characters of the large statements that are under way in it."""
+
+    def __init__(self, characters: Shares) -> None:
+        self._characters = characters
+        self._line = Line(characters)
+
+    async def take(self, user: str, within_s: float, size: int) -> Callable[[], None]:
+        """Wait for room, and return what gives it back, once. Raises RequestError if none comes.
+
+        What is larger than a user's share has all of that to itself.
+        """
+        if size <= LARGE:
+            return lambda: None
+        amount = min(size, self._characters.user_max)
+        turn = self._line.join(user, amount)
+        leave = _once(partial(self._leave, user, turn, amount))
+        try:
+            self._line.serve()
+            if not turn.done():
+                await asyncio.wait({turn}, timeout=within_s)
+            if not turn.done():
+                raise busy(
+                    f"no room for {user}'s statement of {size:,} characters came in {within_s:g} s "
+                    "(limits.large_statements_max)"
+                )
+        except BaseException:
+            leave()
+            raise
+        return leave
+
+    def _leave(self, user: str, turn: asyncio.Future[None], amount: int) -> None:
+        if turn.done():
+            self._characters.give_back(user, amount)
+        else:
+            self._line.step_out(user, turn)
+            turn.cancel()
+        self._line.serve()
+
+
+def _once(call: Callable[[], None]) -> Callable[[], None]:
+    left = [call]
+    return lambda: left.pop()() if left else None
+
+
 class Planning:
     """Counts the statements that one cluster's driver is planning for clients."""
 
-    def __init__(self, places: Shares) -> None:
+    def __init__(self, places: Shares, room: Room) -> None:
         self._places = places
+        self._room = room
         self._line = Line(places)
         self._late: dict[_Turn, None] = {}
         """Those that take very long, or were given up, oldest first."""
@@ -59,12 +110,40 @@ class Planning:
         return self._line.length
 
     @asynccontextmanager
-    async def turn(self, user: str, within_s: float) -> AsyncIterator[Callable[[], None]]:
+    async def turn(
+        self, user: str, within_s: float, size: int = 0
+    ) -> AsyncIterator[Callable[[], None]]:
         """Have a turn, once it comes; what is given tells that the driver is done with it.
 
         So does the end, unless the statement was given up. Who has a turn must not wait for
-        another one, nor for the log. Raises RequestError if it does not come in time.
+        another one, nor for the log. Raises RequestError if it does not come in time. ``size``: of
+        the statement's text, whose room is held until the end.
         """
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + within_s
+        leave = await self._room.take(user, within_s, size)
+        given_up = begun = False
+
+        def heard() -> None:
+            planned()
+            if given_up:
+                leave()
+
+        try:
+            async with self._place(user, ends_at - loop.time()) as planned:
+                begun = True
+                yield heard
+        except BaseException as error:
+            given_up = begun and _given_up(error)
+            if given_up:
+                loop.call_later(LATE_S_MAX, leave)
+            else:
+                leave()
+            raise
+        leave()
+
+    @asynccontextmanager
+    async def _place(self, user: str, within_s: float) -> AsyncIterator[Callable[[], None]]:
         turn = _Turn(user, self._line.join(user))
         try:
             self._line.serve()

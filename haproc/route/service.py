@@ -15,6 +15,7 @@ from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Engine, Session, Settings, pool_of
+from haproc.engine.statement import text_size
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.assurance import Assurance
@@ -35,7 +36,7 @@ from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
 from haproc.route.offload import Inline, Texts
-from haproc.route.planning import Planning
+from haproc.route.planning import Planning, Room
 from haproc.route.reads import Reads
 from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
@@ -77,7 +78,11 @@ class RingService:
         self._asks_for_more = rules.ask_for_concern
         self._lending = Lending(replica)
         core = self._core
-        self.planning = Planning(Shares.of(config.limits.planned_max, config))
+        limits = config.limits
+        self.planning = Planning(
+            Shares.of(limits.planned_max, config),
+            Room(Shares.of(limits.large_statements_max, config)),
+        )
         core.health.on_answer = self.planning.probed
         self._analysis = Analysis(
             engine,
@@ -305,11 +310,11 @@ class RingService:
             if session is not None:
                 await session.spark.ready()  # which may need the log
             await self._analysis.confirm_query(asked.statement, settings, session, request.user)
-            async with self.planning.turn(request.user, request.timeout_s) as planned:
+            statement, timeout_s = as_it_runs(asked), request.timeout_s
+            size = text_size(statement)
+            async with self.planning.turn(request.user, timeout_s, size) as planned:
                 spark = await self._spark_session(settings, session, request.user)
-                stream = await spark.query(
-                    as_it_runs(asked), timeout_s=request.timeout_s, planned=planned
-                )
+                stream = await spark.query(statement, timeout_s=timeout_s, planned=planned)
                 result = await Running.begin(stream, self._core.me)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error

@@ -206,8 +206,9 @@ class Executing:
     ) -> AsyncGenerator[bytes, None]:
         await session.spark.ready()  # which may need the log
         relay, timeout_s = session.spark.relay, request.timeout_s
+        size = len(request.statement.text) if isinstance(request.statement, SentSql) else 0
         async with (
-            self._behind.planning.turn(request.user, timeout_s) as planned,
+            self._behind.planning.turn(request.user, timeout_s, size) as planned,
             aclosing(
                 relay.execute(
                     asked.request, str(uuid.uuid4()), timeout_s=timeout_s, planned=planned
