@@ -18,6 +18,7 @@ from haproc.doors.clients.statement_request import READ_HEADERS
 from haproc.doors.clients.streamed import StreamedAnswers
 from haproc.doors.http.access import ADMITTED, USER, Admission, Credentials
 from haproc.doors.http.bodies import HELD
+from haproc.doors.http.connections import Connection
 from haproc.doors.http.errors import ASKED, CLUSTER, as_request_error, error_response
 from haproc.doors.http.heads import check_head
 from haproc.doors.operators.drain import DrainDoor, DrainService
@@ -135,6 +136,8 @@ def _boundary(
         try:
             request[ADMITTED] = await admission.admit(request.headers)
             user = request[USER] = request[ADMITTED].user
+            if isinstance(request.protocol, Connection):
+                request.protocol.is_of(user)
             check_head(request.headers, READ_HEADERS)
             if gate is None or request.path in ALWAYS:
                 return await handler(request)

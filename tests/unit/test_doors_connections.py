@@ -159,6 +159,25 @@ async def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
         assert len(rig.listener._places) <= 5
 
 
+@pytest.mark.parametrize("crowd", [b"GET /he", HEALTH.replace(b"ann", b"bob") + b"\r\n"])
+async def test_crowd_does_not_push_out_the_connections_of_others(
+    crowd: bytes, tmp_path: Path
+) -> None:
+    async with (
+        door(tmp_path, users=USERS, connections_max=6) as rig,
+        connection(rig, HEALTH + b"\r\n") as (mine, writer),
+        contextlib.AsyncExitStack() as stack,
+    ):
+        assert b"200" in await asyncio.wait_for(mine.readuntil(b"}"), WAIT_S)
+        for _ in range(20):
+            other, _ = await stack.enter_async_context(connection(rig, crowd))
+            if crowd.endswith(b"\r\n"):
+                assert b"200" in await asyncio.wait_for(other.readuntil(b"}"), WAIT_S)
+        writer.write(HEALTH + b"\r\n")
+        assert b"200" in await asyncio.wait_for(mine.readuntil(b"}"), WAIT_S)
+        assert len(rig.listener._places) <= 6
+
+
 async def test_connections_with_requests_keep_their_places(tmp_path: Path) -> None:
     async with door(tmp_path, connections_max=2) as rig, contextlib.AsyncExitStack() as stack:
         hold = asyncio.Event()

@@ -7,7 +7,8 @@ that may keep others out, and nothing of it comes into the log: it may hold some
   opening; between requests a connection may be idle for `KEEPALIVE_S`.
 - Who takes nothing of an answer for `STALL_S` is cut off.
 - Where all places are taken, the connection that has waited longest without a request under way
-  gives up its own. Only where every place has a request under way is a new one told to go.
+  gives up its own: of the user who has most of them; strangers count as one user. Only where every
+  place has a request under way is a new one told to go.
 - What is not HTTP is answered in the form of every other error, and told of in one line now and
   then, without a word of it.
 """
@@ -42,47 +43,64 @@ TELL_S: Final = 10.0
 """So seldom is a line written about what strangers send."""
 _LINE_BYTES_MAX: Final = 16 << 10
 """Of a head: its first line, and each header."""
+_STRANGER: Final = ""
+"""Who has shown no token yet."""
 _HEADERS_MAX: Final = 128
 """As aiohttp has it by itself."""
 
 
 class Places:
-    """So many connections at a time; the one that was heard of longest ago comes first."""
+    """So many connections at a time; of each user the one heard of longest ago comes first.
+
+    So no crowd, of strangers or of one user's, pushes out the few connections of others.
+    """
 
     def __init__(self, connections_max: int, cluster: str) -> None:
         self._connections_max = connections_max
-        self._taken: dict[Connection, None] = {}
+        self._whose: dict[Connection, str] = {}
+        self._crowds: dict[str, dict[Connection, None]] = {}
         self._full = _answer(busy(f"{connections_max} connections are open here"), cluster)
         self._told = Told("%d connections are open (limits.connections_max)")
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self._whose)
 
     def take(self, connection: Connection, transport: asyncio.Transport) -> None:
         """Give the connection a place, or close it where there is none."""
-        if len(self._taken) >= self._connections_max and not self._make_room():
-            self._told.tell(len(self._taken))
+        if len(self._whose) >= self._connections_max and not self._make_room():
+            self._told.tell(len(self._whose))
             transport.write(self._full)
             transport.close()
             return
-        self._taken[connection] = None
+        self._enter(connection, _STRANGER)
 
-    def heard(self, connection: Connection) -> None:
-        """Note that a request came on it."""
-        if connection in self._taken:
-            del self._taken[connection]
-            self._taken[connection] = None
+    def heard(self, connection: Connection, user: str | None = None) -> None:
+        """Note that a request came on it; ``user``: that it was this one's."""
+        if connection in self._whose:
+            whose = self._whose[connection]
+            self.give_back(connection)
+            self._enter(connection, whose if user is None else user)
 
     def give_back(self, connection: Connection) -> None:
         """Take the place back; harmless for one that has none."""
-        self._taken.pop(connection, None)
+        whose = self._whose.pop(connection, None)
+        if whose is not None:
+            crowd = self._crowds[whose]
+            del crowd[connection]
+            if not crowd:
+                del self._crowds[whose]
+
+    def _enter(self, connection: Connection, user: str) -> None:
+        self._whose[connection] = user
+        self._crowds.setdefault(user, {})[connection] = None
 
     def _make_room(self) -> bool:
-        for connection in self._taken:
-            if connection.is_expendable:
-                del self._taken[connection]
-                connection.force_close()
-                return True
+        for crowd in sorted(self._crowds.values(), key=len, reverse=True):
+            for connection in crowd:
+                if connection.is_expendable:
+                    self.give_back(connection)
+                    connection.force_close()
+                    return True
         return False
 
 
@@ -172,6 +190,10 @@ class Connection(web.RequestHandler):
     def is_expendable(self) -> bool:
         """Whether nothing is under way on it, and it may be a stranger's."""
         return not (self._known or self._is_busy)
+
+    def is_of(self, user: str) -> None:
+        """Note whose request came on it."""
+        self._door.places.heard(self, user)
 
     @property
     def _is_busy(self) -> bool:
