@@ -9,7 +9,7 @@ from haproc.config.shares import Denied, Shares
 
 
 class Line:
-    """Hands places to those that wait: to the user who has fewest of them, in the order of coming.
+    """Hands places to those that wait: to the user who has fewest of them; of several in turns.
 
     So nobody's thousand requests keep another user's single one waiting for longer than a place.
     Where one of many places is next, and there are fewer, they are kept for it.
@@ -18,7 +18,7 @@ class Line:
     def __init__(self, places: Shares) -> None:
         self._places = places
         self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
-        """Users in the order in which their first one came, and what each of them needs."""
+        """Users, who was served longest ago first; who waits, and what each of them needs."""
         self.length = 0
 
     def waits(self, user: str) -> bool:
@@ -41,7 +41,9 @@ class Line:
     def serve(self) -> None:
         """Give out the places that are free."""
         while (user := self._next()) is not None:
-            turn, amount = self._waiting[user].popleft()
+            waiting = self._waiting.pop(user)
+            turn, amount = waiting.popleft()
+            self._waiting[user] = waiting  # behind all others that have as few
             self._places.count(user, amount)
             self._left(user)
             turn.set_result(None)

@@ -50,10 +50,10 @@ class InForce:
 def wanted(settings: Settings, mark: Mark | None, pool: str = "") -> dict[str, str]:
     """Return all settings, by their names in Spark, that a statement runs under.
 
-    In a pool that is given whatever pool its client chose counts for nothing: it would be a way to
-    more of the cluster than a user's share.
+    Whatever pool its client chose counts for nothing: it would be a way to more of the cluster than
+    a user's share.
     """
-    confs = {key: value for key, value in settings.confs if key not in MARK_CONFS}
+    confs = {k: value for k, value in settings.confs if k not in MARK_CONFS and k != POOL}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
     if pool:
         confs[POOL] = pool

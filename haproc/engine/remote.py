@@ -232,14 +232,17 @@ class RemoteSession:
         """
         end = time.monotonic() + self.channel.limits.interrupt_wait_s
         pauses = Backoff(_POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S)
-        with contextlib.suppress(EngineError):
-            while time.monotonic() < end:
+        while time.monotonic() < end:
+            try:
                 await self.interrupt(operation_id)
-                if operation_id in await self._operations(_ENDED):
-                    if planned is not None:
-                        planned()
-                    return
-                await asyncio.sleep(pauses.pause_s())
+                ended = operation_id in await self._operations(_ENDED)
+            except EngineError as error:  # of a busy server, the next one may be answered
+                ended = session_lost(error.error_class)
+            if ended:
+                if planned is not None:
+                    planned()
+                return
+            await asyncio.sleep(pauses.pause_s())
 
     async def move_on(self, ids: int = 1) -> None:
         """Leave this session for good, with all that runs in it or may still arrive there.

@@ -47,6 +47,8 @@ class Health:
         self._suspected = asyncio.Event()
         self.on_answer: Callable[[float], None] = lambda seconds: None
         """Hears after how many seconds the cluster has answered a probe."""
+        self.on_gone: Callable[[], None] = lambda: None
+        """Hears that nothing listens there."""
         self.up = asyncio.Event()
         self.error = ""
 
@@ -75,6 +77,8 @@ class Health:
             self._missed += 1
             before, self.error = self.error, f"{error.error_class or error.kind}: {error.message}"
             gone = error.error_class in (REFUSED, ErrorClass.STORAGE_AWAY)
+            if error.error_class == REFUSED:
+                self.on_gone()
             if self.up.is_set() and (gone or self._missed >= self._missed_max):
                 self.up.clear()
                 self._on_change(self.up.is_set(), self.error)

@@ -18,6 +18,7 @@ there. So large ones wait for one another (`Room`), and nobody else for them.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from typing import Final
 from haproc.config.line import Line
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.failure import busy
+from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
 """Where a driver has some to plan at once, each takes a second or two. Chosen."""
@@ -36,6 +37,8 @@ QUICK_S: Final = 0.5
 where it plans dozens of statements. Chosen."""
 LATE_S_MAX: Final = 60.0
 """Longer than almost any planning. Chosen."""
+_OF_THE_TIMEOUT: Final = 0.9
+"""Nobody waits longer than so much of a statement's own time, and so hears why."""
 LARGE: Final = 32_768
 """Characters; fewer take a few dozen MB of a driver. Chosen."""
 
@@ -97,9 +100,27 @@ def _once(call: Callable[[], None]) -> Callable[[], None]:
 class Planning:
     """Counts the statements that one cluster's driver is planning for clients."""
 
-    def __init__(self, places: Shares, room: Room) -> None:
+    def __init__(
+        self,
+        places: Shares,
+        room: Room,
+        *,
+        wait_s: float = math.inf,
+        departures: Callable[[], int] = lambda: 0,
+        unavailable: Callable[[], RequestError] = lambda: busy("the cluster left service"),
+    ) -> None:
+        """``wait_s``: nobody waits longer.
+
+        ``departures`` counts how often the cluster left service; ``unavailable`` is what those are
+        told that waited meanwhile.
+        """
         self._places = places
         self._room = room
+        self._wait_s = wait_s
+        self._departures = departures
+        self._unavailable = unavailable
+        self._left_behind: set[Callable[[], None]] = set()
+        """What gives back the room of those that were given up."""
         self._line = Line(places)
         self._late: dict[_Turn, None] = {}
         """Those that take very long, or were given up, oldest first."""
@@ -120,7 +141,8 @@ class Planning:
         the statement's text, whose room is held until the end.
         """
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + within_s
+        within_s = min(_OF_THE_TIMEOUT * within_s, self._wait_s)
+        ends_at, departures = loop.time() + within_s, self._departures()
         leave = await self._room.take(user, within_s, size)
         given_up = begun = False
 
@@ -128,15 +150,19 @@ class Planning:
             planned()
             if given_up:
                 leave()
+                self._left_behind.discard(leave)
 
         try:
             async with self._place(user, ends_at - loop.time()) as planned:
+                if self._departures() != departures:  # its tables may not be those any more
+                    raise self._unavailable()
                 begun = True
                 yield heard
         except BaseException as error:
             given_up = begun and _given_up(error)
             if given_up:
-                loop.call_later(LATE_S_MAX, leave)
+                self._left_behind.add(leave)
+                loop.call_later(LATE_S_MAX, heard)
             else:
                 leave()
             raise
@@ -169,6 +195,14 @@ class Planning:
         """The driver has answered a probe within these seconds."""
         if self._late and self._line.length and seconds <= QUICK_S:
             self._end(next(iter(self._late)))
+
+    def driver_is_gone(self) -> None:
+        """It has ended, and plans nothing any more."""
+        for turn in list(self._late):
+            self._end(turn)
+        for leave in self._left_behind:
+            leave()
+        self._left_behind.clear()
 
     def _is_late(self, turn: _Turn) -> None:
         if turn.over or turn in self._late:

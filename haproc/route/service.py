@@ -48,7 +48,9 @@ from haproc.sessions.sessions import Sessions
 LOOK_S = 1.0
 """How long it may take to find out how a write stands in the ring. Chosen."""
 SHARED_SESSIONS_MAX = 64
-"""Spark sessions kept for requests without a session of their own, one per catalog and schema."""
+"""Spark sessions kept for requests without one of their own, one per user, catalog and schema; of
+many users so many for each, or every query would have a new one made."""
+SHARED_SESSIONS_OF_USER = 8
 
 
 class RingService:
@@ -82,8 +84,12 @@ class RingService:
         self.planning = Planning(
             Shares.of(limits.planned_max, config),
             Room(Shares.of(limits.large_statements_max, config)),
+            wait_s=limits.statement_queue_s,
+            departures=lambda: core.condition.departures,
+            unavailable=replica.writes.unavailable,
         )
         core.health.on_answer = self.planning.probed
+        core.health.on_gone = self.planning.driver_is_gone
         self._analysis = Analysis(
             engine,
             lambda: core.watermarks.definitions_applied,
@@ -105,7 +111,8 @@ class RingService:
         repeatable = Repeatable(core, self._analysis, self._texts)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
         self._shared = SharedSessions(
-            lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX
+            lambda key, user: engine.session(key, pool=pool_of(user)),
+            max(SHARED_SESSIONS_MAX, SHARED_SESSIONS_OF_USER * len(config.users)),
         )
         self.sessions = sessions
         self._session_statements = SessionStatements(

@@ -88,13 +88,16 @@ class SessionStatements:
         if session is None or not session.holds_temporaries or not is_write:
             return statement
         try:
-            names = await temporary_views(session.spark, self._core.timeouts.statement_s)
-            own = changes_temporary(statement, names)
+            own = await self._is_own(statement, session)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:
             raise refused(error) from error
         return replace(statement, operation_class=OperationClass.SESSION) if own else statement
+
+    async def _is_own(self, statement: Classified, session: ClientSession) -> bool:
+        names = await temporary_views(session.spark, self._core.timeouts.statement_s)
+        return changes_temporary(statement, names)
 
     async def _change(
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
@@ -109,6 +112,8 @@ class SessionStatements:
             async with self._sessions.changing(session):
                 if session.has_recorded(request_id):
                     return []
+                if statement.kind in WRITING_KINDS and not await self._is_own(statement, session):
+                    raise _gone_meanwhile()
                 return await self._run(session, statement, runs, request_id)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.REJECTED) from error
@@ -118,6 +123,8 @@ class SessionStatements:
     async def _run(
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
+        await session.spark.ready()
+        epoch = session.spark.epoch
         stream = await session.spark.query(runs, timeout_s=self._core.timeouts.statement_s)
         chunks = [chunk.data async for chunk in stream]
         if statement.kind not in _SETTINGS:
@@ -125,7 +132,7 @@ class SessionStatements:
             if leaves_something(statement.kind, runs.sql):
                 await self._sessions.record(session, SqlEntry(runs.sql), request_id)
             return chunks
-        found = await session.spark.settings()
+        found = await session.read_back(epoch)
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
@@ -135,6 +142,17 @@ class SessionStatements:
         if settings != session.settings:
             await self._sessions.record(session, SettingsEntry(settings), request_id)
         return chunks
+
+
+def _gone_meanwhile() -> RequestError:
+    """Return what is told where another statement was first: the name means another thing now."""
+    return RequestError(
+        FailureKind.AVAILABILITY,
+        "another statement of the session dropped the temporary view before this one ran",
+        error_class=ErrorClass.AVAILABILITY,
+        outcome=WriteOutcome.NOT_SENT,
+        hint="ask again: the name means the ring's table or view now, if there is one",
+    )
 
 
 def leaves_something(kind: Kind, sql: str) -> bool:

@@ -5,6 +5,7 @@ Of one user, where a user's statements have a pool of their own.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -30,6 +31,7 @@ class SharedSessions:
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[tuple[str, Settings], Session] = OrderedDict()
         self._given_up: list[tuple[Session, float]] = []
+        self._closing: set[asyncio.Future[None]] = set()
         self._made = self._epoch = 0
 
     async def get(self, settings: Settings, epoch: int, now: float, user: str = "") -> Session:
@@ -46,11 +48,14 @@ class SharedSessions:
             if len(self._sessions) > self._sessions_max:
                 self._given_up.append((self._sessions.popitem(last=False)[1], now))
         self._sessions.move_to_end((user, settings))
-        await self._close_given_up(now)
+        self._close_given_up(now)
         return session
 
-    async def _close_given_up(self, now: float) -> None:
+    def _close_given_up(self, now: float) -> None:
+        """Have those closed that are idle; nobody's request waits for that, or ends it."""
         idle = [e for e in self._given_up if now - e[1] >= GIVEN_UP_S and not e[0].busy]
         self._given_up = [each for each in self._given_up if each not in idle]
         for session, _ in idle:
-            await session.aclose()
+            closing = asyncio.ensure_future(session.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.sessions.chain import Adoption, Key, Numbered, Standing
@@ -74,6 +75,19 @@ class ClientSession:
         """How much its files have."""
         entries = [each.entry for each in self.entries]
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
+
+    async def read_back(self, epoch: int) -> Settings:
+        """Return the settings that a statement of this epoch has left in Spark's session.
+
+        Raises EngineError AVAILABILITY if the session was made anew since, without them: what was
+        read would be those from before the statement.
+        """
+        found = await self.spark.settings()
+        if self.spark.epoch != epoch:
+            raise EngineError(
+                ErrorKind.AVAILABILITY, "Spark lost the session while its settings were changed"
+            )
+        return found
 
     def has_recorded(self, request_id: str) -> bool:
         """Whether this statement has changed the session: its client lacks nothing but the answer.

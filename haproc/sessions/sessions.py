@@ -147,7 +147,12 @@ class Sessions:
                 if not create:
                     raise unknown(key.id)
                 self._take_room(key)
-            standing = await self._store.adopt(key, found, afresh=afresh)
+            try:
+                standing = await self._store.adopt(key, found, afresh=afresh)
+            except BaseException:  # it may be there all the same: the next count finds it
+                if found is None:
+                    self.room.give_back(key.user)
+                raise
             if standing is not None:
                 if found is not None:
                     self.adopted += 1
@@ -291,11 +296,12 @@ class Sessions:
         """Close the session for good, whoever has it; False if there is none."""
         key = Key(user, session_id)
         self._drop(key)
-        found = await self._store.standing(key)
-        if found is None or found.closed:
-            return False
-        await self._store.close(key)
-        self.room.give_back(user)
+        async with self._lock(key):  # who asks twice at once gives one place back
+            found = await self._store.standing(key)
+            if found is None or found.closed:
+                return False
+            await self._store.close(key)
+            self.room.give_back(user)
         await self.sweep()
         return True
 

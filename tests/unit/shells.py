@@ -204,6 +204,7 @@ SHELLS: Final = {
     "haproc/route/lending.py": "waits for outcomes",
     "haproc/route/service.py": "runs requests with deadlines",
     "haproc/route/session_statements.py": "asks Spark",
+    "haproc/route/shared_sessions.py": "closes sessions while nobody waits for that",
     "haproc/sessions/client.py": "a session's locks",
     "haproc/sessions/listing.py": "closes sessions, which are waited for",
     "haproc/sessions/rebuilding.py": "asks the sessions",

@@ -40,6 +40,7 @@ def test_pool_of_a_session_is_not_what_its_client_chose() -> None:
     want = confs.wanted(chosen, None, pool_of("ada"))
     assert (want[POOL], want["spark.sql.shuffle.partitions"]) == ("user/ada", "3")
     assert POOL not in confs.wanted(Settings(), None)
+    assert POOL not in confs.wanted(chosen, None)  # in no session of HAProc's own, either
 
 
 def test_change_to_the_next_mark_sets_only_what_differs() -> None:

@@ -86,6 +86,13 @@ def test_health_answers_change_it(answers: list[EngineError | None], changes: li
     assert watched.health.up.is_set() is bool(changes and changes[-1])
 
 
+def test_that_nothing_listens_is_told_each_time() -> None:
+    watched, told = Watched([OK, SLOW, GONE, GONE, SICK]), list[int]()
+    watched.health.on_gone = lambda: told.append(len(watched.cluster.probed_at))
+    run(watching(watched, 4.5 * INTERVAL_S))
+    assert told == [3, 4]
+
+
 def test_health_error_says_what_the_last_probe_met() -> None:
     watched = Watched([GONE])
     run(watching(watched, 0.5))

@@ -34,6 +34,23 @@ async def test_place_goes_to_the_user_with_fewest_in_the_order_of_coming() -> No
     assert served == [[2], [2, 3], [0, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
 
 
+async def test_users_of_as_few_places_take_turns_however_many_of_each_wait() -> None:
+    places = Shares(2)
+    line = Line(places)
+    holders = ["ann", "bob"]
+    for each in holders:
+        places.count(each, 1)
+    waiting = [(user, line.join(user)) for user in ("ann", "bob", "cid", "dan") for _ in range(4)]
+    served: list[str] = []
+    for _ in range(8):
+        places.give_back(holders.pop(0))
+        line.serve()
+        (at,) = (at for at, (_, turn) in enumerate(waiting) if turn.done())
+        holders.append(waiting.pop(at)[0])
+        served.append(holders[-1])
+    assert {*served[:4]} == {*served[4:]} == {"ann", "bob", "cid", "dan"}
+
+
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "step out"]), st.sampled_from("abc"))))
 def test_no_place_stays_free_while_somebody_may_have_it(steps: list[tuple[str, str]]) -> None:
     async def run() -> None:

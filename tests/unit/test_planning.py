@@ -315,6 +315,62 @@ async def test_who_waits_for_room_for_too_long_is_told_that_it_is_busy() -> None
         pass
 
 
+async def test_everybody_fails_at_once_where_the_driver_is_gone() -> None:
+    planning = Planning(Shares(2), Room(Shares(L)))
+    statements = Statements(planning, a1=L, a3=L)
+    await statements.come("a1", "a2", "a3", "a4", "a5")
+    await statements.give_up("a1")
+    await statements.give_up("a2")
+    assert statements.planned == ["a1", "a2"]
+    planning.driver_is_gone()
+    await settled()
+    assert statements.planned[2:] == ["a4", "a5"] or statements.planned[2:] == ["a4", "a3"]
+    for each in statements.planned[2:]:
+        await statements.give_up(each)
+    planning.driver_is_gone()
+    await settled()
+    assert sorted(statements.planned[2:]) == ["a3", "a4", "a5"]
+    await statements.end(statements.planned[-1])
+    async with planning.turn("a", 0.01, L), planning.turn("a", 0.01):
+        pass  # all was given back
+
+
+async def test_who_waited_while_the_cluster_left_service_is_not_planned_there() -> None:
+    departures = 0
+    planning = Planning(Shares(1), Room(Shares(1)), departures=lambda: departures)
+    waits = asyncio.Event()
+
+    async def waiting() -> None:
+        waits.set()
+        async with planning.turn("a", WAIT_S):
+            pytest.fail("its tables may not be those any more")
+
+    async with planning.turn("a", WAIT_S):
+        task = asyncio.create_task(waiting())
+        await waits.wait()
+        await settled()
+        departures += 1
+    with pytest.raises(RequestError, match="left service"):
+        await task
+    async with planning.turn("a", 0.01):
+        pass
+
+
+@pytest.mark.parametrize(("within_s", "wait_s"), [(0.05, 60.0), (60.0, 0.05)])
+async def test_nobody_waits_for_all_of_its_time(within_s: float, wait_s: float) -> None:
+    planning = Planning(Shares(1), Room(Shares(1)), wait_s=wait_s)
+    async with planning.turn("a", WAIT_S):
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(RequestError):
+            async with planning.turn("a", within_s):
+                pytest.fail("there is no place")
+    if within_s < wait_s:  # a timeout of its own would have come first, and said less
+        with pytest.raises(RequestError):
+            async with asyncio.timeout(1.0), planning.turn("a", WAIT_S), planning.turn("a", 1.0):
+                pytest.fail("there is no place")
+    assert asyncio.get_running_loop().time() - began < WAIT_S
+
+
 async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:
     planning, tasks = Planning(Shares(1), Room(Shares(1))), Tasks(lambda: 0.0)
     async with planning.turn("a", WAIT_S) as planned:

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from haproc.engine.remote import RemoteSession
 from haproc.engine.session import SparkSession
 from haproc.engine.statement import SqlText
 from haproc.engine.status import SESSION_CHANGED
+from haproc.sessions.client import ClientSession
 
 THEIRS = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.shuffle.partitions", "7"),))
 SHOWN = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.maxPlanStringLength", "9"),))
@@ -95,3 +96,34 @@ async def test_session_found_lost_while_its_settings_change_is_restored_with_all
     assert session.stands
     ((_, given),) = server.sessions.values()
     assert given == confs.wanted(THEIRS, None)
+
+
+class _Reading(SparkSession):
+    """Reads nothing back but that the session is there."""
+
+    async def _read_settings(self) -> Settings:
+        await self._remote.schema(None, 1.0)
+        return Settings()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_settings_of_a_session_that_was_made_anew_are_not_taken_for_a_statements(
+    lost: bool,
+) -> None:
+    server = Server()
+
+    async def defaults(keys: Sequence[str]) -> Mapping[str, str | None]:
+        return dict.fromkeys(keys)
+
+    async def restore(fresh: Fresh) -> None:
+        await fresh.configure(SHOWN)
+
+    spark = _Reading(Remote(server), defaults, 10.0, restore)
+    await spark.configure(SHOWN)
+    session, epoch = cast(ClientSession, SimpleNamespace(spark=spark)), spark.epoch
+    if lost:  # behind a statement that has changed them
+        server.sessions.clear()
+        with pytest.raises(EngineError) as raised:
+            await ClientSession.read_back(session, epoch)
+        assert raised.value.kind is ErrorKind.AVAILABILITY
+    assert await ClientSession.read_back(session, spark.epoch) == Settings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,6 +81,7 @@ async def test_shared_session_beyond_the_limit_is_closed_once_nothing_runs_in_it
     assert made.closed() == [False, False, False]
     made[0].busy = False
     await shared.get(_in("c"), 0, 3 + GIVEN_UP_S)
+    await asyncio.sleep(0)
     assert made.closed() == [True, False, False]
 
 
@@ -91,4 +93,19 @@ async def test_shared_session_is_another_one_behind_ddl_and_the_old_one_is_kept_
     assert after is not before
     assert made.closed() == [False, False]  # who was just given it may not have begun yet
     assert await shared.get(_in("a"), 1, 1 + GIVEN_UP_S) is after
+    await asyncio.sleep(0)
     assert made.closed() == [True, False]
+
+
+async def test_given_up_sessions_are_closed_though_the_request_that_saw_them_is_cancelled() -> None:
+    made = _Made()
+    shared = SharedSessions(made.make, 9)
+    for schema in "abcd":
+        await shared.get(_in(schema), 0, 0.0)
+    await shared.get(_in("a"), 1, 0.0)
+    asking = asyncio.create_task(shared.get(_in("a"), 1, 1 + GIVEN_UP_S))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait({asking})
+    await asyncio.sleep(0)
+    assert made.closed() == [True] * 4 + [False]

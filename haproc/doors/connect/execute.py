@@ -224,12 +224,14 @@ class Executing:
         async with self._sessions.changing(session):
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
+            await session.spark.ready()
+            epoch = session.spark.epoch
             changing = session.spark.relay.execute(
                 asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=True
             )
             async with aclosing(changing) as responses:
                 told = [response async for response in responses]
-            entry = await _entry(session, asked)
+            entry = await _entry(session, asked, epoch)
             await self._sessions.record(session, entry, request.id)
         for response in told:
             yield response
@@ -328,11 +330,11 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
     return packed, plan, read_plan(plan)
 
 
-async def _entry(session: ClientSession, asked: Asked) -> Entry:
+async def _entry(session: ClientSession, asked: Asked, epoch: int) -> Entry:
     """Return what a plan that has changed the session leaves in its journal."""
     if asked.kind is not Kind.USE:
         return PlanEntry(asked.plan)
-    found = await session.spark.settings()
+    found = await session.read_back(epoch)
     return SettingsEntry(replace(session.settings, catalog=found.catalog, schema=found.schema))
 
 
