@@ -3,14 +3,17 @@
 ``CAST('12:30' AS TIMESTAMP)`` is 12:30 of the day on which a cluster computes it, and so is the
 cast of a column that holds such a text. So a text becomes a TIMESTAMP the same everywhere only with
 a format; whether something is a text at all, the types of columns tell.
+
+Some functions Spark shows without the conversions in them: ``nvl(ts, '12:30')`` makes a TIMESTAMP
+of the text, too. There a text beside what may be a moment counts as converted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from haproc.classify.moments import is_time_of_day
+from haproc.classify.moments import is_moment, is_time_of_day
 from haproc.witness.columns import Type, type_of
 from haproc.witness.exact import DEPTH_MAX, branches
 from haproc.witness.lists import closing, split
@@ -24,6 +27,11 @@ _CONVERTING = re.compile(
     r"|(?:try_)?variant_get)\(",
     re.IGNORECASE,
 )
+_UNIFYING = re.compile(
+    r"(?<![\w.$])(between|nvl2?|ifnull|nullif|equal_null|decode|try_add|try_subtract)\(",
+    re.IGNORECASE,
+)
+"""What brings its arguments to one type, or makes a TIMESTAMP of a text beside an INTERVAL."""
 _TARGET = re.compile(r"(.*) as ([a-z_0-9<>:, ()]+)\Z", re.DOTALL)
 _TIMESTAMP = re.compile(r"\btimestamp(?:_ltz)?\b")
 _COMPUTED = re.compile(r"[§~#]")
@@ -44,9 +52,21 @@ _KEEPING = frozenset(
 """What these give is of the type of what they are given."""
 
 
+_NEVER_MOMENT = frozenset(
+    {"upper", "lower", "initcap", "trim", "ltrim", "rtrim", "btrim", "lpad", "rpad", "repeat"}
+    | {"concat", "concat_ws", "substring", "substr", "left", "right", "replace", "translate"}
+    | {"regexp_replace", "regexp_extract", "split_part", "md5", "sha1", "sha2", "hex", "base64"}
+    | {"length", "char_length", "abs", "round", "floor", "ceil", "count", "year", "month", "day"}
+    | {"hour", "minute", "second", "date_format", "hash", "xxhash64", "named_struct"}
+)
+"""What these give is a text, a number or a structure."""
+_DATE = re.compile(r"[0-9]-[0-9]")
+
+
 def may_convert(text: str) -> bool:
     """Whether the text of a node holds a conversion that needs a look."""
-    return "imestamp" in text and _CONVERTING.search(text) is not None
+    shown = "imestamp" in text and _CONVERTING.search(text) is not None
+    return shown or _UNIFYING.search(text) is not None
 
 
 def is_completed(text: str, types: Mapping[str, Type]) -> bool:
@@ -54,11 +74,44 @@ def is_completed(text: str, types: Mapping[str, Type]) -> bool:
 
     Constants are not looked at: `findings` does.
     """
-    return any(not _is_firm(call, inner, types) for call, inner in _conversions(text))
+    return any(
+        not _is_firm(call, inner, types) for call, inner in _calls(_CONVERTING, text)
+    ) or any(_unifies(call, split(inner), types) for call, inner in _calls(_UNIFYING, text))
 
 
-def _conversions(text: str) -> Iterator[tuple[str, str]]:
-    for match in _CONVERTING.finditer(text):
+def _unifies(call: str, given: Sequence[str], types: Mapping[str, Type]) -> bool:
+    """Whether a text among the arguments may be made a TIMESTAMP."""
+    texts = [each for each in given if is_moment(each.strip()) or not never_text(each, types)]
+    if call.startswith("try_"):
+        return bool(texts)
+    return any(
+        not _never_moment(other, types) for text in texts for other in given if other is not text
+    )
+
+
+def _never_moment(text: str, types: Mapping[str, Type], depth: int = 0) -> bool:
+    """Whether an expression is certainly no DATE and no TIMESTAMP."""
+    text = text.strip()
+    if depth > DEPTH_MAX:
+        return False
+    if re.fullmatch(r"§\d+", text):
+        return types.get(text[1:], Type.PLAIN) is not Type.PLAIN
+    if "(" not in text and _COMPUTED.search(text) is None:
+        return _DATE.search(text) is None  # a constant is shown without its type
+    call = re.match(r"(\w+)\(", text)
+    if call is None or closing(text, call.end() - 1) != len(text) - 1:
+        return False
+    name, inner = call[1].lower(), text[call.end() : -1]
+    if name.endswith("cast"):
+        target = _TARGET.match(inner)
+        return target is not None and type_of(target[2]) is not Type.PLAIN
+    if name in _KEEPING:
+        return all(_never_moment(part, types, depth + 1) for part in split(inner))
+    return name in _NEVER_MOMENT
+
+
+def _calls(calls: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
+    for match in calls.finditer(text):
         start = match.end() - 1
         yield match[1].lower(), text[match.end() : closing(text, start)]
 
