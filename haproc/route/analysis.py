@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -85,7 +86,8 @@ class Analysis:
             lambda key, _: engine.session(f"analysis/frames/{key}"), SESSIONS_MAX
         )
         """Apart, because the DataFrames of a text are temporary views while it is looked at."""
-        self._one_with_frames = asyncio.Lock()
+        self._one_with_frames = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        """By user: who waits for its turn to be planned waits with it."""
         self._epoch = epoch
         self._now = now
         self._timeout_s = timeout_s
@@ -124,7 +126,7 @@ class Analysis:
         if session is not None and session.holds_temporaries:
             return await self._beside(statement, pinned, asked, settings, session, user, carried)
         if carried.frames:
-            async with self._one_with_frames:
+            async with self._one_with_frames[user]:
                 return await self._verdict(statement, pinned, asked, settings, user, carried)
         epoch = self._epoch()
         digest = key_of("".join(asked.neutral[:1]), settings)
@@ -190,11 +192,17 @@ class Analysis:
         if session is None or not session.holds_temporaries:
             yield await self._session(settings, self._sessions)
             return
-        await session.spark.configure(_in_full(session.settings))
+        # Statements that change settings, and others that look, may be under way in it.
+        session.shown_in_full += 1
         try:
+            async with session.settling:
+                await session.spark.configure(_in_full(session.settings))
             yield session.spark
         finally:
-            await session.spark.configure(session.settings)
+            session.shown_in_full -= 1
+            async with session.settling:
+                if not session.shown_in_full:
+                    await session.spark.configure(session.settings)
 
     async def _verdict(
         self,
@@ -286,16 +294,21 @@ class Analysis:
 
     async def clean(self, settings: Settings, user: str, carried: Carried = ALONE) -> Explaining:
         """Return how to ask a session of HAProc's own, in which nothing temporary is."""
-        sessions = self._of_frames if carried.frames else self._sessions
-        return self.explaining(await self._session(settings, sessions), user, carried)
+        if carried.frames:
+            spark = await self._session(settings, self._of_frames, user)
+        else:
+            spark = await self._session(settings, self._sessions)
+        return self.explaining(spark, user, carried)
 
     def explaining(self, spark: Session, user: str, carried: Carried = ALONE) -> Explaining:
         """Return how to ask a session."""
         return Explaining(spark, self._texts, user, self._timeout_s, self._planning, carried)
 
-    async def _session(self, settings: Settings, sessions: SharedSessions) -> Session:
+    async def _session(
+        self, settings: Settings, sessions: SharedSessions, user: str = ""
+    ) -> Session:
         wanted = _in_full(settings)
-        spark = await sessions.get(wanted, self._epoch(), self._now())
+        spark = await sessions.get(wanted, self._epoch(), self._now(), user)
         await spark.configure(wanted)
         return spark
 

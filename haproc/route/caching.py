@@ -1,7 +1,8 @@
 """Answers queries from what is kept, and keeps what they are answered: the shell of `kept_answers`.
 
 A query that the cache may answer is read to its end before its answer begins, unless it is too
-large to be kept. While it runs, an equal one waits for it, once; then it runs by itself.
+large to be kept. While it runs, an equal one of its user waits for it, once; then it runs by
+itself.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Caching:
         self._repeatable = repeatable
         self._counts = counts
         self._kept = KeptAnswers(core.heard.written, limits.bytes_max)
-        self._under_way: dict[Key, asyncio.Event] = {}
+        self._under_way: dict[tuple[str, Key], asyncio.Event] = {}
 
     def held(self, asked: Understood) -> Answer | None:
         """Return the kept answer, if it is the one that the query would get here now.
@@ -114,17 +115,18 @@ class Caching:
         if reason := unfit(asked):
             return _told(await run(), reason)
         key = _key(asked)
-        if (other := self._under_way.get(key)) is not None:
+        of_user = asked.request.user, key  # who waits in line waits for its own user's turn
+        if (other := self._under_way.get(of_user)) is not None:
             await other.wait()
         if (held := self.held(asked)) is not None:
             return held
-        ended = self._under_way[key] = asyncio.Event()
+        ended = self._under_way[of_user] = asyncio.Event()
         try:
             return await self._first(asked, key, run, ended)
         finally:
             ended.set()
-            if self._under_way.get(key) is ended:
-                del self._under_way[key]
+            if self._under_way.get(of_user) is ended:
+                del self._under_way[of_user]
 
     def count(self, answer: Answer) -> None:
         """Count an answer that is given to a client."""

@@ -283,8 +283,7 @@ class RingService:
             session = await self.sessions.begin_afresh(user, session_id)
         else:
             session = await self.sessions.enter(user, session_id, create=True)
-        if not session.entries:
-            await self._session_statements.begin(session, statements)
+        await self._session_statements.begin(session, statements)
         settings = session.settings
         return {
             "catalog": settings.catalog,

@@ -20,7 +20,7 @@ from haproc.route.failing import refused
 from haproc.route.model import Answer, HaReport
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
-from haproc.sessions.client import ClientSession
+from haproc.sessions.client import BEGINNING, ClientSession
 from haproc.sessions.confs import settings_after
 from haproc.sessions.journal import SettingsEntry, SqlEntry
 from haproc.sessions.sessions import Sessions
@@ -48,8 +48,14 @@ class SessionStatements:
         self._defaults = defaults
 
     async def begin(self, session: ClientSession, statements: Sequence[str]) -> None:
-        """Run the statements that a client has its session begin with."""
-        for text in statements:
+        """Run those of the statements that a client has its session begin with that have not run.
+
+        Some have where an earlier attempt came to an end in the middle.
+        """
+        begun = session.begun_with()
+        if begun is None:
+            return
+        for number, text in list(enumerate(statements))[begun:]:
             found = await self._classifying.text(text, session.settings, session.user)
             statement = await self.owned(found, session)
             if statement.operation_class is not OperationClass.SESSION:
@@ -60,7 +66,8 @@ class SessionStatements:
                     error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
                     hint="a session's journal holds USE, SET, RESET, temporary views and the like",
                 )
-            await self._change(session, statement, SqlText(statement.sql), "")
+            request_id = f"{BEGINNING}{number}"
+            await self._change(session, statement, SqlText(statement.sql), request_id)
 
     async def run(self, asked: Understood) -> Answer:
         """Run one that a client sent."""
@@ -123,15 +130,21 @@ class SessionStatements:
     async def _run(
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
+        if statement.kind in _SETTINGS:
+            async with session.settling:
+                return await self._set(session, statement, runs, request_id)
+        chunks = await self._chunks(session, runs)
+        assert isinstance(runs, SqlText)
+        if leaves_something(statement.kind, runs.sql):
+            await self._sessions.record(session, SqlEntry(runs.sql), request_id)
+        return chunks
+
+    async def _set(
+        self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
+    ) -> list[bytes]:
         await session.spark.ready()
         epoch = session.spark.epoch
-        stream = await session.spark.query(runs, timeout_s=self._core.timeouts.statement_s)
-        chunks = [chunk.data async for chunk in stream]
-        if statement.kind not in _SETTINGS:
-            assert isinstance(runs, SqlText)
-            if leaves_something(statement.kind, runs.sql):
-                await self._sessions.record(session, SqlEntry(runs.sql), request_id)
-            return chunks
+        chunks = await self._chunks(session, runs)
         found = await session.read_back(epoch)
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         settings = settings_after(
@@ -139,9 +152,13 @@ class SessionStatements:
         )
         if statement.kind is Kind.RESET or POOL in dict(settings.confs):
             await session.spark.configure(settings)  # HAProc's own settings are in force again
-        if settings != session.settings:
+        if settings != session.settings or request_id:
             await self._sessions.record(session, SettingsEntry(settings), request_id)
         return chunks
+
+    async def _chunks(self, session: ClientSession, runs: Statement) -> list[bytes]:
+        stream = await session.spark.query(runs, timeout_s=self._core.timeouts.statement_s)
+        return [chunk.data async for chunk in stream]
 
 
 def _gone_meanwhile() -> RequestError:

@@ -126,14 +126,14 @@ def adoption_of(data: bytes) -> Adoption:
 class Numbered:
     """An entry at its place: ordinals rise, and need not be dense. ``adoption`` wrote it.
 
-    ``request_id``: of the statement that it was, so that a retry does not run it again.
+    ``request_ids``: of the statements that it stands for, so that a retry runs none of them again.
     """
 
     ordinal: int
     adoption: str
     entry: Entry
     size: int
-    request_id: str = ""
+    request_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,9 @@ def standing(key: Key, kept: Mapping[str, Kept]) -> Standing | None:
             continue
         place, end = until[adoption]
         if end is None or found.revision < end:
-            entry, request_id = from_bytes(found.value)
+            entry, request_ids = from_bytes(found.value)
             size = len(found.value)
-            numbered = Numbered(int(ordinal), adoption, entry, size, request_id)
+            numbered = Numbered(int(ordinal), adoption, entry, size, request_ids)
             entries.append((place, numbered.ordinal, numbered))
     ordered = tuple(each for _, _, each in sorted(entries, key=lambda e: e[:2]))
     return Standing(owner, ordered, known=known, begun=next(iter(until)))

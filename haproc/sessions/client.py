@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
@@ -12,6 +13,11 @@ from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.sessions.chain import Adoption, Key, Numbered, Standing
 from haproc.sessions.confs import Options
 from haproc.sessions.journal import ArtifactEntry, Entry, State, after, holds_temporaries
+
+REQUESTS_REMEMBERED: Final = 64
+"""Of settings behind settings, which have one entry. A copy that comes late is seconds late."""
+BEGINNING: Final = "begin/"
+"""In front of the request ids of statements that a session begins with; no client's has a slash."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,9 +42,13 @@ class ClientSession:
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a statement changes the session and its entry is recorded: entries are in the
     order in which they took effect."""
+    settling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while settings change in Spark, until ``settings`` are the same."""
     changes: int = 0
     """How many statements have begun to change it; never falls, whatever became of them."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
+    shown_in_full: int = 0
+    """How many look at what Spark makes of a statement, for which it has settings of its own."""
 
     @property
     def id(self) -> str:
@@ -92,9 +102,25 @@ class ClientSession:
     def has_recorded(self, request_id: str) -> bool:
         """Whether this statement has changed the session: its client lacks nothing but the answer.
 
-        What only sets settings may forget it, and may be run again.
+        A copy of it that comes late must not undo what was set since. Of settings behind settings
+        the last `REQUESTS_REMEMBERED` are known.
         """
-        return bool(request_id) and any(each.request_id == request_id for each in self.entries)
+        return bool(request_id) and any(request_id in each.request_ids for each in self.entries)
+
+    def begun_with(self) -> int | None:
+        """Return how many of the statements that it begins with have run.
+
+        None: all have, for others have changed it since.
+        """
+        begun = 0
+        for each in self.entries:
+            if not each.request_ids:
+                return None
+            for request_id in each.request_ids:
+                if not request_id.startswith(BEGINNING):
+                    return None
+                begun = 1 + int(request_id.removeprefix(BEGINNING))
+        return begun
 
     def unchanged(self) -> Callable[[], bool]:
         """Return what tells whether no statement has begun to change it since now.

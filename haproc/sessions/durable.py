@@ -68,12 +68,17 @@ class SessionStore:
         return now if now is not None and now.owner.name == name and not now.closed else None
 
     async def append(
-        self, key: Key, owner: Adoption, ordinal: int, entry: Entry, request_id: str = ""
+        self,
+        key: Key,
+        owner: Adoption,
+        ordinal: int,
+        entry: Entry,
+        request_ids: tuple[str, ...] = (),
     ) -> Numbered:
         """Make an entry durable. Whether it counts, `known` tells afterwards."""
-        data = journal.to_bytes(entry, request_id)
+        data = journal.to_bytes(entry, request_ids)
         await self._put(key.entry(ordinal, owner.name), data)
-        return Numbered(ordinal, owner.name, entry, len(data), request_id)
+        return Numbered(ordinal, owner.name, entry, len(data), request_ids)
 
     async def drop(self, key: Key, numbered: Numbered) -> None:
         """Delete an entry that a later one stands for."""

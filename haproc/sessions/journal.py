@@ -144,9 +144,12 @@ def shown(entry: Entry) -> str:
 # -- bytes -----------------------------------------------------------------------------------
 
 
-def to_bytes(entry: Entry, request_id: str = "") -> bytes:
-    """Return an entry's bytes; ``request_id`` is that of the statement that it was."""
-    return encode(replace(_record(entry), key=request_id))
+def to_bytes(entry: Entry, request_ids: Sequence[str] = ()) -> bytes:
+    """Return an entry's bytes; ``request_ids``: of the statements that it stands for."""
+    record = _record(entry)
+    *earlier, last = request_ids or ("",)
+    more: dict[str, Json] = {"earlier": [*earlier]} if earlier else {}
+    return encode(replace(record, key=last, headers={**record.headers, **more}))
 
 
 def _record(entry: Entry) -> Record:
@@ -167,10 +170,11 @@ def _record(entry: Entry) -> Record:
             assert_never(entry)
 
 
-def from_bytes(data: bytes) -> tuple[Entry, str]:
-    """Return the entry and its request id; raises UnknownEntryError and LogError."""
+def from_bytes(data: bytes) -> tuple[Entry, tuple[str, ...]]:
+    """Return the entry and its request ids; raises UnknownEntryError and LogError."""
     record = decode(data)
-    return _entry(record), record.key
+    earlier: Any = record.headers.get("earlier", [])
+    return _entry(record), tuple(each for each in (*earlier, record.key) if each)
 
 
 def _entry(record: Record) -> Entry:

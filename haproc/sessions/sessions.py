@@ -29,7 +29,12 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, 
 from haproc.sessions.adoption import restore
 from haproc.sessions.blobs import Blobs
 from haproc.sessions.chain import Key, Standing
-from haproc.sessions.client import ClientSession, entries_of, state_of
+from haproc.sessions.client import (
+    REQUESTS_REMEMBERED,
+    ClientSession,
+    entries_of,
+    state_of,
+)
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.journal import (
     ArtifactEntry,
@@ -249,7 +254,10 @@ class Sessions:
         last = session.entries[-1] if session.entries else None
         both = superseding(last.entry, entry) if last else None
         written = both or entry
-        numbered = await self._store.append(key, owner, ordinal, written, request_id)
+        ids = (request_id,) if request_id else ()
+        if last and both is not None:
+            ids = (*last.request_ids, *ids)[-REQUESTS_REMEMBERED:]
+        numbered = await self._store.append(key, owner, ordinal, written, ids)
         known = await self._store.known(key)
         if known != session.known:
             found = await self._store.standing(key)

@@ -3,6 +3,7 @@
 Spark keeps the expressions of generated columns, checks and function bodies as text, and computes a
 DEFAULT only for some formats. So each becomes a query of its own, over typed NULLs where it may
 name columns or parameters; and the source of a MERGE, whose plan is not printed, becomes one too.
+What a DEFAULT gives is of its column's type then: Spark makes it that whenever it is used.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _TYPE_ENDS = frozenset(
     {"NOT", "NULL", "DEFAULT", "GENERATED", "COMMENT", "CHECK", "PRIMARY", "REFERENCES"}
     | {"CONSTRAINT", "UNIQUE", "MASK"}
 )
+_BEFORE_COLUMN = frozenset({"ADD", "ALTER", "CHANGE", "COLUMN", "COLUMNS", "EXISTS"})
 _NO_COLUMNS = frozenset({"CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "FOREIGN"})
 _RETURNS_END = frozenset({"LANGUAGE", "DETERMINISTIC", "NOT", "COMMENT", "CONTAINS", "READS"})
 _RETURNS_END |= frozenset({"SQL", "RETURN", "DEFAULT", "CALLED"})
@@ -62,7 +64,7 @@ def definitions(kind: Kind, writes: frozenset[str], scan: Scan) -> list[str]:
             return []
         columns = _columns_in(scan, 0, start)
         body = scan.sql[scan.tokens[start + 1].start :]
-        defaults = [_over(_text(scan, first, end), ()) for first, end in _found(scan, start)]
+        defaults = [_over(_value(scan, first, end), ()) for first, end in _found(scan, start)]
         return [function_query(Function(tuple(columns), body, _returns(scan, start))), *defaults]
     found = _found(scan)
     if not found:
@@ -71,9 +73,9 @@ def definitions(kind: Kind, writes: frozenset[str], scan: Scan) -> list[str]:
         if len(writes) != 1:
             raise UnclearError("which table is altered cannot be told")
         (table,) = writes
-        return [f"SELECT ({_text(scan, first, end)}) FROM {table}" for first, end in found]
+        return [f"SELECT ({_value(scan, first, end)}) FROM {table}" for first, end in found]
     columns = _columns_in(scan, 0, len(scan.tokens))
-    return [_over(_text(scan, first, end), columns) for first, end in found]
+    return [_over(_value(scan, first, end), columns) for first, end in found]
 
 
 def _found(scan: Scan, end: int = -1) -> list[tuple[int, int]]:
@@ -149,6 +151,32 @@ def _over(expression: str, columns: Sequence[tuple[str, str]]) -> str:
     return f"SELECT ({expression}\n){behind}"
 
 
+def _value(scan: Scan, first: int, end: int) -> str:
+    """Return the text of an expression; a default's as what its column makes of it."""
+    text, default = _text(scan, first, end), first - 1
+    if scan.word(default) != "DEFAULT":
+        return text
+    start = _column_start(scan, default)
+    if scan.word(default - 1) == "SET":  # of a column that is there; of both Spark makes one type
+        return f"coalesce({scan.text(start, default - 2)}, ({text}\n))"
+    _, kind = _column(scan, start, default)
+    return f"CAST(({text}\n) AS {kind})"
+
+
+def _column_start(scan: Scan, default: int) -> int:
+    """Return where the column or parameter begins that a DEFAULT belongs to."""
+    depth, angles = scan.depth[default], 0
+    for at in range(default - 1, -1, -1):
+        symbol = scan.symbol(at)
+        if symbol in ("<", ">", ">>", ">>>"):
+            angles += len(symbol) if symbol != "<" else -1
+        if scan.depth[at] < depth or (symbol == "," and scan.depth[at] == depth and not angles):
+            return at + 1
+        if not depth and scan.word(at) in _BEFORE_COLUMN and scan.is_name(at + 1):
+            return at + 1
+    raise UnclearError("which column a default belongs to cannot be told")
+
+
 def _text(scan: Scan, first: int, end: int) -> str:
     """Return the text of an expression, without the words of its column that follow a default."""
     if scan.symbol(first) == "(" and scan.closing[first] == end - 1:
@@ -156,7 +184,8 @@ def _text(scan: Scan, first: int, end: int) -> str:
     depth = scan.depth[first] if first < end else 0
     for at in range(first + 1, end):
         word = scan.word(at)
-        ends = word in ("COMMENT", "CHECK", "GENERATED", "CONSTRAINT", "MASK")
+        ends = word in ("COMMENT", "CHECK", "GENERATED", "CONSTRAINT", "MASK", "AFTER")
+        ends = ends or (word == "FIRST" and scan.symbol(at + 1) != "(")
         ends = ends or (word == "NOT" and scan.word(at - 1) != "IS" and scan.word(at + 1) == "NULL")
         if ends and scan.depth[at] == depth:
             return scan.text(first, at - 1)

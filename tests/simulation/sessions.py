@@ -31,7 +31,7 @@ from haproc.sessions.journal import SqlEntry
 from haproc.sessions.sessions import Sessions, Surroundings
 from tests.simulation import clock
 from tests.simulation.violations import Problem, Violation
-from tests.unit.session_rig import DEFAULTS, FakeSpark
+from tests.unit.session_rig import DEFAULTS, FakeEngine, FakeSpark
 
 T = TypeVar("T")
 NAMES = "abc"
@@ -119,7 +119,7 @@ class SimSpark(FakeSpark):
     """A Spark session that takes its time."""
 
     def __init__(self, key: str, restore: Restore | None, haproc: HAProc) -> None:
-        super().__init__(key, restore, set())
+        super().__init__(key, restore, FakeEngine())
         self._haproc = haproc
 
     async def run(self, statement: Statement, *, timeout_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -57,17 +57,20 @@ def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.Monke
     found_in(runs(), Violation.LOST, [Violation.REJECTED, Violation.DOUBLED])
 
 
+Ids: TypeAlias = tuple[str, ...]
+
+
 def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = SessionStore.append
     tasks = set()
 
     async def append(
-        self: SessionStore, key: Key, owner: Adoption, ordinal: int, entry: Entry, rid: str = ""
+        self: SessionStore, key: Key, owner: Adoption, ordinal: int, entry: Entry, ids: Ids = ()
     ) -> chain.Numbered:
-        task = asyncio.create_task(real(self, key, owner, ordinal, entry, rid))
+        task = asyncio.create_task(real(self, key, owner, ordinal, entry, ids))
         task.add_done_callback(lambda each: each.cancelled() or each.exception())
         tasks.add(task)
-        return chain.Numbered(ordinal, owner.name, entry, 1, rid)
+        return chain.Numbered(ordinal, owner.name, entry, 1, ids)
 
     monkeypatch.setattr(SessionStore, "append", append)
     found_in(runs(), Violation.LOST, [Violation.REJECTED])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
 from haproc.config.limits import Limits
@@ -23,6 +23,7 @@ from haproc.engine.interface import (
 )
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
+from haproc.route.streams import Collected
 from haproc.sessions.blobs import Blobs
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.listing import Listing
@@ -35,7 +36,7 @@ DEFAULTS = Settings()
 class FakeSpark:
     """A Spark session: what was run in it since it was made last."""
 
-    def __init__(self, key: str, restore: Restore | None, fails: set[str]) -> None:
+    def __init__(self, key: str, restore: Restore | None, around: FakeEngine) -> None:
         self.key = key
         self.busy = self.closed = False
         self.epoch = 0
@@ -44,7 +45,7 @@ class FakeSpark:
         self.given = DEFAULTS
         self._restore = restore
         self._restored = False
-        self._fails = fails
+        self._around = around
         self._lock = asyncio.Lock()
 
     @property
@@ -76,7 +77,7 @@ class FakeSpark:
     async def run(self, statement: Statement, *, timeout_s: float) -> None:
         await asyncio.sleep(0)
         assert isinstance(statement, SqlText)
-        if statement.sql in self._fails:
+        if statement.sql in self._around.fails:
             raise EngineError(ErrorKind.APPLICATION, "no such table", error_class="NOT_FOUND")
         self.ran.append(f"{self.given.schema}: {statement.sql}")
 
@@ -90,10 +91,19 @@ class FakeSpark:
     async def query(
         self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
     ) -> ResultStream:
-        raise NotImplementedError
+        await self.ready()
+        await self.run(statement, timeout_s=timeout_s)
+        assert isinstance(statement, SqlText)
+        if statement.sql.startswith("USE "):
+            self.given = replace(self.given, schema=statement.sql.removeprefix("USE "))
+        if statement.sql in self._around.lost_behind:
+            self._around.lost_behind.remove(statement.sql)
+            self.lose()
+        return Collected(())
 
     async def settings(self) -> Settings:
-        raise NotImplementedError
+        await self.ready()
+        return self.given
 
     async def columns(self, sql: str) -> list[Column]:
         raise NotImplementedError
@@ -118,9 +128,11 @@ class FakeEngine:
 
     made: list[FakeSpark] = field(default_factory=list)
     fails: set[str] = field(default_factory=set)
+    lost_behind: set[str] = field(default_factory=set)
+    """Statements behind which Spark is restarted, once."""
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> FakeSpark:
-        self.made.append(FakeSpark(key, restore, self.fails))
+        self.made.append(FakeSpark(key, restore, self))
         return self.made[-1]
 
 

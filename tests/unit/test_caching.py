@@ -197,6 +197,15 @@ async def test_equal_query_is_answered_again_in_the_same_pieces() -> None:
     assert not hit((await member.ask(other_settings))[1])
 
 
+async def test_nobody_waits_for_an_equal_query_of_another_user() -> None:
+    member = Member()
+    first = asyncio.ensure_future(member.query(asked("x", user="u")))
+    await member.step()
+    await member.ask(asked("x", user="v"))
+    assert len(member.sent) == 2
+    await first
+
+
 async def test_answer_is_given_up_once_a_write_to_its_table_is_read() -> None:
     member = Member()
     await member.ask(asked("x"))

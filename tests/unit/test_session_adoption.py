@@ -285,9 +285,14 @@ async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
     unchanged, append = session.unchanged(), SessionStore.append
 
     async def then_b_adopts(
-        self: SessionStore, key: Key, owner: Adoption, ordinal: int, entry: Entry, request_id: str
+        self: SessionStore,
+        key: Key,
+        owner: Adoption,
+        ordinal: int,
+        entry: Entry,
+        ids: tuple[str, ...],
     ) -> Numbered:
-        found = await append(self, key, owner, ordinal, entry, request_id)
+        found = await append(self, key, owner, ordinal, entry, ids)
         await entered(b)
         return found
 

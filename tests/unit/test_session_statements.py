@@ -1,4 +1,4 @@
-"""Statements that change a session, two at a time."""
+"""Statements that change a session: beside others, sent again, and where Spark is lost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,124 @@ from typing import Any, cast
 import pytest
 
 from haproc.classify.model import Classified, OperationClass
+from haproc.engine.interface import Settings
+from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route import session_statements
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying
 from haproc.route.session_statements import SessionStatements
+from haproc.sessions.client import REQUESTS_REMEMBERED, ClientSession
 from tests.unit import session_rig
 from tests.unit.test_classify import classified
+
+
+def analysis() -> Analysis:
+    return Analysis(cast(Any, None), lambda: 0, lambda: 0.0, 10.0, cast(Any, None))
+
+
+def statements_of(member: session_rig.Member) -> SessionStatements:
+    core = SimpleNamespace(
+        timeouts=SimpleNamespace(statement_s=10.0),
+        me="a",
+        health=SimpleNamespace(suspect=lambda message: None),
+    )
+
+    async def text(sql: str, *_: Any) -> Classified:
+        return classified(sql)
+
+    classifying = cast(Classifying, SimpleNamespace(text=text))
+    return SessionStatements(
+        cast(Any, core), member.sessions, classifying, analysis(), session_rig.DEFAULTS
+    )
+
+
+def given(session: ClientSession) -> Settings:
+    """Return what is in force in Spark."""
+    assert isinstance(session.spark, session_rig.FakeSpark)
+    return session.spark.given
+
+
+async def use(member: session_rig.Member, schema: str, request_id: str) -> str:
+    """Return the schema that the session is in behind a USE."""
+    session = await member.sessions.enter("ada", "s1", create=True)
+    sql = f"USE {schema}"
+    await statements_of(member)._change(session, classified(sql), SqlText(sql), request_id)
+    return session.settings.schema
+
+
+async def test_use_whose_spark_is_lost_right_behind_it_is_not_acknowledged() -> None:
+    member = session_rig.Ring().member()
+    member.engine.lost_behind.add("USE prod")
+    with pytest.raises(RequestError) as raised:
+        await use(member, "prod", "r1")
+    assert raised.value.kind is FailureKind.AVAILABILITY
+    assert await use(member, "prod", "r1") == "prod"  # the client asks again
+    session = await member.sessions.enter("ada", "s1", create=False)
+    assert (await session.spark.settings()).schema == "prod"
+
+
+async def test_late_copy_of_a_use_undoes_nothing_that_was_set_since() -> None:
+    ring = session_rig.Ring()
+    a, b = ring.member("a"), ring.member("b")
+    await a.sessions.enter("ada", "s1", create=True)
+    assert await use(b, "staging", "r1") == "staging"  # a is frozen, and has r1 in its socket
+    assert await use(b, "staging", "r2") == "staging"  # changes nothing, and is known all the same
+    for number in range(REQUESTS_REMEMBERED - 3):
+        await use(b, f"other{number}", f"o{number}")
+    assert await use(b, "prod", "r3") == "prod"
+    for late in ("r1", "r2"):
+        assert await use(a, "staging", late) == "prod"
+    assert len((await a.sessions.enter("ada", "s1", create=False)).entries) == 1
+
+
+@pytest.mark.parametrize("many", [2, REQUESTS_REMEMBERED + 5])
+async def test_beginning_that_came_to_an_end_in_the_middle_goes_on_where_it_was(many: int) -> None:
+    member = session_rig.Ring().member()
+    begin_with = [f"USE s{number}" for number in range(many)]
+    member.engine.lost_behind.add(begin_with[-1])
+
+    async def put() -> str:
+        session = await member.sessions.enter("ada", "s1", create=True)
+        await statements_of(member).begin(session, begin_with)
+        return session.settings.schema
+
+    with pytest.raises(RequestError):
+        await put()
+    assert await put() == f"s{many - 1}"
+    (spark,) = member.engine.made
+    ran = [sql for _, _, sql in (each.partition(": ") for each in spark.ran)]
+    assert ran == begin_with[-1:]  # in the session that was made anew
+    assert await put() == f"s{many - 1}"
+    await use(member, "mine", "r1")
+    assert await put() == "mine"  # it has begun, and its client went on
+
+
+async def test_look_at_a_statement_leaves_what_another_one_sets_meanwhile() -> None:
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+    session.holds_temporaries = True
+    record, may_record = member.sessions.record, asyncio.Event()
+
+    async def slowly(*values: Any) -> None:
+        await asyncio.wait_for(may_record.wait(), 10)
+        await record(*values)
+
+    cast(Any, member.sessions).record = slowly
+    looks = analysis()
+    async with looks.in_place(session.settings, session) as spark:
+        shown = given(session).confs
+        async with looks.in_place(session.settings, session):
+            pass
+        assert given(session).confs == shown  # another one's end leaves them
+        setting = asyncio.create_task(use(member, "prod", "r1"))
+        async with asyncio.timeout(10):
+            while given(session).schema != "prod":  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert spark is session.spark
+        asyncio.get_running_loop().call_later(0.05, may_record.set)
+    assert await setting == "prod"
+    assert given(session) == session.settings and session.settings.confs != shown
 
 
 @pytest.mark.parametrize(
@@ -36,23 +147,12 @@ async def test_statement_that_finds_its_temporary_view_gone_changes_nothing_of_t
         views.clear()
         return []
 
-    async def confirmed(*_: Any) -> None:
-        return None
-
     monkeypatch.setattr(session_statements, "temporary_views", temporary_views)
     monkeypatch.setattr(SessionStatements, "_run", run)
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
     session.holds_temporaries = True
-    core = SimpleNamespace(timeouts=SimpleNamespace(statement_s=10.0), me="a")
-    analysis = SimpleNamespace(confirm_session_statement=confirmed)
-    statements = SessionStatements(
-        cast(Any, core),
-        member.sessions,
-        cast(Classifying, None),
-        cast(Analysis, analysis),
-        session_rig.DEFAULTS,
-    )
+    statements = statements_of(member)
 
     async def client() -> None:
         own = await statements.owned(classified(sql), session)

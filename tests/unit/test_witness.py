@@ -343,7 +343,7 @@ def test_definitions_become_queries_over_typed_nulls() -> None:
         "CREATE TABLE t (x INT DEFAULT 3 NOT NULL COMMENT 'c', `a b` MAP<INT, STRUCT<q: INT>>, "
         "z INT GENERATED ALWAYS AS (x + 1))"
     ) == [
-        "SELECT (3\n) FROM (SELECT CAST(NULL AS INT) AS `x`, "
+        "SELECT (CAST((3\n) AS INT)\n) FROM (SELECT CAST(NULL AS INT) AS `x`, "
         "CAST(NULL AS MAP<INT, STRUCT<q: INT>>) AS `a b`, CAST(NULL AS INT) AS `z`)",
         "SELECT ((x + 1)\n) FROM (SELECT CAST(NULL AS INT) AS `x`, "
         "CAST(NULL AS MAP<INT, STRUCT<q: INT>>) AS `a b`, CAST(NULL AS INT) AS `z`)",
@@ -359,6 +359,20 @@ def test_definitions_become_queries_over_typed_nulls() -> None:
     ) == [
         "SELECT (EXISTS (SELECT CAST(c0 AS DECIMAL(3,1)), CAST(c1 AS DATE) "
         "FROM (SELECT 1, 'today'\n) AS q(c0, c1)\n)\n)"
+    ]
+    altered = "FROM spark_catalog.default.t"
+    assert probes("ALTER TABLE t ALTER COLUMN `a b`.c SET DEFAULT '10:00'") == [
+        f"SELECT (coalesce(`a b`.c, ('10:00'\n))) {altered}"
+    ]
+    assert probes(
+        "ALTER TABLE t ADD COLUMNS (a DECIMAL(3,1) DEFAULT 1 FIRST, "
+        "m MAP<INT, STRUCT<q: INT>> DEFAULT map() AFTER a)"
+    ) == [
+        f"SELECT (CAST((1\n) AS DECIMAL(3,1))) {altered}",
+        f"SELECT (CAST((map()\n) AS MAP<INT, STRUCT<q: INT>>)) {altered}",
+    ]
+    assert probes("ALTER TABLE t ADD COLUMN IF NOT EXISTS d TIMESTAMP DEFAULT '10:00'") == [
+        f"SELECT (CAST(('10:00'\n) AS TIMESTAMP)) {altered}"
     ]
     assert probes("ALTER TABLE t ALTER COLUMN a DROP DEFAULT") == []
     assert probes("DROP VIEW default.v") == []

@@ -15,7 +15,7 @@ import hashlib
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -221,7 +221,8 @@ class Executing:
     async def _changed(
         self, session: ClientSession, asked: Asked, request: Request
     ) -> AsyncGenerator[bytes, None]:
-        async with self._sessions.changing(session):
+        settling = session.settling if asked.kind is Kind.USE else nullcontext()
+        async with self._sessions.changing(session), settling:
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
             await session.spark.ready()

@@ -179,7 +179,7 @@ class ConnectService:
         return configuring.answer(operation, response, found) + to_client("Config", call.names)
 
     async def _set(self, session: ClientSession, relayed: bytes | None, entry: ConfEntry) -> bytes:
-        async with self._sessions.changing(session):
+        async with self._sessions.changing(session), session.settling:
             response = await self._configured(session, relayed, changes=True)
             await self._sessions.record(session, entry)
             # What is unset is the ring's default now, and not Spark's own; HAProc's is its own.
