@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from haproc.config.shares import Denied, Shares
 
@@ -24,6 +26,29 @@ class Line:
     def waits(self, user: str) -> bool:
         """Whether somebody of this user does."""
         return user in self._waiting
+
+    async def take(self, user: str, within_s: float, amount: int = 1) -> Callable[[], None]:
+        """Wait for so many places, and return what gives them back; again is harmless.
+
+        Raises TimeoutError if they do not become free in time.
+        """
+        with ExitStack() as held:
+            turn = self.join(user, amount)
+            held.callback(self._give_back, user, turn, amount)
+            self.serve()
+            if not turn.done():
+                await asyncio.wait({turn}, timeout=within_s)
+            if not turn.done():
+                raise TimeoutError
+            return held.pop_all().close
+
+    def _give_back(self, user: str, turn: asyncio.Future[None], amount: int) -> None:
+        if turn.done():
+            self._places.give_back(user, amount)
+        else:
+            self.step_out(user, turn)
+            turn.cancel()
+        self.serve()
 
     def join(self, user: str, amount: int = 1) -> asyncio.Future[None]:
         """Return what is done once so many places were taken for the one who comes now."""

@@ -12,7 +12,7 @@ both it is the probes tell: a driver that answers them quickly has cores to spar
 statement more each time. Where they are slow for other reasons nothing tells, and a minute must do.
 
 A large statement takes up much of the driver's memory, too, and does so until its first rows are
-there. So large ones wait for one another (`Room`), and nobody else for them.
+there. So large ones wait for one another, and nobody else for them.
 """
 
 from __future__ import annotations
@@ -45,90 +45,45 @@ LARGE: Final = 32_768
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    user: str
-    place: asyncio.Future[None]
-    """Done once there is one."""
-    over: bool = False
-    timer: asyncio.TimerHandle | None = None
-
-
-class Room:
-    """The driver's memory, by the characters of the large statements that are under way in it."""
-
-    def __init__(self, characters: Shares) -> None:
-        self._characters = characters
-        self._line = Line(characters)
-
-    async def take(self, user: str, within_s: float, size: int) -> Callable[[], None]:
-        """Wait for room, and return what gives it back, once. Raises RequestError if none comes.
-
-        What is larger than a user's share has all of that to itself.
-        """
-        if size <= LARGE:
-            return lambda: None
-        amount = min(size, self._characters.user_max)
-        turn = self._line.join(user, amount)
-        leave = _once(partial(self._leave, user, turn, amount))
-        try:
-            self._line.serve()
-            if not turn.done():
-                await asyncio.wait({turn}, timeout=within_s)
-            if not turn.done():
-                raise busy(
-                    f"no room for {user}'s statement of {size:,} characters came in {within_s:g} s "
-                    "(limits.large_statements_max)"
-                )
-        except BaseException:
-            leave()
-            raise
-        return leave
-
-    def _leave(self, user: str, turn: asyncio.Future[None], amount: int) -> None:
-        if turn.done():
-            self._characters.give_back(user, amount)
-        else:
-            self._line.step_out(user, turn)
-            turn.cancel()
-        self._line.serve()
-
-
-def _once(call: Callable[[], None]) -> Callable[[], None]:
-    left = [call]
-    return lambda: left.pop()() if left else None
+    place: Callable[[], None]
+    """Gives its place back; again is harmless."""
+    room: Callable[[], None]
+    """So for its room."""
+    timer: asyncio.TimerHandle
+    planned: bool = False
 
 
 class Planning:
-    """Counts the statements that one cluster's driver is planning for clients."""
+    """Lets the cluster's driver plan for some at once, and have so much of large ones in memory."""
 
     def __init__(
         self,
         places: Shares,
-        room: Room,
+        characters: Shares,
         *,
         wait_s: float = math.inf,
         departures: Callable[[], int] = lambda: 0,
         unavailable: Callable[[], RequestError] = lambda: busy("the cluster left service"),
     ) -> None:
-        """``wait_s``: nobody waits longer.
+        """``characters``: of all large statements. ``wait_s``: nobody waits longer.
 
         ``departures`` counts how often the cluster left service; ``unavailable`` is what those are
         told that waited meanwhile.
         """
-        self._places = places
-        self._room = room
+        self._places = Line(places)
+        self._room = Line(characters)
+        self._characters_max = characters.user_max
         self._wait_s = wait_s
         self._departures = departures
         self._unavailable = unavailable
-        self._left_behind: set[Callable[[], None]] = set()
-        """What gives back the room of those that were given up."""
-        self._line = Line(places)
         self._late: dict[_Turn, None] = {}
-        """Those that take very long, or were given up, oldest first."""
+        """Those that have a place for very long, or were given up with one, oldest first."""
+        self._given_up: set[_Turn] = set()
 
     @property
     def waiting(self) -> int:
         """How many wait in line."""
-        return self._line.length
+        return self._places.length + self._room.length
 
     @asynccontextmanager
     async def turn(
@@ -138,54 +93,17 @@ class Planning:
 
         So does the end, unless the statement was given up. Who has a turn must not wait for
         another one, nor for the log. Raises RequestError if it does not come in time. ``size``: of
-        the statement's text, whose room is held until the end.
+        the statement's text; a large one's room is held until the end.
         """
-        loop = asyncio.get_running_loop()
-        within_s = min(_OF_THE_TIMEOUT * within_s, self._wait_s)
-        ends_at, departures = loop.time() + within_s, self._departures()
-        leave = await self._room.take(user, within_s, size)
-        given_up = begun = False
-
-        def heard() -> None:
-            planned()
-            if given_up:
-                leave()
-                self._left_behind.discard(leave)
-
+        departures = self._departures()
+        turn = await self._come(user, min(_OF_THE_TIMEOUT * within_s, self._wait_s), size)
         try:
-            async with self._place(user, ends_at - loop.time()) as planned:
-                if self._departures() != departures:  # its tables may not be those any more
-                    raise self._unavailable()
-                begun = True
-                yield heard
-        except BaseException as error:
-            given_up = begun and _given_up(error)
-            if given_up:
-                self._left_behind.add(leave)
-                loop.call_later(LATE_S_MAX, heard)
-            else:
-                leave()
-            raise
-        leave()
-
-    @asynccontextmanager
-    async def _place(self, user: str, within_s: float) -> AsyncIterator[Callable[[], None]]:
-        turn = _Turn(user, self._line.join(user))
-        try:
-            self._line.serve()
-            if not turn.place.done():
-                await asyncio.wait({turn.place}, timeout=within_s)
-            if not turn.place.done():
-                raise busy(f"{user} had no turn in {within_s:g} s (limits.planned_max)")
-            turn.timer = asyncio.get_running_loop().call_later(PLANNED_S_MAX, self._is_late, turn)
-        except BaseException:
-            self._end(turn)
-            raise
-        try:
-            yield partial(self._end, turn)
+            if self._departures() != departures:  # its tables may not be those any more
+                raise self._unavailable()
+            yield partial(self._heard, turn)
         except BaseException as error:
             if _given_up(error):
-                self._is_late(turn)
+                self._give_up(turn)
             else:
                 self._end(turn)
             raise
@@ -193,38 +111,67 @@ class Planning:
 
     def probed(self, seconds: float) -> None:
         """The driver has answered a probe within these seconds."""
-        if self._late and self._line.length and seconds <= QUICK_S:
-            self._end(next(iter(self._late)))
+        if self._late and self._places.length and seconds <= QUICK_S:
+            self._planned(next(iter(self._late)))
 
     def driver_is_gone(self) -> None:
         """It has ended, and plans nothing any more."""
-        for turn in list(self._late):
+        for turn in [*self._late, *self._given_up]:
             self._end(turn)
-        for leave in self._left_behind:
-            leave()
-        self._left_behind.clear()
+
+    async def _come(self, user: str, within_s: float, size: int) -> _Turn:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + within_s
+        room: Callable[[], None] = _nothing
+        limit = "large_statements_max"
+        try:
+            if size > LARGE:  # what is larger than a user's share has all of that to itself
+                room = await self._room.take(user, within_s, min(size, self._characters_max))
+            limit = "planned_max"
+            place = await self._places.take(user, ends_at - loop.time())
+        except BaseException as error:
+            room()
+            if isinstance(error, TimeoutError):
+                raise busy(f"{user} had no turn in {within_s:g} s (limits.{limit})") from error
+            raise
+        turn: _Turn = _Turn(
+            place, room, loop.call_later(PLANNED_S_MAX, lambda: self._is_late(turn))
+        )
+        return turn
 
     def _is_late(self, turn: _Turn) -> None:
-        if turn.over or turn in self._late:
-            return
-        self._late[turn] = None
-        if turn.timer is not None:
-            turn.timer.cancel()
+        if not turn.planned:
+            self._late[turn] = None
+            turn.timer = asyncio.get_running_loop().call_later(LATE_S_MAX, self._planned, turn)
+
+    def _give_up(self, turn: _Turn) -> None:
+        self._given_up.add(turn)
+        if not turn.planned:
+            self._late[turn] = None
+        turn.timer.cancel()
         turn.timer = asyncio.get_running_loop().call_later(LATE_S_MAX, self._end, turn)
 
-    def _end(self, turn: _Turn) -> None:
-        if turn.over:
-            return
-        turn.over = True
-        self._late.pop(turn, None)
-        if turn.timer is not None:
-            turn.timer.cancel()
-        if turn.place.done():
-            self._places.give_back(turn.user)
-            self._line.serve()
+    def _heard(self, turn: _Turn) -> None:
+        """The driver has planned it, or, of one that was given up, ended it."""
+        if turn in self._given_up:
+            self._end(turn)
         else:
-            self._line.step_out(turn.user, turn.place)
-            turn.place.cancel()
+            self._planned(turn)
+
+    def _planned(self, turn: _Turn) -> None:
+        turn.planned = True
+        self._late.pop(turn, None)
+        turn.place()
+
+    def _end(self, turn: _Turn) -> None:
+        self._planned(turn)
+        self._given_up.discard(turn)
+        turn.timer.cancel()
+        turn.room()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _given_up(error: BaseException) -> bool:

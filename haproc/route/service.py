@@ -36,7 +36,7 @@ from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
 from haproc.route.offload import Inline, Texts
-from haproc.route.planning import Planning, Room
+from haproc.route.planning import Planning
 from haproc.route.reads import Reads
 from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
@@ -83,7 +83,7 @@ class RingService:
         limits = config.limits
         self.planning = Planning(
             Shares.of(limits.planned_max, config),
-            Room(Shares.of(limits.large_statements_max, config)),
+            Shares.of(limits.large_statements_max, config),
             wait_s=limits.statement_queue_s,
             departures=lambda: core.condition.departures,
             unavailable=replica.writes.unavailable,

@@ -55,7 +55,7 @@ class SessionStatements:
         begun = session.begun_with()
         if begun is None:
             return
-        for number, text in list(enumerate(statements))[begun:]:
+        for number, text in enumerate(statements[begun:], begun):
             found = await self._classifying.text(text, session.settings, session.user)
             statement = await self.owned(found, session)
             if statement.operation_class is not OperationClass.SESSION:

@@ -23,7 +23,7 @@ from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Treatment
 from haproc.route.analysis import Analysis
 from haproc.route.offload import Inline
-from haproc.route.planning import Planning, Room
+from haproc.route.planning import Planning
 from haproc.route.repeatable import Reading, Repeatable
 from haproc.sessions.chain import Adoption, Key
 from haproc.sessions.client import ClientSession
@@ -279,7 +279,7 @@ class Witness:
         self.settings = Settings(schema=schema)
         self.epoch = 0
         self.analysis = Analysis(
-            engine, lambda: self.epoch, time.monotonic, 60, Planning(Shares(1), Room(Shares(1)))
+            engine, lambda: self.epoch, time.monotonic, 60, Planning(Shares(1), Shares(1))
         )
 
     def statement(self, sql: str) -> Classified:

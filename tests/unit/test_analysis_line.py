@@ -19,7 +19,7 @@ from haproc.pin.determinism import pin
 from haproc.pin.model import Moment
 from haproc.route.analysis import Analysis
 from haproc.route.explain import Carried
-from haproc.route.planning import Planning, Room
+from haproc.route.planning import Planning
 
 SQL = "INSERT INTO u SELECT a FROM p WHERE a IN (SELECT a FROM q)"
 NOW = Moment(datetime(2026, 3, 1, tzinfo=UTC), 7, "UTC", "ann", "spark_catalog", "default")
@@ -39,7 +39,7 @@ class _Engine:
 
 
 async def test_who_waits_for_its_turn_with_dataframes_keeps_no_other_user_waiting() -> None:
-    planning = Planning(Shares(2, 1), Room(Shares(1)))
+    planning = Planning(Shares(2, 1), Shares(1))
     analysis = Analysis(cast(Engine, _Engine()), lambda: 0, lambda: 0.0, 60.0, planning)
     statement = classify(SQL, Context(schema="default"), Rules.builtin())
     frames = Carried(SqlText, frozenset({"p"}))

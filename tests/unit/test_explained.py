@@ -11,7 +11,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session
 from haproc.route.explain import Explaining
 from haproc.route.offload import Inline
-from haproc.route.planning import Planning, Room
+from haproc.route.planning import Planning
 from haproc.witness.explained import explaining, in_own_lines
 
 PARSED = (
@@ -83,7 +83,7 @@ class _Refusing:
 
 async def test_error_of_a_statement_that_is_explained_shows_the_statement_alone() -> None:
     asked = Explaining(
-        cast(Session, _Refusing()), Inline(), "ann", 1.0, Planning(Shares(1), Room(Shares(1)))
+        cast(Session, _Refusing()), Inline(), "ann", 1.0, Planning(Shares(1), Shares(1))
     )
     with pytest.raises(EngineError) as raised:
         await asked.plan("UPDATE k1 SET v = v / 0 WHERE\n id == == 3")
@@ -100,7 +100,7 @@ async def test_reason_why_there_is_no_plan_has_the_place_in_the_statement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = Explaining(
-        cast(Session, _Refusing()), Inline(), "ann", 1.0, Planning(Shares(1), Room(Shares(1)))
+        cast(Session, _Refusing()), Inline(), "ann", 1.0, Planning(Shares(1), Shares(1))
     )
 
     async def said(sql: str) -> str:

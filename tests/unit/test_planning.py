@@ -13,7 +13,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.tasks import Planned, Tasks
 from haproc.failure import ErrorClass, RequestError
 from haproc.route import planning as planning_module
-from haproc.route.planning import LARGE, QUICK_S, Planning, Room
+from haproc.route.planning import LARGE, QUICK_S, Planning
 
 Response = protos.base.ExecutePlanResponse
 WAIT_S = 5.0
@@ -67,7 +67,7 @@ async def settled() -> None:
 
 
 async def test_next_is_the_user_with_fewest_and_nobody_has_more_than_a_share() -> None:
-    planning = Planning(Shares(3, 2), Room(Shares(1)))
+    planning = Planning(Shares(3, 2), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4", "b1", "c1")
     assert statements.planned == ["a1", "a2", "b1"] and planning.waiting == 3
@@ -79,7 +79,7 @@ async def test_next_is_the_user_with_fewest_and_nobody_has_more_than_a_share() -
 
 
 async def test_place_of_one_that_leaves_the_line_goes_to_the_next() -> None:
-    statements = Statements(Planning(Shares(1), Room(Shares(1))))
+    statements = Statements(Planning(Shares(1), Shares(1)))
     await statements.come("a1", "a2", "a3")
     await statements.cancel("a2")
     await statements.end("a1")
@@ -88,7 +88,7 @@ async def test_place_of_one_that_leaves_the_line_goes_to_the_next() -> None:
 
 
 async def test_place_that_comes_while_one_leaves_is_not_lost() -> None:
-    planning = Planning(Shares(1), Room(Shares(1)))
+    planning = Planning(Shares(1), Shares(1))
     statements = Statements(planning)
     async with planning.turn("a", WAIT_S) as planned:
         await statements.come("a2", "a3")
@@ -100,7 +100,7 @@ async def test_place_that_comes_while_one_leaves_is_not_lost() -> None:
 
 
 async def test_who_waits_for_too_long_is_told_that_it_is_busy() -> None:
-    planning = Planning(Shares(1), Room(Shares(1)))
+    planning = Planning(Shares(1), Shares(1))
     async with planning.turn("a", WAIT_S):
         with pytest.raises(RequestError) as raised:
             async with planning.turn("a", 0.01):
@@ -127,7 +127,7 @@ def rows() -> Any:
 async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
     said: Any, as_bytes: bool
 ) -> None:
-    planning, tasks = Planning(Shares(1), Room(Shares(1))), Tasks(lambda: 0.0)
+    planning, tasks = Planning(Shares(1), Shares(1)), Tasks(lambda: 0.0)
     begun, progress = Response(session_id="s"), Response()
     progress.execution_progress.num_inflight_tasks = 0
 
@@ -161,7 +161,7 @@ async def test_statement_that_is_planned_for_long_counts_no_more_where_the_drive
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
-    planning = Planning(Shares(2), Room(Shares(1)))
+    planning = Planning(Shares(2), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4")
     planning.probed(QUICK)
@@ -188,7 +188,7 @@ async def test_statement_that_is_planned_for_long_counts_no_more_where_the_drive
 
 
 async def test_statement_that_is_given_up_counts_until_the_driver_has_ended_it() -> None:
-    planning = Planning(Shares(1), Room(Shares(1)))
+    planning = Planning(Shares(1), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2", "a3", "a4")
     await statements.give_up("a1")
@@ -217,7 +217,7 @@ async def test_statement_of_which_nothing_is_heard_does_not_count_for_ever(
 ) -> None:
     monkeypatch.setattr(planning_module, "PLANNED_S_MAX", 0.01)
     monkeypatch.setattr(planning_module, "LATE_S_MAX", 0.05)
-    planning = Planning(Shares(1), Room(Shares(1)))
+    planning = Planning(Shares(1), Shares(1))
     statements = Statements(planning)
     await statements.come("a1", "a2")
     if given_up:
@@ -246,7 +246,7 @@ async def test_statement_of_which_nothing_is_heard_does_not_count_for_ever(
 async def test_statement_that_fails_counts_on_where_the_driver_has_not_said_so(
     error: Exception, counts: bool
 ) -> None:
-    planning = Planning(Shares(1), Room(Shares(1)))
+    planning = Planning(Shares(1), Shares(1))
     with pytest.raises(type(error)):
         async with planning.turn("a", WAIT_S):
             raise error
@@ -261,7 +261,7 @@ L = LARGE + 1
 
 
 async def test_large_statements_wait_for_one_another_until_the_end_and_small_ones_do_not() -> None:
-    planning = Planning(Shares(9), Room(Shares(4 * L, 3 * L)))
+    planning = Planning(Shares(9), Shares(4 * L, 3 * L))
     statements = Statements(planning, a1=L, a2=100 * L, a3=L, b1=2 * L, b2=L, b3=2 * L)
     await statements.come("a1", "b1", "a2", "a4", "b2", "b3", "c1")
     assert statements.planned == ["a1", "b1", "a4", "b2", "c1"]
@@ -289,7 +289,7 @@ async def test_large_statement_that_is_given_up_has_its_room_until_the_driver_ha
     told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning_module, "LATE_S_MAX", 60.0 if told else 0.05)
-    statements = Statements(Planning(Shares(9), Room(Shares(L))), a1=L, a2=L)
+    statements = Statements(Planning(Shares(9), Shares(L)), a1=L, a2=L)
     await statements.come("a1", "a2")
     statements.ended("a1")  # planned
     await statements.give_up("a1")
@@ -304,7 +304,7 @@ async def test_large_statement_that_is_given_up_has_its_room_until_the_driver_ha
 
 
 async def test_who_waits_for_room_for_too_long_is_told_that_it_is_busy() -> None:
-    planning = Planning(Shares(9), Room(Shares(L)))
+    planning = Planning(Shares(9), Shares(L))
     async with planning.turn("a", WAIT_S, L):
         with pytest.raises(RequestError) as raised:
             async with planning.turn("a", 0.01, L):
@@ -316,7 +316,7 @@ async def test_who_waits_for_room_for_too_long_is_told_that_it_is_busy() -> None
 
 
 async def test_everybody_fails_at_once_where_the_driver_is_gone() -> None:
-    planning = Planning(Shares(2), Room(Shares(L)))
+    planning = Planning(Shares(2), Shares(L))
     statements = Statements(planning, a1=L, a3=L)
     await statements.come("a1", "a2", "a3", "a4", "a5")
     await statements.give_up("a1")
@@ -337,7 +337,7 @@ async def test_everybody_fails_at_once_where_the_driver_is_gone() -> None:
 
 async def test_who_waited_while_the_cluster_left_service_is_not_planned_there() -> None:
     departures = 0
-    planning = Planning(Shares(1), Room(Shares(1)), departures=lambda: departures)
+    planning = Planning(Shares(1), Shares(1), departures=lambda: departures)
     waits = asyncio.Event()
 
     async def waiting() -> None:
@@ -358,7 +358,7 @@ async def test_who_waited_while_the_cluster_left_service_is_not_planned_there() 
 
 @pytest.mark.parametrize(("within_s", "wait_s"), [(0.05, 60.0), (60.0, 0.05)])
 async def test_nobody_waits_for_all_of_its_time(within_s: float, wait_s: float) -> None:
-    planning = Planning(Shares(1), Room(Shares(1)), wait_s=wait_s)
+    planning = Planning(Shares(1), Shares(1), wait_s=wait_s)
     async with planning.turn("a", WAIT_S):
         began = asyncio.get_running_loop().time()
         with pytest.raises(RequestError):
@@ -372,7 +372,7 @@ async def test_nobody_waits_for_all_of_its_time(within_s: float, wait_s: float) 
 
 
 async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:
-    planning, tasks = Planning(Shares(1), Room(Shares(1))), Tasks(lambda: 0.0)
+    planning, tasks = Planning(Shares(1), Shares(1)), Tasks(lambda: 0.0)
     async with planning.turn("a", WAIT_S) as planned:
         with tasks.statement(planned) as report:
             report.hear_bytes(bytes(1 << 17))
