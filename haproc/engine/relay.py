@@ -86,6 +86,8 @@ class SparkRelay:
                     return
                 except EngineError as error:
                     refused_unrun = not given and attempt < _ATTEMPTS_MAX
+                    if planned is not None and session_lost(error.error_class):
+                        planned()  # making it anew may take long, and wait for the log
                     if not (refused_unrun and await self._recover(error, epoch)):
                         raise
 

@@ -79,6 +79,8 @@ class QueryStream:
                 return
             except EngineError as error:
                 refused_unrun = not chunks_given and attempt < _ATTEMPTS_MAX
+                if self._planned is not None and session_lost(error.error_class):
+                    self._planned()  # making it anew may take long, and wait for the log
                 if not (refused_unrun and await self._recover(error, epoch)):
                     raise
 

@@ -225,7 +225,9 @@ class Analysis:
                 main = own[0] if own else None
                 return judge_definition(statement, pinned, main, hidden, facts)
             plans = await self._plans(explaining, asked)
-            facts = await explaining.facts(plans, decimals=asked.decimals, times=asked.times)
+            facts = await explaining.facts(
+                plans, decimals=asked.decimals, times=asked.times, moments=asked.moments
+            )
             size = size_of(plans)
             verdict = await self._texts.run(user, size, judge, statement, pinned, plans, facts)
             if verdict.treatment is not Treatment.MATERIALISE or pinned.source is None:

@@ -102,7 +102,12 @@ class Explaining:
         return [await self.plan(text) for text in texts]
 
     async def facts(
-        self, plans: Sequence[Plan], *, decimals: bool = False, times: bool = True
+        self,
+        plans: Sequence[Plan],
+        *,
+        decimals: bool = False,
+        times: bool = True,
+        moments: bool = True,
     ) -> Facts:
         """Return what the plans do not show: types of columns, bodies of SQL functions."""
         size = size_of(plans)
@@ -124,6 +129,7 @@ class Explaining:
             shown,
             decimals=decimals,
             times=times,
+            moments=moments or bool(self._carried.frames),
             frames=self._carried.frames,
         )
 

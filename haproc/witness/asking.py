@@ -12,7 +12,7 @@ from haproc.pin.scan import Scan
 from haproc.witness.commands import is_deltas_own
 from haproc.witness.judge import OF_ROWS
 from haproc.witness.probes import UnclearError, definitions, merge_source
-from haproc.witness.shape import shape, writes_floats, writes_times
+from haproc.witness.shape import shape, writes_floats, writes_moments, writes_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Questions:
     ``own``: the statement itself; empty for Delta's own, which cannot be explained. ``hidden``: its
     expressions that no plan shows, or the source of a MERGE. ``neutral``: both in neutral form, for
     statements that compute rows; the first of it is the shape. ``decimals``: no number in it is a
-    float. ``times``: a text in it may be a time of day. ``unclear`` says why nothing can be asked.
+    float. ``times``: a text in it may be a time of day. ``moments``: its rows may hold
+    TIMESTAMPs. ``unclear`` says why nothing can be asked.
     """
 
     own: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class Questions:
     neutral: tuple[str, ...] = ()
     decimals: bool = False
     times: bool = False
+    moments: bool = False
     unclear: str = ""
 
 
@@ -46,11 +48,11 @@ def questions(statement: Classified, pinned: Pinned) -> Questions | None:
             own = () if is_deltas_own(scan) else (pinned.sql,)
             return Questions(own, tuple(definitions(statement.kind, statement.writes, scan)))
         neutral = shape(scan)
-        decimals, times = not writes_floats(scan.tokens), writes_times(scan)
+        values = not writes_floats(scan.tokens), writes_times(scan), writes_moments(scan)
         if statement.kind is not Kind.MERGE:
-            return Questions((pinned.sql,), (), (neutral,), decimals, times)
+            return Questions((pinned.sql,), (), (neutral,), *values)
         source, neutral_source = merge_source(scan), merge_source(Scan(neutral))
-        return Questions((pinned.sql,), (source,), (neutral, neutral_source), decimals, times)
+        return Questions((pinned.sql,), (source,), (neutral, neutral_source), *values)
     except UnclearError as error:
         return Questions(unclear=str(error))
 

@@ -74,6 +74,8 @@ class Columns:
     schemas: Mapping[str, Mapping[str, str]]
     types: dict[str, Type] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    """The types of those that come from tables, as Spark writes them."""
 
     def __post_init__(self) -> None:
         for node in self.plan.nodes:
@@ -91,6 +93,7 @@ class Columns:
         if node.name in _LEAVES:
             for name, number, _ in _leaf(node):
                 if name.lower() in schema:
+                    self.kinds[number] = schema[name.lower()]
                     self.types[number] = type_of(schema[name.lower()])
 
     def rewritten(self, text: str) -> str:

@@ -17,6 +17,7 @@ from haproc.witness.lists import closing, leading, split
 from haproc.witness.plan import Node, Plan, UnreadableError
 from haproc.witness.targets import frame_in
 from haproc.witness.total import limit_is_total, window_reason
+from haproc.witness.unified import is_unified, may_unify, without_moments
 
 _METADATA = re.compile(r"(?<![\w.])_metadata#\d+")
 _COLLATED = re.compile(r"\bcollate\b", re.IGNORECASE)
@@ -53,7 +54,8 @@ class Facts:
     ``schemas``: the types of the columns of the tables read, by the table's printed name and the
     column's in lower case. ``functions``: SQL functions whose bodies give the same everywhere, by
     the name that is printed; ``bodies``: what those and others are. ``decimals``: the statement
-    writes no floating point numbers. ``times``: it may write a text that is a time of day.
+    writes no floating point numbers. ``times``: it may write a text that is a time of day,
+    ``moments``: or rows with TIMESTAMPs.
     ``frames``: the DataFrames that came with the statement, which Spark shows as views; what they
     hold stands below them.
     """
@@ -63,12 +65,13 @@ class Facts:
     bodies: tuple[Plan, ...] = ()
     decimals: bool = False
     times: bool = True
+    moments: bool = True
     frames: frozenset[str] = frozenset()
 
 
 def needs_types(plan: Plan) -> bool:
     """Whether the types of the tables' columns have a say in what differs."""
-    return any(node.name in BY_VALUE or may_convert(node.text) for node in plan.nodes)
+    return any(node.name in BY_VALUE or _may_complete(node.text) for node in plan.nodes)
 
 
 def tables_read(plan: Plan) -> frozenset[str]:
@@ -186,13 +189,23 @@ def assigns_completed(plan: Plan, facts: Facts) -> bool:
 def _completed(reading: _Reading, facts: Facts) -> list[bool]:
     """Say for each node whether it makes a TIMESTAMP of what may be a time of day."""
     texts = [text for _, text in reading.texts]
-    if not any(map(may_convert, texts)):
+    if not any(map(_may_complete, texts)):
         return [False] * len(texts)
     try:
         types = _types(reading, facts)
-        return [may_convert(text) and is_completed(text, types) for text in texts]
+        without = frozenset[str]()
+        if reading.columns is not None:
+            without = without_moments(reading.columns, inline=not facts.moments)
+        return [
+            (may_convert(text) and is_completed(text, types)) or is_unified(text, types, without)
+            for text in texts
+        ]
     except UnreadableError:
-        return [may_convert(text) for text in texts]
+        return [_may_complete(text) for text in texts]
+
+
+def _may_complete(text: str) -> bool:
+    return may_convert(text) or may_unify(text)
 
 
 def _types(reading: _Reading, facts: Facts) -> Mapping[str, Type]:

@@ -28,6 +28,7 @@ _BEFORE_VALUE = frozenset({"THEN", "ELSE", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _BEFORE_ITEM = frozenset({"SELECT", "DISTINCT", "WHEN", "AND", "OR", "NOT", "BETWEEN", "VALUES"})
 _HARD_TO_READ = re.compile(r"[\n\r#§(\[\u0000-\u001f]")
 _SPECIAL = re.compile(r"[\s\x00-\x20\x7f]*(?:epoch|now|today|tomorrow|yesterday)", re.IGNORECASE)
+_MOMENTS = frozenset({"NOW", "DATE_TRUNC", "CONVERT_TIMEZONE", "FROM_JSON", "FROM_CSV", "FROM_XML"})
 _TYPED = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _BY_VALUE = _names(
     """
@@ -84,6 +85,12 @@ def writes_times(scan: Scan) -> bool:
         token.kind is TokenKind.STRING and is_time_of_day(scan.string_value(at))
         for at, token in enumerate(scan.tokens)
     )
+
+
+def writes_moments(scan: Scan) -> bool:
+    """Whether a row that stands there may hold a TIMESTAMP."""
+    words = (scan.word(at) for at in range(len(scan.tokens)))
+    return any("TIMESTAMP" in word or word in _MOMENTS for word in words)
 
 
 def _neutral(scan: Scan, at: int, calls: Sequence[str]) -> tuple[int, str | None]:

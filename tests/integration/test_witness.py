@@ -110,6 +110,13 @@ AS_IT_STANDS = [
     "UPDATE t SET b = nvl(b, '12:30') WHERE a BETWEEN 1 AND 3 AND b BETWEEN 'a' AND '12:30'",
     "DELETE FROM t WHERE ts BETWEEN '2026-01-01' AND '2026-02-01' AND ifnull(a, 0) = 1",
     "UPDATE t SET b = decode(a, 1, 'one', 2, '12:30') WHERE nullif(upper(b), 'X') = 'Y'",
+    "DELETE FROM t WHERE b BETWEEN '2024-01-01' AND '2024-12-31' AND nvl(b, '') <> nullif(b, '-')",
+    "UPDATE t SET b = nvl2(ts, b, 'none') WHERE year(ts) BETWEEN 2020 AND 2024",
+    "MERGE INTO t USING (VALUES (1, 'a')) AS s(a, b) ON t.a = s.a WHEN MATCHED THEN UPDATE "
+    "SET b = nvl(s.b, t.b)",
+    "UPDATE t SET ts = ts - INTERVAL 1 DAY, b = CAST(a - 1 AS STRING) WHERE year(d) = 3",
+    "CREATE TABLE n (x STRING DEFAULT '10:00', ts TIMESTAMP DEFAULT TIMESTAMP '2026-01-01 10:00') "
+    "USING delta",
     "INSERT INTO t (a, ts) VALUES (abs(1), '2024-01-01 12:30:00')",
     "INSERT INTO t (ts) SELECT coalesce(max(d), '2024-01-01') FROM t",
     "INSERT INTO t (ts) SELECT to_timestamp(b, 'HH:mm') FROM u",
@@ -181,6 +188,8 @@ REFUSED = {
     "DELETE FROM t WHERE nullif(ts, '12:30') IS NULL": "time of day",
     "UPDATE t SET a = decode(ts, '12:30', 1, 2)": "time of day",
     "UPDATE t SET ts = nvl2(a, b, ts)": "time of day",
+    "UPDATE t SET b = b - INTERVAL 1 DAY": "time of day",
+    "UPDATE t SET a = 1 WHERE extract(HOUR FROM b) = 3": "time of day",
     "ALTER TABLE t ADD CONSTRAINT c CHECK (ts BETWEEN '00:00' AND '23:59')": "time of day",
     "ALTER TABLE t ALTER COLUMN ts SET DEFAULT '10:00'": "moment",
     "CREATE TABLE n (x INT, ts TIMESTAMP DEFAULT '10:00') USING delta": "moment",

@@ -1,18 +1,22 @@
-"""Operations that are to end without their callers: until Spark says so."""
+"""Operations that are to end without their callers, and those whose session is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import SESSION_CHANGED
+from haproc.engine.stream import QueryStream
 
 
 class _Channel:
@@ -58,3 +62,44 @@ async def test_operation_is_interrupted_until_its_end_is_known(
     _Remote(channel, iter(ends)).stop_soon("op", lambda: told.append(1))
     await asyncio.wait_for(asyncio.gather(*channel.tasks), 10)
     assert told == [1]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("relayed", [True, False])
+async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
+    lost: bool, relayed: bool
+) -> None:
+    """Else its place would be kept by who waits for the log."""
+    told, error_class = list[int](), SESSION_CHANGED if lost else ""
+    planned, recovering = partial(told.append, 1), list[list[int]]()
+
+    async def recover(error: EngineError, epoch: int) -> bool:
+        recovering.append(list(told))
+        return False
+
+    async def begin(**_: bool) -> int:
+        return 0
+
+    class Failing(_Remote):
+        async def open(self) -> None:
+            """It is there."""
+
+        async def execute(self, *_: Any, **__: Any) -> AsyncGenerator[Any, None]:
+            raise EngineError(ErrorKind.AVAILABILITY, "no", error_class=error_class)
+            yield
+
+    remote = Failing(_Channel(), iter([None]))
+    if relayed:
+        relay = SparkRelay(
+            remote, begin=begin, recover=recover, in_use=nullcontext, changing=lambda: None
+        )
+        cast(Any, relay)._run = remote.execute
+        answer = aiter(relay.execute(b"", "op", timeout_s=1.0, planned=planned))
+    else:
+        stream = QueryStream(
+            remote, None, 1.0, begin=begin, recover=recover, in_use=nullcontext, planned=planned
+        )
+        answer = cast(Any, aiter(stream))
+    with pytest.raises(EngineError):
+        await anext(answer)
+    assert recovering == [[1] if lost else []]

@@ -1,0 +1,130 @@
+"""Conversions of texts to TIMESTAMPs that Spark does not show.
+
+Some functions Spark shows with their arguments as they were given, and computes something else in
+their place (its ``InheritAnalysisRules``), which converts them: ``nvl(ts, '12:30')`` makes a
+TIMESTAMP of the text, too. So there a text that may be a time of day, beside what may be or hold a
+TIMESTAMP, counts as converted. Which columns hold none is learnt from the tables' types upwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Final
+
+from haproc.classify.moments import SPECIAL_DATETIME, is_moment
+from haproc.witness.columns import COLUMN, INLINE, Columns, Type
+from haproc.witness.completed import KEEPING, calls, never_text
+from haproc.witness.exact import DEPTH_MAX
+from haproc.witness.lists import closing, leading, split
+
+_UNIFYING = re.compile(
+    r"(?<![\w.$])(between|nvl2?|ifnull|nullif|equal_null|decode|try_add|try_subtract|extract"
+    r"|date_?part)\(",
+    re.IGNORECASE,
+)
+"""Those of Spark 4.2.1: what brings its arguments to one type, adds an INTERVAL to a text, or takes
+an hour of it. Its others of this kind take no moments."""
+_TIMES_OF_DAY: Final = frozenset(
+    {"h", "hour", "hours", "hr", "hrs", "m", "min", "mins", "minute", "minutes"}
+    | {"s", "sec", "secs", "second", "seconds"}
+)
+_TIMESTAMP = re.compile(r"[0-9]-[0-9]+[ T]+[0-9]+:[0-9]|INTERVAL ")
+"""A constant as Spark shows it: always with its time. With an INTERVAL a text becomes one."""
+_DATE = re.compile(r"[0-9]-[0-9]")
+_GIVING = re.compile(
+    r"imestamp|(?<![\w.$])(?:now|date_trunc|window|session_window|window_time|convert_timezone)\(",
+    re.IGNORECASE,
+)
+"""What may give a TIMESTAMP though it is given none; all others have it in their names."""
+_NEVER: Final = frozenset(
+    {"upper", "lower", "initcap", "trim", "ltrim", "rtrim", "btrim", "lpad", "rpad", "repeat"}
+    | {"concat_ws", "substring", "substr", "left", "right", "replace", "translate", "format_string"}
+    | {"regexp_replace", "regexp_extract", "split_part", "md5", "sha1", "sha2", "hex", "base64"}
+    | {"length", "char_length", "abs", "round", "floor", "ceil", "count", "sum", "avg", "quarter"}
+    | {"year", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday", "weekofyear"}
+    | {"hour", "minute", "second", "date_format", "date_diff", "datediff", "months_between"}
+    | {"unix_timestamp", "unix_seconds", "unix_millis", "unix_micros", "from_unixtime"}
+    | {"to_date", "try_to_date", "date_add", "date_sub", "add_months", "make_date", "last_day"}
+    | {"next_day", "trunc", "hash", "xxhash64", "isnull", "isnotnull", "get_json_object", "to_json"}
+)
+"""What these give neither is nor holds a TIMESTAMP, whatever they are given."""
+_TARGET = re.compile(r".* as ([a-z_0-9<>:, ()]+)\Z", re.DOTALL)
+
+
+def may_unify(text: str) -> bool:
+    """Whether the text of a node holds a function that needs a look."""
+    return _UNIFYING.search(text) is not None
+
+
+def without_moments(columns: Columns, *, inline: bool) -> frozenset[str]:
+    """Return the columns that certainly hold no TIMESTAMP.
+
+    ``inline``: those of rows that stand in the plan do not.
+    """
+    found = {number for number, kind in columns.kinds.items() if "timestamp" not in kind.lower()}
+    found |= {number for number, kind in columns.types.items() if kind in (Type.INTEGER, Type.TEXT)}
+    for node in reversed(columns.plan.nodes):
+        if node.name in INLINE and inline:
+            found |= columns.keys_of(node)
+        rest = node.text if node.name in ("Project", "Aggregate", "Window") else ""
+        while rest.startswith("["):
+            texts, rest = leading(rest)
+            made = [text for text in texts if "#" in text and " AS " in text]
+            items = columns.items(made)
+            found |= {each.id for each in items if never_moment(each.expression, found)}
+    return frozenset(found)
+
+
+def is_unified(text: str, types: Mapping[str, Type], without: Set[str]) -> bool:
+    """Whether an expression makes a TIMESTAMP of what may be a text; columns are ``§id``.
+
+    ``without``: the columns that certainly hold no TIMESTAMP.
+    """
+    return any(
+        _unifies(call, split(inner), types, without) for call, inner in calls(_UNIFYING, text)
+    )
+
+
+def _unifies(call: str, given: Sequence[str], types: Mapping[str, Type], without: Set[str]) -> bool:
+    def beside(text: str) -> Iterable[str]:
+        return (other for other in given if other is not text)
+
+    given = [each.strip() for each in given]
+    texts = [each for each in given if is_moment(each) or not never_text(each, types)]
+    if call in ("extract", "date_part", "datepart"):
+        return given[0].lower() in _TIMES_OF_DAY and bool(texts)
+    if call == "nvl2" and re.fullmatch(r"§\d+", given[0]):
+        given = given[1:]  # it is only asked whether that is NULL
+        texts = [each for each in texts if each in given]
+    if any(not never_moment(other, without) for text in texts for other in beside(text)):
+        return True
+    special = [text for text in texts if SPECIAL_DATETIME.fullmatch(text)]
+    return any(not _never_date(other, types) for text in special for other in beside(text))
+
+
+def never_moment(text: str, without: Set[str], depth: int = 0) -> bool:
+    """Whether an expression certainly neither is nor holds a TIMESTAMP."""
+    text = text.strip()
+    if depth > DEPTH_MAX:
+        return False
+    call = re.match(r"(\w+)\(", text)
+    if call is not None and closing(text, call.end() - 1) == len(text) - 1:
+        name, inner = call[1].lower(), text[call.end() : -1]
+        target = _TARGET.match(inner) if name.endswith("cast") else None
+        if target is not None:
+            return "timestamp" not in target[1]
+        if name in _NEVER:
+            return True
+        if name in KEEPING:
+            return all(never_moment(part, without, depth + 1) for part in split(inner))
+    if _GIVING.search(text) is not None or _TIMESTAMP.search(text) is not None:
+        return False
+    return set(COLUMN.findall(text)) <= without and "~" not in text
+
+
+def _never_date(text: str, types: Mapping[str, Type]) -> bool:
+    """Whether a word such as 'today' beside it certainly stays a text."""
+    if re.fullmatch(r"§\d+", text):
+        return types.get(text[1:]) in (Type.TEXT, Type.INTEGER, Type.DECIMAL)
+    return "(" not in text and _DATE.search(text) is None and COLUMN.search(text) is None
