@@ -19,7 +19,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.remote import USER, RemoteSession
 from haproc.engine.rewriting import to_spark
 from haproc.engine.status import session_lost
-from haproc.engine.tasks import Planned
+from haproc.engine.tasks import Phase, Planned
 
 _ATTEMPTS_MAX = 3
 """Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
@@ -87,7 +87,7 @@ class SparkRelay:
                 except EngineError as error:
                     refused_unrun = not given and attempt < _ATTEMPTS_MAX
                     if planned is not None and session_lost(error.error_class):
-                        planned()  # making it anew may take long, and wait for the log
+                        planned(Phase.PLANNED)  # making it anew may wait for the log
                     if not (refused_unrun and await self._recover(error, epoch)):
                         raise
 

@@ -31,7 +31,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.rewriting import Names, replaced_plan
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
-from haproc.engine.tasks import Planned
+from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
 
 USER = "haproc"
@@ -240,7 +240,7 @@ class RemoteSession:
                 ended = session_lost(error.error_class)
             if ended:
                 if planned is not None:
-                    planned()
+                    planned(Phase.ENDED)
                 return
             await asyncio.sleep(pauses.pause_s())
 

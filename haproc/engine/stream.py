@@ -16,7 +16,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import session_lost
-from haproc.engine.tasks import Planned
+from haproc.engine.tasks import Phase, Planned
 
 _ATTEMPTS_MAX = 3
 """Chosen: one for the call, one for a restarted server, one for a session id that was spent."""
@@ -80,7 +80,7 @@ class QueryStream:
             except EngineError as error:
                 refused_unrun = not chunks_given and attempt < _ATTEMPTS_MAX
                 if self._planned is not None and session_lost(error.error_class):
-                    self._planned()  # making it anew may take long, and wait for the log
+                    self._planned(Phase.PLANNED)  # making it anew may wait for the log
                 if not (refused_unrun and await self._recover(error, epoch)):
                     raise
 

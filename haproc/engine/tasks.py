@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -37,8 +38,19 @@ OLD_S: Final = 60.0
 tasks gone or not. Thirty reports; chosen, not measured."""
 
 
-Planned = Callable[[], None]
-"""Called once the driver has planned a statement."""
+class Phase(Enum):
+    """How far a statement has come on the driver."""
+
+    PLANNED = auto()
+    """Its tasks run."""
+    ROWS = auto()
+    """Rows of it have come."""
+    ENDED = auto()
+    """The server says so."""
+
+
+Planned = Callable[[Phase], None]
+"""Told how far a statement is, each phase once at most; the last one only where it was given up."""
 
 
 class Report:
@@ -46,6 +58,7 @@ class Report:
 
     def __init__(self, clock: Callable[[], float], planned: Planned | None = None) -> None:
         self._planned = planned
+        self._told: Phase | None = None
         self.inflight = 0
         self._queued = False
         self._clock = clock
@@ -67,25 +80,29 @@ class Report:
             told, self._heard_at = response.execution_progress, self._clock()
             self.inflight = told.num_inflight_tasks
             self._queued = not self.inflight and any(not stage.done for stage in told.stages)
-            if told.stages:
-                self._is_planned()
+            if told.stages and self._told is None:
+                self._tell(Phase.PLANNED)
         elif response.HasField("arrow_batch"):
-            self._is_planned()
+            self._has_rows()
 
     def hear_bytes(self, response: bytes) -> None:
         """Take in one message that nobody else reads."""
         if len(response) > _REPORT_BYTES_MAX:
-            self._is_planned()
+            self._has_rows()
         elif self._planned is not None or _REPORT_TAG in response:
             try:
                 self.hear(_RESPONSE.FromString(response))
             except DecodeError:
                 return
 
-    def _is_planned(self) -> None:
+    def _has_rows(self) -> None:
+        self._tell(Phase.ROWS)
+        self._planned = None  # there is nothing more to tell
+
+    def _tell(self, phase: Phase) -> None:
+        self._told = phase
         if self._planned is not None:
-            self._planned()
-            self._planned = None
+            self._planned(phase)
 
 
 class Tasks:

@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -88,6 +88,7 @@ class Analysis:
         """Apart, because the DataFrames of a text are temporary views while it is looked at."""
         self._one_with_frames = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """By user: who waits for its turn to be planned waits with it."""
+        self._setting = set[asyncio.Task[None]]()
         self._epoch = epoch
         self._now = now
         self._timeout_s = timeout_s
@@ -200,8 +201,16 @@ class Analysis:
             yield session.spark
         finally:
             session.shown_in_full -= 1
-            async with session.settling:
-                if not session.shown_in_full:
+            # Not waited for: a statement that Spark is slow with may be setting something.
+            setting = asyncio.create_task(self._set_back(session))
+            self._setting.add(setting)
+            setting.add_done_callback(self._setting.discard)
+
+    @staticmethod
+    async def _set_back(session: ClientSession) -> None:
+        async with session.settling:
+            if not session.shown_in_full:
+                with suppress(EngineError):  # it is lost, and made anew from its own settings
                     await session.spark.configure(session.settings)
 
     async def _verdict(

@@ -28,6 +28,7 @@ from typing import Final
 from haproc.config.line import Line
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.tasks import Phase, Planned
 from haproc.failure import RequestError, busy
 
 PLANNED_S_MAX: Final = 10.0
@@ -74,7 +75,7 @@ class Planning:
         self._room = Line(characters)
         self._characters_max = characters.user_max
         self._wait_s = wait_s
-        self._departures = departures
+        self.departures = departures
         self._unavailable = unavailable
         self._late: dict[_Turn, None] = {}
         """Those that have a place for very long, or were given up with one, oldest first."""
@@ -87,18 +88,19 @@ class Planning:
 
     @asynccontextmanager
     async def turn(
-        self, user: str, within_s: float, size: int = 0
-    ) -> AsyncIterator[Callable[[], None]]:
-        """Have a turn, once it comes; what is given tells that the driver is done with it.
+        self, user: str, within_s: float, size: int = 0, departures: int | None = None
+    ) -> AsyncIterator[Planned]:
+        """Have a turn, once it comes; what is given is to be told how far the driver is with it.
 
-        So does the end, unless the statement was given up. Who has a turn must not wait for
-        another one, nor for the log. Raises RequestError if it does not come in time. ``size``: of
-        the statement's text; a large one's room is held until the end.
+        The end gives it back, unless the statement was given up. Who has a turn must not wait for
+        another one, nor for the log. Raises RequestError if it does not come in time, or if the
+        cluster has left service since ``departures`` was as given. ``size``: of the statement's
+        text; a large one's room is held until its first rows, or the end.
         """
-        departures = self._departures()
+        departures = self.departures() if departures is None else departures
         turn = await self._come(user, min(_OF_THE_TIMEOUT * within_s, self._wait_s), size)
         try:
-            if self._departures() != departures:  # its tables may not be those any more
+            if self.departures() != departures:  # its tables may not be those any more
                 raise self._unavailable()
             yield partial(self._heard, turn)
         except BaseException as error:
@@ -151,12 +153,12 @@ class Planning:
         turn.timer.cancel()
         turn.timer = asyncio.get_running_loop().call_later(LATE_S_MAX, self._end, turn)
 
-    def _heard(self, turn: _Turn) -> None:
-        """The driver has planned it, or, of one that was given up, ended it."""
-        if turn in self._given_up:
+    def _heard(self, turn: _Turn, phase: Phase) -> None:
+        if phase is Phase.ENDED:
             self._end(turn)
-        else:
-            self._planned(turn)
+        self._planned(turn)
+        if phase is Phase.ROWS:
+            turn.room()
 
     def _planned(self, turn: _Turn) -> None:
         turn.planned = True

@@ -47,10 +47,9 @@ from haproc.sessions.sessions import Sessions
 
 LOOK_S = 1.0
 """How long it may take to find out how a write stands in the ring. Chosen."""
-SHARED_SESSIONS_MAX = 64
-"""Spark sessions kept for requests without one of their own, one per user, catalog and schema; of
-many users so many for each, or every query would have a new one made."""
-SHARED_SESSIONS_OF_USER = 8
+SHARED_SESSIONS_MAX = 16
+"""Spark sessions kept of each user for requests without one of their own, one per catalog and
+schema."""
 
 
 class RingService:
@@ -76,6 +75,8 @@ class RingService:
         self._texts = texts or Inline()
         self._classifying = Classifying(self._texts, rules, replica.core.limits.bounds)
         self._only_reads: dict[tuple[str, str], bool] = {}
+        self._unmade = set[tuple[str, str]]()
+        """Writes under way of which no operation was made yet: the log can have none."""
         self._attempts = Attempts(replica)
         self._asks_for_more = rules.ask_for_concern
         self._lending = Lending(replica)
@@ -111,8 +112,7 @@ class RingService:
         repeatable = Repeatable(core, self._analysis, self._texts)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
         self._shared = SharedSessions(
-            lambda key, user: engine.session(key, pool=pool_of(user)),
-            max(SHARED_SESSIONS_MAX, SHARED_SESSIONS_OF_USER * len(config.users)),
+            lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX
         )
         self.sessions = sessions
         self._session_statements = SessionStatements(
@@ -128,6 +128,7 @@ class RingService:
                 return await self._answer(request)
         finally:
             self._only_reads.pop(request.key, None)
+            self._unmade.discard(request.key)
 
     async def _answer(self, request: Request) -> Answer:
         since = self._replica.writes.since(request.age_s, request.arrived_s)
@@ -139,8 +140,9 @@ class RingService:
                 if answer.report.offset is not None:
                     await self._wrote(request)
         except TimeoutError as error:
+            unsent = request.age_s == 0 and request.key in self._unmade
             reads = self._only_reads.get(request.key, False)
-            outcome = WriteOutcome.NOT_SENT if reads else WriteOutcome.UNKNOWN
+            outcome = WriteOutcome.NOT_SENT if reads or unsent else WriteOutcome.UNKNOWN
             raise timed_out(request.timeout_s, self._core.me, outcome) from error
         return await self._assured(answer, concern, deadline_s)
 
@@ -218,9 +220,10 @@ class RingService:
 
     async def _read(self, asked: Understood) -> Answer:
         """Answer a query from what is kept, by another cluster, or by running it."""
-        held = partial(self._caching.held, asked)
-        answer = await self._reads.elsewhere(asked.request, held)
-        answer = answer or await self._caching.answer(asked, partial(self._query, asked))
+        answer = await self._reads.elsewhere(asked.request, partial(self._caching.held, asked))
+        if answer is None:
+            here = partial(self._query, asked, self.planning.departures())
+            answer = await self._caching.answer(asked, here)
         self._caching.count(answer)
         return answer
 
@@ -238,7 +241,7 @@ class RingService:
             async with asyncio.timeout(request.timeout_s):
                 self._check_serving()
                 await self._reads.for_peer(needed, request.timeout_s)
-                return await self._query(asked)
+                return await self._query(asked, self.planning.departures())
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error
 
@@ -310,7 +313,8 @@ class RingService:
 
     # -- queries and sessions --------------------------------------------------------------
 
-    async def _query(self, asked: Understood) -> Answer:
+    async def _query(self, asked: Understood, departures: int) -> Answer:
+        """Run a query here, unless the cluster has left service since that many times."""
         request, session, settings = asked.request, asked.session, asked.settings
         try:
             if session is not None:
@@ -318,7 +322,8 @@ class RingService:
             await self._analysis.confirm_query(asked.statement, settings, session, request.user)
             statement, timeout_s = as_it_runs(asked), request.timeout_s
             size = text_size(statement)
-            async with self.planning.turn(request.user, timeout_s, size) as planned:
+            turn = self.planning.turn(request.user, timeout_s, size, departures)
+            async with turn as planned:
                 spark = await self._spark_session(settings, session, request.user)
                 stream = await spark.query(statement, timeout_s=timeout_s, planned=planned)
                 result = await Running.begin(stream, self._core.me)
@@ -362,6 +367,7 @@ class RingService:
 
     async def _write(self, asked: Understood, since: int) -> Answer:
         request, body = asked.request, _body(asked.request)
+        self._unmade.add(request.key)
         self._assurance.check(self._concern(request.write_concern, asked.statement), request.key)
 
         async def make() -> Operation:
@@ -372,6 +378,7 @@ class RingService:
             except RefusedError as error:
                 raise refused(error) from error
             operation = replace(operation, id=self._attempts.next_id(request), since=since)
+            self._unmade.discard(request.key)  # from now on the log may have it
             if (facts := Facts.of(operation)).of_session:
                 await self._lend(request, facts)
             if body is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.rules import WRITING_KINDS
@@ -20,7 +21,7 @@ from haproc.route.failing import refused
 from haproc.route.model import Answer, HaReport
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
-from haproc.sessions.client import BEGINNING, ClientSession
+from haproc.sessions.client import BeginningIds, ClientSession
 from haproc.sessions.confs import settings_after
 from haproc.sessions.journal import SettingsEntry, SqlEntry
 from haproc.sessions.sessions import Sessions
@@ -52,7 +53,8 @@ class SessionStatements:
 
         Some have where an earlier attempt came to an end in the middle.
         """
-        begun = session.begun_with()
+        ids = BeginningIds.of(statements)
+        begun = session.begun_with(ids)
         if begun is None:
             return
         for number, text in enumerate(statements[begun:], begun):
@@ -66,8 +68,7 @@ class SessionStatements:
                     error_class=ErrorClass.NOT_A_SESSION_STATEMENT,
                     hint="a session's journal holds USE, SET, RESET, temporary views and the like",
                 )
-            request_id = f"{BEGINNING}{number}"
-            await self._change(session, statement, SqlText(statement.sql), request_id)
+            await self._change(session, statement, SqlText(statement.sql), ids.of_number(number))
 
     async def run(self, asked: Understood) -> Answer:
         """Run one that a client sent."""
@@ -142,23 +143,29 @@ class SessionStatements:
     async def _set(
         self, session: ClientSession, statement: Classified, runs: Statement, request_id: str
     ) -> list[bytes]:
-        await session.spark.ready()
-        epoch = session.spark.epoch
-        chunks = await self._chunks(session, runs)
-        found = await session.read_back(epoch)
+        chunks, found = await session.setting(partial(self._chunks, session, runs))
         rows = await rows_of(Collected(chunks)) if statement.kind is Kind.SET else []
         settings = settings_after(
             session.settings, found, statement.kind, statement.sql, rows, self._defaults
         )
         if statement.kind is Kind.RESET or POOL in dict(settings.confs):
             await session.spark.configure(settings)  # HAProc's own settings are in force again
-        if settings != session.settings or request_id:
+        is_known = not request_id or _only_looks(statement) or not session.ends_in_settings
+        if settings != session.settings or not is_known:  # a copy that comes late is to be known
             await self._sessions.record(session, SettingsEntry(settings), request_id)
         return chunks
 
     async def _chunks(self, session: ClientSession, runs: Statement) -> list[bytes]:
         stream = await session.spark.query(runs, timeout_s=self._core.timeouts.statement_s)
         return [chunk.data async for chunk in stream]
+
+
+def _only_looks(statement: Classified) -> bool:
+    """Whether a SET says what is set, and sets nothing."""
+    if statement.kind is not Kind.SET or "=" in statement.sql:
+        return False
+    words = [token.upper for token in tokenize(statement.sql) if token.kind is TokenKind.WORD]
+    return words[1:3] != ["TIME", "ZONE"]
 
 
 def _gone_meanwhile() -> RequestError:

@@ -6,7 +6,7 @@ Of one user, where a user's statements have a pool of their own.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Final
 
@@ -26,10 +26,13 @@ class SharedSessions:
     """
 
     def __init__(self, make: Callable[[str, str], Session], sessions_max: int) -> None:
-        """``make`` gets a key and the user whose session it is; empty: everybody's."""
+        """``make`` gets a key and the user whose session it is; empty: everybody's.
+
+        ``sessions_max``: of each user, so that nobody's settings push out another's.
+        """
         self._make = make
         self._sessions_max = sessions_max
-        self._sessions: OrderedDict[tuple[str, Settings], Session] = OrderedDict()
+        self._sessions = defaultdict[str, OrderedDict[Settings, Session]](OrderedDict)
         self._given_up: list[tuple[Session, float]] = []
         self._closing: set[asyncio.Future[None]] = set()
         self._made = self._epoch = 0
@@ -38,16 +41,18 @@ class SharedSessions:
         """Return the user's session of these settings; ``epoch`` counts DDL."""
         if epoch != self._epoch:
             self._epoch = epoch
-            self._given_up += [(session, now) for session in self._sessions.values()]
+            for sessions in self._sessions.values():
+                self._given_up += [(session, now) for session in sessions.values()]
             self._sessions.clear()
-        session = self._sessions.get((user, settings))
+        of_user = self._sessions[user]
+        session = of_user.get(settings)
         if session is None:
             self._made += 1
             key = f"shared/{self._made}/{settings.catalog}/{settings.schema}"
-            session = self._sessions[user, settings] = self._make(key, user)
-            if len(self._sessions) > self._sessions_max:
-                self._given_up.append((self._sessions.popitem(last=False)[1], now))
-        self._sessions.move_to_end((user, settings))
+            session = of_user[settings] = self._make(key, user)
+            if len(of_user) > self._sessions_max:
+                self._given_up.append((of_user.popitem(last=False)[1], now))
+        of_user.move_to_end(settings)
         self._close_given_up(now)
         return session
 

@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.sessions.chain import Adoption, Key, Numbered, Standing
 from haproc.sessions.confs import Options
-from haproc.sessions.journal import ArtifactEntry, Entry, State, after, holds_temporaries
+from haproc.sessions.journal import (
+    ArtifactEntry,
+    Entry,
+    SettingsEntry,
+    State,
+    after,
+    holds_temporaries,
+)
 
+T = TypeVar("T")
+
+SETTING_ATTEMPTS_MAX: Final = 2
 REQUESTS_REMEMBERED: Final = 64
 """Of settings behind settings, which have one entry. A copy that comes late is seconds late."""
-BEGINNING: Final = "begin/"
-"""In front of the request ids of statements that a session begins with; no client's has a slash."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginningIds:
+    """The request ids of the statements that a session begins with; no client's has a slash."""
+
+    digest: str
+
+    @classmethod
+    def of(cls, statements: Sequence[str]) -> BeginningIds:
+        """Return those of these statements, in this order."""
+        return cls(hashlib.sha256(json.dumps([*statements]).encode()).hexdigest()[:16])
+
+    def of_number(self, number: int) -> str:
+        """Return that of one of them."""
+        return f"begin/{self.digest}/{number}"
+
+    def number(self, request_id: str) -> int | None:
+        """Return of which one an id is; None: of none of them."""
+        if request_id.startswith(f"begin/{self.digest}/"):
+            return int(request_id.rpartition("/")[2])
+        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -86,18 +118,21 @@ class ClientSession:
         entries = [each.entry for each in self.entries]
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
 
-    async def read_back(self, epoch: int) -> Settings:
-        """Return the settings that a statement of this epoch has left in Spark's session.
+    async def setting(self, run: Callable[[], Awaitable[T]]) -> tuple[T, Settings]:
+        """Run what sets something; return what it gives, and what is set then.
 
-        Raises EngineError AVAILABILITY if the session was made anew since, without them: what was
-        read would be those from before the statement.
+        A session that was made anew behind it has what was set before; so it is run again, once:
+        the first statement behind a restart of Spark is the one that meets it. Raises EngineError.
         """
-        found = await self.spark.settings()
-        if self.spark.epoch != epoch:
-            raise EngineError(
-                ErrorKind.AVAILABILITY, "Spark lost the session while its settings were changed"
-            )
-        return found
+        for _ in range(SETTING_ATTEMPTS_MAX):
+            await self.spark.ready()
+            epoch = self.spark.epoch
+            given, found = await run(), await self.spark.settings()
+            if self.spark.epoch == epoch:
+                return given, found
+        raise EngineError(
+            ErrorKind.AVAILABILITY, "Spark lost the session while its settings were changed"
+        )
 
     def has_recorded(self, request_id: str) -> bool:
         """Whether this statement has changed the session: its client lacks nothing but the answer.
@@ -107,20 +142,24 @@ class ClientSession:
         """
         return bool(request_id) and any(request_id in each.request_ids for each in self.entries)
 
-    def begun_with(self) -> int | None:
+    def begun_with(self, ids: BeginningIds) -> int | None:
         """Return how many of the statements that it begins with have run.
 
-        None: all have, for others have changed it since.
+        None: it has begun, for others have changed it.
         """
         begun = 0
         for each in self.entries:
-            if not each.request_ids:
-                return None
-            for request_id in each.request_ids:
-                if not request_id.startswith(BEGINNING):
+            for request_id in each.request_ids or ("",):
+                number = ids.number(request_id)
+                if number is None:
                     return None
-                begun = 1 + int(request_id.removeprefix(BEGINNING))
+                begun = number + 1
         return begun
+
+    @property
+    def ends_in_settings(self) -> bool:
+        """Whether the last step of its journal has room for the id of another one."""
+        return bool(self.entries) and isinstance(self.entries[-1].entry, SettingsEntry)
 
     def unchanged(self) -> Callable[[], bool]:
         """Return what tells whether no statement has begun to change it since now.

@@ -325,15 +325,18 @@ class Sessions:
                     "choose another id",
                 )
             self._take_room(key)
-            entries = entries_of(session)
-            for entry in entries:
-                if isinstance(entry, ArtifactEntry):
-                    for sha256 in entry.blobs:
-                        await self._blobs.need(key, sha256)
-            standing = await self._store.adopt(key, None, begins_with=entries)
-            if standing is None:
+            try:
+                entries = entries_of(session)
+                for entry in entries:
+                    if isinstance(entry, ArtifactEntry):
+                        for sha256 in entry.blobs:
+                            await self._blobs.need(key, sha256)
+                standing = await self._store.adopt(key, None, begins_with=entries)
+                if standing is None:
+                    raise moved(key)
+            except BaseException:  # it may be there all the same: the next count finds it
                 self.room.give_back(key.user)
-                raise moved(key)
+                raise
             copy = self._arrived(key, standing, waits=False)
         await self._used(copy)
         return copy

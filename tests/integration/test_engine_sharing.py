@@ -11,6 +11,7 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import ResultStream, Session, Settings, pool_of
 from haproc.engine.remote import _ACTIVE
 from haproc.engine.statement import SqlText
+from haproc.engine.tasks import Phase
 from tests.integration.engine_calls import rows
 
 pytestmark = pytest.mark.spark
@@ -63,9 +64,14 @@ async def test_driver_is_done_with_a_query_that_was_given_up_once_it_has_ended_i
     engine: SparkConnectEngine,
 ) -> None:
     session, done = engine.session("given up"), asyncio.Event()
+
+    def told(phase: Phase) -> None:
+        assert phase is Phase.ENDED
+        done.set()
+
     await session.configure(Settings())
     await rows(session, SMALL)
-    asked = await session.query(SqlText(hard_to_plan(8)), timeout_s=60, planned=done.set)
+    asked = await session.query(SqlText(hard_to_plan(8)), timeout_s=60, planned=told)
     reading = asyncio.create_task(_first_of(asked))
     await asyncio.sleep(0.5)
     reading.cancel()

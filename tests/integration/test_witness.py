@@ -112,8 +112,8 @@ AS_IT_STANDS = [
     "UPDATE t SET b = decode(a, 1, 'one', 2, '12:30') WHERE nullif(upper(b), 'X') = 'Y'",
     "DELETE FROM t WHERE b BETWEEN '2024-01-01' AND '2024-12-31' AND nvl(b, '') <> nullif(b, '-')",
     "UPDATE t SET b = nvl2(ts, b, 'none') WHERE year(ts) BETWEEN 2020 AND 2024",
-    "MERGE INTO t USING (VALUES (1, 'a')) AS s(a, b) ON t.a = s.a WHEN MATCHED THEN UPDATE "
-    "SET b = nvl(s.b, t.b)",
+    "MERGE INTO t USING (SELECT * FROM VALUES (1, 'a') AS q(a, b)) s ON t.a = s.a WHEN MATCHED "
+    "THEN UPDATE SET b = nvl(s.b, t.b)",
     "UPDATE t SET ts = ts - INTERVAL 1 DAY, b = CAST(a - 1 AS STRING) WHERE year(d) = 3",
     "CREATE TABLE n (x STRING DEFAULT '10:00', ts TIMESTAMP DEFAULT TIMESTAMP '2026-01-01 10:00') "
     "USING delta",

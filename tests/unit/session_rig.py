@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -96,8 +97,8 @@ class FakeSpark:
         assert isinstance(statement, SqlText)
         if statement.sql.startswith("USE "):
             self.given = replace(self.given, schema=statement.sql.removeprefix("USE "))
-        if statement.sql in self._around.lost_behind:
-            self._around.lost_behind.remove(statement.sql)
+        if self._around.lost_behind[statement.sql]:
+            self._around.lost_behind[statement.sql] -= 1
             self.lose()
         return Collected(())
 
@@ -128,8 +129,8 @@ class FakeEngine:
 
     made: list[FakeSpark] = field(default_factory=list)
     fails: set[str] = field(default_factory=set)
-    lost_behind: set[str] = field(default_factory=set)
-    """Statements behind which Spark is restarted, once."""
+    lost_behind: Counter[str] = field(default_factory=Counter)
+    """Statements behind which Spark is restarted, so many times."""
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> FakeSpark:
         self.made.append(FakeSpark(key, restore, self))

@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -17,6 +16,7 @@ from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import SESSION_CHANGED
 from haproc.engine.stream import QueryStream
+from haproc.engine.tasks import Phase
 
 
 class _Channel:
@@ -58,10 +58,10 @@ class _Remote(RemoteSession):
 async def test_operation_is_interrupted_until_its_end_is_known(
     ends: list[EngineError | None],
 ) -> None:
-    channel, told = _Channel(), list[int]()
-    _Remote(channel, iter(ends)).stop_soon("op", lambda: told.append(1))
+    channel, told = _Channel(), list[Phase]()
+    _Remote(channel, iter(ends)).stop_soon("op", told.append)
     await asyncio.wait_for(asyncio.gather(*channel.tasks), 10)
-    assert told == [1]
+    assert told == [Phase.ENDED]
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -70,8 +70,8 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
     lost: bool, relayed: bool
 ) -> None:
     """Else its place would be kept by who waits for the log."""
-    told, error_class = list[int](), SESSION_CHANGED if lost else ""
-    planned, recovering = partial(told.append, 1), list[list[int]]()
+    told, error_class = list[Phase](), SESSION_CHANGED if lost else ""
+    recovering = list[list[Phase]]()
 
     async def recover(error: EngineError, epoch: int) -> bool:
         recovering.append(list(told))
@@ -94,12 +94,12 @@ async def test_driver_plans_nothing_while_a_lost_session_is_made_anew(
             remote, begin=begin, recover=recover, in_use=nullcontext, changing=lambda: None
         )
         cast(Any, relay)._run = remote.execute
-        answer = aiter(relay.execute(b"", "op", timeout_s=1.0, planned=planned))
+        answer = aiter(relay.execute(b"", "op", timeout_s=1.0, planned=told.append))
     else:
         stream = QueryStream(
-            remote, None, 1.0, begin=begin, recover=recover, in_use=nullcontext, planned=planned
+            remote, None, 1.0, begin=begin, recover=recover, in_use=nullcontext, planned=told.append
         )
         answer = cast(Any, aiter(stream))
     with pytest.raises(EngineError):
         await anext(answer)
-    assert recovering == [[1] if lost else []]
+    assert recovering == [[Phase.PLANNED] if lost else []]

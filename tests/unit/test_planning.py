@@ -10,7 +10,7 @@ import pytest
 from haproc import protos
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.tasks import Planned, Tasks
+from haproc.engine.tasks import Phase, Planned, Tasks
 from haproc.failure import ErrorClass, RequestError
 from haproc.route import planning as planning_module
 from haproc.route.planning import LARGE, QUICK_S, Planning
@@ -49,9 +49,9 @@ class Statements:
 
     give_up = cancel
 
-    def ended(self, name: str) -> None:
-        """The driver says so."""
-        self._told[name]()
+    def tells(self, name: str, phase: Phase) -> None:
+        """The driver says how far it is."""
+        self._told[name](phase)
 
     async def _run(self, name: str) -> None:
         size = self._sizes.get(name, 0)
@@ -92,7 +92,7 @@ async def test_place_that_comes_while_one_leaves_is_not_lost() -> None:
     statements = Statements(planning)
     async with planning.turn("a", WAIT_S) as planned:
         await statements.come("a2", "a3")
-        planned()  # the turn is a2's, who does not know it yet
+        planned(Phase.PLANNED)  # the turn is a2's, who does not know it yet
         assert planning.waiting == 1
         await statements.cancel("a2")
     assert statements.planned == ["a3"]
@@ -193,7 +193,7 @@ async def test_statement_that_is_given_up_counts_until_the_driver_has_ended_it()
     await statements.come("a1", "a2", "a3", "a4")
     await statements.give_up("a1")
     assert statements.planned == ["a1"]
-    statements.ended("a1")
+    statements.tells("a1", Phase.ENDED)
     await settled()
     assert statements.planned == ["a1", "a2"]
     await statements.give_up("a2")
@@ -203,8 +203,8 @@ async def test_statement_that_is_given_up_counts_until_the_driver_has_ended_it()
     planning.probed(QUICK)  # the driver does not say so, but has time for others
     await settled()
     assert statements.planned == ["a1", "a2", "a3"]
-    statements.ended("a2")
-    statements.ended("a1")
+    statements.tells("a2", Phase.ENDED)
+    statements.tells("a1", Phase.ENDED)
     await settled()
     assert planning.waiting == 1
     for each in ("a3", "a4"):
@@ -265,7 +265,7 @@ async def test_large_statements_wait_for_one_another_until_the_end_and_small_one
     statements = Statements(planning, a1=L, a2=100 * L, a3=L, b1=2 * L, b2=L, b3=2 * L)
     await statements.come("a1", "b1", "a2", "a4", "b2", "b3", "c1")
     assert statements.planned == ["a1", "b1", "a4", "b2", "c1"]
-    statements.ended("a1")  # it is planned; its plan is still there
+    statements.tells("a1", Phase.PLANNED)  # its plan is still there
     await settled()
     assert statements.planned[5:] == []
     await statements.end("a1")
@@ -291,16 +291,41 @@ async def test_large_statement_that_is_given_up_has_its_room_until_the_driver_ha
     monkeypatch.setattr(planning_module, "LATE_S_MAX", 60.0 if told else 0.05)
     statements = Statements(Planning(Shares(9), Shares(L)), a1=L, a2=L)
     await statements.come("a1", "a2")
-    statements.ended("a1")  # planned
+    statements.tells("a1", Phase.PLANNED)
     await statements.give_up("a1")
     assert statements.planned == ["a1"]
     if told:
-        statements.ended("a1")
+        statements.tells("a1", Phase.ENDED)
         await settled()
     else:
         await asyncio.sleep(0.1)
     assert statements.planned == ["a1", "a2"]
     await statements.end("a2")
+
+
+async def test_large_statement_gives_its_room_back_with_its_first_rows() -> None:
+    statements = Statements(Planning(Shares(9), Shares(L)), a1=L, a2=L)
+    await statements.come("a1", "a2")
+    statements.tells("a1", Phase.PLANNED)
+    await settled()
+    assert statements.planned == ["a1"]
+    statements.tells("a1", Phase.ROWS)  # however slowly its client reads on
+    await settled()
+    assert statements.planned == ["a1", "a2"]
+    for each in ("a1", "a2"):
+        await statements.end(each)
+
+
+async def test_what_the_cluster_was_before_a_turn_was_asked_for_counts() -> None:
+    departures = 0
+    planning = Planning(Shares(1), Shares(1), departures=lambda: departures)
+    looked = planning.departures()
+    departures += 1  # while its session was made anew
+    with pytest.raises(RequestError, match="left service"):
+        async with planning.turn("a", WAIT_S, 0, looked):
+            pytest.fail("its tables may not be those any more")
+    async with planning.turn("a", WAIT_S):
+        pass
 
 
 async def test_who_waits_for_room_for_too_long_is_told_that_it_is_busy() -> None:

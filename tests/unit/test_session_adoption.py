@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -301,3 +302,27 @@ async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
         await a.sessions.record(session, SqlEntry("v"))
     assert session.next_ordinal == 0 and session.spark.stands
     assert not unchanged()
+
+
+@pytest.mark.parametrize("clones", [True, False])
+async def test_session_that_cannot_begin_keeps_no_place(
+    clones: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = Ring().member()
+    session = await entered(member, create=True)
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise TimeoutError("the store is away")
+
+    monkeypatch.setattr(SessionStore, "adopt", away)
+    for number in range(3):
+        with pytest.raises(TimeoutError):
+            if clones:
+                await member.sessions.clone(session, f"c{number}")
+            else:
+                await member.sessions.enter("ann", f"c{number}", create=True)
+    assert member.sessions.room.taken == 1
+    monkeypatch.undo()
+    closing = [member.sessions.close(session.user, session.id) for _ in range(3)]
+    assert sorted(await asyncio.gather(*closing)) == [False, False, True]
+    assert member.sessions.room.taken == 0

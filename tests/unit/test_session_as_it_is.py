@@ -18,7 +18,7 @@ from haproc.engine.remote import RemoteSession
 from haproc.engine.session import SparkSession
 from haproc.engine.statement import SqlText
 from haproc.engine.status import SESSION_CHANGED
-from haproc.sessions.client import ClientSession
+from haproc.sessions.client import SETTING_ATTEMPTS_MAX, ClientSession
 
 THEIRS = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.shuffle.partitions", "7"),))
 SHOWN = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.maxPlanStringLength", "9"),))
@@ -106,11 +106,11 @@ class _Reading(SparkSession):
         return Settings()
 
 
-@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("times", [0, 1, 2])
 async def test_settings_of_a_session_that_was_made_anew_are_not_taken_for_a_statements(
-    lost: bool,
+    times: int,
 ) -> None:
-    server = Server()
+    server, ran = Server(), list[int]()
 
     async def defaults(keys: Sequence[str]) -> Mapping[str, str | None]:
         return dict.fromkeys(keys)
@@ -118,12 +118,18 @@ async def test_settings_of_a_session_that_was_made_anew_are_not_taken_for_a_stat
     async def restore(fresh: Fresh) -> None:
         await fresh.configure(SHOWN)
 
+    async def run() -> None:
+        ran.append(spark.epoch)
+        if len(ran) <= times:
+            server.sessions.clear()  # behind a statement that has changed them
+
     spark = _Reading(Remote(server), defaults, 10.0, restore)
     await spark.configure(SHOWN)
-    session, epoch = cast(ClientSession, SimpleNamespace(spark=spark)), spark.epoch
-    if lost:  # behind a statement that has changed them
-        server.sessions.clear()
-        with pytest.raises(EngineError) as raised:
-            await ClientSession.read_back(session, epoch)
-        assert raised.value.kind is ErrorKind.AVAILABILITY
-    assert await ClientSession.read_back(session, spark.epoch) == Settings()
+    session = cast(ClientSession, SimpleNamespace(spark=spark))
+    if times < SETTING_ATTEMPTS_MAX:
+        assert await ClientSession.setting(session, run) == (None, Settings())
+        assert len(ran) == times + 1
+        return
+    with pytest.raises(EngineError) as raised:
+        await ClientSession.setting(session, run)
+    assert raised.value.kind is ErrorKind.AVAILABILITY and len(ran) == SETTING_ATTEMPTS_MAX

@@ -17,8 +17,11 @@ from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying
 from haproc.route.session_statements import SessionStatements
 from haproc.sessions.client import REQUESTS_REMEMBERED, ClientSession
+from haproc.sessions.journal import SqlEntry
 from tests.unit import session_rig
 from tests.unit.test_classify import classified
+
+SETS = "SET spark.sql.shuffle.partitions=3"
 
 
 def analysis() -> Analysis:
@@ -57,11 +60,11 @@ async def use(member: session_rig.Member, schema: str, request_id: str) -> str:
 
 async def test_use_whose_spark_is_lost_right_behind_it_is_not_acknowledged() -> None:
     member = session_rig.Ring().member()
-    member.engine.lost_behind.add("USE prod")
+    member.engine.lost_behind["USE prod"] = 3
     with pytest.raises(RequestError) as raised:
         await use(member, "prod", "r1")
     assert raised.value.kind is FailureKind.AVAILABILITY
-    assert await use(member, "prod", "r1") == "prod"  # the client asks again
+    assert await use(member, "prod", "r1") == "prod"  # the client asks again: it is lost once more
     session = await member.sessions.enter("ada", "s1", create=False)
     assert (await session.spark.settings()).schema == "prod"
 
@@ -84,7 +87,7 @@ async def test_late_copy_of_a_use_undoes_nothing_that_was_set_since() -> None:
 async def test_beginning_that_came_to_an_end_in_the_middle_goes_on_where_it_was(many: int) -> None:
     member = session_rig.Ring().member()
     begin_with = [f"USE s{number}" for number in range(many)]
-    member.engine.lost_behind.add(begin_with[-1])
+    member.engine.lost_behind[begin_with[-1]] = 2
 
     async def put() -> str:
         session = await member.sessions.enter("ada", "s1", create=True)
@@ -98,8 +101,46 @@ async def test_beginning_that_came_to_an_end_in_the_middle_goes_on_where_it_was(
     ran = [sql for _, _, sql in (each.partition(": ") for each in spark.ran)]
     assert ran == begin_with[-1:]  # in the session that was made anew
     assert await put() == f"s{many - 1}"
+    begin_with = ["USE other", *begin_with, "USE more"]
+    assert await put() == f"s{many - 1}"  # it has begun with others
     await use(member, "mine", "r1")
-    assert await put() == "mine"  # it has begun, and its client went on
+    assert await put() == "mine"
+
+
+async def test_look_at_a_setting_is_answered_as_often_as_it_comes_and_is_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+    await use(member, "prod", "r1")
+    statements, shown = statements_of(member), [b"key, value"]
+
+    async def chunks(*_: Any) -> list[bytes]:
+        return shown
+
+    async def rows(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(SessionStatements, "_chunks", chunks)
+    monkeypatch.setattr(session_statements, "rows_of", rows)
+    monkeypatch.setattr(session_statements, "settings_after", lambda *_: session.settings)
+    for sql in ("SET spark.sql.shuffle.partitions", "SET -v", "SET"):
+        for _ in range(2):
+            told = await statements._change(session, classified(sql), SqlText(sql), sql[-3:])
+            assert told == shown
+    (step,) = session.entries
+    assert step.request_ids == ("r1",)
+    await statements._change(session, classified(SETS), SqlText(SETS), "r2")
+    assert session.entries[0].request_ids == ("r1", "r2")
+
+
+async def test_use_that_changes_nothing_takes_no_step_of_its_own() -> None:
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+    await member.sessions.record(session, SqlEntry("CREATE TEMPORARY VIEW v AS SELECT 1"), "v")
+    for number in range(3):
+        await use(member, "default", f"r{number}")
+    assert len(session.entries) == 1
 
 
 async def test_look_at_a_statement_leaves_what_another_one_sets_meanwhile() -> None:
@@ -118,6 +159,7 @@ async def test_look_at_a_statement_leaves_what_another_one_sets_meanwhile() -> N
         shown = given(session).confs
         async with looks.in_place(session.settings, session):
             pass
+        await asyncio.sleep(0.01)
         assert given(session).confs == shown  # another one's end leaves them
         setting = asyncio.create_task(use(member, "prod", "r1"))
         async with asyncio.timeout(10):
@@ -126,7 +168,10 @@ async def test_look_at_a_statement_leaves_what_another_one_sets_meanwhile() -> N
         assert spark is session.spark
         asyncio.get_running_loop().call_later(0.05, may_record.set)
     assert await setting == "prod"
-    assert given(session) == session.settings and session.settings.confs != shown
+    async with asyncio.timeout(10):
+        while given(session).confs == shown:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert given(session) == session.settings
 
 
 @pytest.mark.parametrize(

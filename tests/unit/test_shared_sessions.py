@@ -70,6 +70,15 @@ async def test_users_share_no_session() -> None:
     assert await shared.get(_in("a"), 0, 2.0, "ada") is of_ada
 
 
+async def test_one_users_settings_push_out_no_other_users_sessions() -> None:
+    made = _Made()
+    shared = SharedSessions(made.make, 2)
+    of_ada = await shared.get(_in("a"), 0, 0.0, "ada")
+    for schema in "abcdef":
+        await shared.get(_in(schema), 0, 0.0, "bob")
+    assert await shared.get(_in("a"), 0, 0.0, "ada") is of_ada
+
+
 async def test_shared_session_beyond_the_limit_is_closed_once_nothing_runs_in_it() -> None:
     made = _Made()
     shared = SharedSessions(made.make, 2)

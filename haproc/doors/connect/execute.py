@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from haproc import protos
@@ -204,11 +205,12 @@ class Executing:
     async def _relayed(
         self, session: ClientSession, asked: Asked, request: Request
     ) -> AsyncGenerator[bytes, None]:
+        departures = self._behind.planning.departures()
         await session.spark.ready()  # which may need the log
         relay, timeout_s = session.spark.relay, request.timeout_s
         size = len(request.statement.text) if isinstance(request.statement, SentSql) else 0
         async with (
-            self._behind.planning.turn(request.user, timeout_s, size) as planned,
+            self._behind.planning.turn(request.user, timeout_s, size, departures) as planned,
             aclosing(
                 relay.execute(
                     asked.request, str(uuid.uuid4()), timeout_s=timeout_s, planned=planned
@@ -225,17 +227,25 @@ class Executing:
         async with self._sessions.changing(session), settling:
             if session.has_recorded(request.id):
                 return  # sent again, perhaps to another HAProc: only the answer was missing
-            await session.spark.ready()
-            epoch = session.spark.epoch
-            changing = session.spark.relay.execute(
-                asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=True
-            )
-            async with aclosing(changing) as responses:
-                told = [response async for response in responses]
-            entry = await _entry(session, asked, epoch)
+            run = partial(self._change, session, asked, request)
+            if asked.kind is Kind.USE:
+                told, found = await session.setting(run)
+                now = replace(session.settings, catalog=found.catalog, schema=found.schema)
+                entry: Entry = SettingsEntry(now)
+            else:
+                told, entry = await run(), PlanEntry(asked.plan)
             await self._sessions.record(session, entry, request.id)
         for response in told:
             yield response
+
+    @staticmethod
+    async def _change(session: ClientSession, asked: Asked, request: Request) -> list[bytes]:
+        """Run a plan that changes the session."""
+        responses = session.spark.relay.execute(
+            asked.request, str(uuid.uuid4()), timeout_s=request.timeout_s, changes=True
+        )
+        async with aclosing(responses):
+            return [response async for response in responses]
 
     async def _held(
         self, session: ClientSession, asked: Asked, request: Request
@@ -329,14 +339,6 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
     if len(packed) > LARGE_PLAN:
         expressions.check_count(plan, most)
     return packed, plan, read_plan(plan)
-
-
-async def _entry(session: ClientSession, asked: Asked, epoch: int) -> Entry:
-    """Return what a plan that has changed the session leaves in its journal."""
-    if asked.kind is not Kind.USE:
-        return PlanEntry(asked.plan)
-    found = await session.read_back(epoch)
-    return SettingsEntry(replace(session.settings, catalog=found.catalog, schema=found.schema))
 
 
 def _said(statement: Sent) -> options.Said | None:

@@ -1,0 +1,66 @@
+"""Writes whose time is over before an operation was made of them, and after."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from haproc.failure import RequestError, WriteOutcome
+from haproc.route.model import Request, SentSql
+from haproc.route.offload import Inline
+from haproc.route.service import RingService
+from tests.unit.operations import insert
+
+
+def service(*, made: bool) -> RingService:
+    """Return one whose operations are made at once, or wait for the driver."""
+    ring = object.__new__(RingService)
+
+    async def operation(*_: Any) -> Any:
+        if not made:
+            await asyncio.sleep(60)
+        return insert("r", "t")
+
+    async def write(request: Request, make: Any) -> None:
+        await make()
+        await asyncio.sleep(60)
+
+    async def execute(request: Request, since: int) -> Any:
+        return await ring._write(cast(Any, SimpleNamespace(request=request, statement=None)), since)
+
+    parts = {
+        "_replica": SimpleNamespace(writes=SimpleNamespace(since=lambda *_: 0)),
+        "_core": SimpleNamespace(me="a"),
+        "_texts": Inline(),
+        "_only_reads": {},
+        "_unmade": set(),
+        "_assurance": SimpleNamespace(
+            check=lambda *_: None, default=SimpleNamespace(at_least=lambda concern: None)
+        ),
+        "_making": SimpleNamespace(operation=operation),
+        "_attempts": SimpleNamespace(write=write, next_id=lambda request: request.id),
+        "_execute": execute,
+    }
+    for name, part in parts.items():
+        setattr(ring, name, part)
+    return ring
+
+
+@pytest.mark.parametrize(
+    ("made", "age_s", "outcome"),
+    [
+        (False, 0.0, WriteOutcome.NOT_SENT),
+        (False, 1.0, WriteOutcome.UNKNOWN),  # an earlier attempt may be in the log
+        (True, 0.0, WriteOutcome.UNKNOWN),
+    ],
+)
+async def test_write_whose_time_is_over_is_unknown_only_if_the_log_may_have_it(
+    made: bool, age_s: float, outcome: WriteOutcome
+) -> None:
+    request = Request("r", SentSql("UPDATE t SET a = 1"), "", "u", timeout_s=0.05, age_s=age_s)
+    with pytest.raises(RequestError) as raised:
+        await service(made=made)._answer(request)
+    assert raised.value.outcome is outcome
