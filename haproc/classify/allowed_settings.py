@@ -36,7 +36,6 @@ GROUPS: Final = (
             "spark.sql.crossJoin.enabled",
             "spark.sql.decimalOperations.allowPrecisionLoss",
             "spark.sql.jsonGenerator.ignoreNullFields",
-            "spark.sql.legacy.timeParserPolicy",
             "spark.sql.mapKeyDedupPolicy",
             "spark.sql.pivotMaxValues",
             "spark.sql.readSideCharPadding",
@@ -51,6 +50,10 @@ GROUPS: Final = (
             "hive.exec.dynamic.partition",
             "hive.exec.dynamic.partition.mode",
         ),
+    ),
+    Group(
+        "under LEGACY, a write that parses dates by a format becomes rows or is refused",
+        ("spark.sql.legacy.timeParserPolicy",),
     ),
     Group(
         "how a query is planned and run; what hangs on that is replicated as rows",

@@ -40,11 +40,13 @@ class Line:
                 await asyncio.wait({turn}, timeout=within_s)
             if not turn.done():
                 raise TimeoutError
+            turn.result()
             return held.pop_all().close
 
     def _give_back(self, user: str, turn: asyncio.Future[None], amount: int) -> None:
         if turn.done():
-            self._places.give_back(user, amount)
+            if turn.exception() is None:
+                self._places.give_back(user, amount)
         else:
             self.step_out(user, turn)
             turn.cancel()
@@ -62,6 +64,14 @@ class Line:
         waiting = self._waiting[user]
         waiting.remove(next(each for each in waiting if each[0] is turn))
         self._left(user)
+
+    def send_away(self, why: Callable[[], Exception]) -> None:
+        """All who wait are told so, and wait no more."""
+        for waiting in self._waiting.values():
+            for turn, _ in waiting:
+                turn.set_exception(why())
+        self._waiting.clear()
+        self.length = 0
 
     def serve(self) -> None:
         """Give out the places that are free."""

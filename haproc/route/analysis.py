@@ -235,7 +235,11 @@ class Analysis:
                 return judge_definition(statement, pinned, main, hidden, facts)
             plans = await self._plans(explaining, asked)
             facts = await explaining.facts(
-                plans, decimals=asked.decimals, times=asked.times, moments=asked.moments
+                plans,
+                source=asked.hidden[0] if statement.kind is Kind.MERGE else "",
+                decimals=asked.decimals,
+                times=asked.times,
+                moments=asked.moments,
             )
             size = size_of(plans)
             verdict = await self._texts.run(user, size, judge, statement, pinned, plans, facts)
@@ -309,11 +313,18 @@ class Analysis:
             spark = await self._session(settings, self._of_frames, user)
         else:
             spark = await self._session(settings, self._sessions)
-        return self.explaining(spark, user, carried)
+        return self.explaining(spark, user, carried, settings)
 
-    def explaining(self, spark: Session, user: str, carried: Carried = ALONE) -> Explaining:
+    def explaining(
+        self,
+        spark: Session,
+        user: str,
+        carried: Carried = ALONE,
+        settings: Settings | None = None,
+    ) -> Explaining:
         """Return how to ask a session."""
-        return Explaining(spark, self._texts, user, self._timeout_s, self._planning, carried)
+        timeout_s, planning = self._timeout_s, self._planning
+        return Explaining(spark, self._texts, user, timeout_s, planning, carried, settings)
 
     async def _session(
         self, settings: Settings, sessions: SharedSessions, user: str = ""

@@ -9,7 +9,7 @@ from typing import Final
 
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Analyzed, Column, Session
+from haproc.engine.interface import Analyzed, Column, Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement, text_size
 from haproc.engine.status import Link, kind_of_chain
 from haproc.engine.tasks import Planned
@@ -17,10 +17,17 @@ from haproc.route.offload import Texts
 from haproc.route.planning import Planning
 from haproc.route.views import rows_of
 from haproc.witness.explained import explaining, in_own_lines
-from haproc.witness.findings import Facts, harmless_functions, needs_types, tables_read
+from haproc.witness.findings import (
+    PARSER,
+    Facts,
+    harmless_functions,
+    needs_types,
+    tables_read,
+)
 from haproc.witness.judge import unknown_functions
 from haproc.witness.plan import Failure, Plan, read_plan, read_query
 from haproc.witness.probes import UnclearError, described_function, function_query
+from haproc.witness.targets import written
 
 FUNCTIONS_MAX: Final = 64
 """SQL functions that one statement may call, those called by these included."""
@@ -54,9 +61,14 @@ class Explaining:
         timeout_s: float,
         planning: Planning,
         carried: Carried = ALONE,
+        settings: Settings | None = None,
     ) -> None:
-        """``carried`` returns how a text is sent, if DataFrames come with it."""
+        """``carried`` returns how a text is sent, if DataFrames come with it.
+
+        ``settings``: the session's, which `facts` have to do with.
+        """
         self._spark = spark
+        self._settings = settings or Settings()
         self._planning = planning
         self._carried = carried
         self._texts = texts
@@ -105,11 +117,15 @@ class Explaining:
         self,
         plans: Sequence[Plan],
         *,
+        source: str = "",
         decimals: bool = False,
         times: bool = True,
         moments: bool = True,
     ) -> Facts:
-        """Return what the plans do not show: types of columns, bodies of SQL functions."""
+        """Return what the plans do not show: types of columns, bodies of SQL functions.
+
+        ``source``: of a MERGE, whose plan is the first.
+        """
         size = size_of(plans)
         bodies: dict[str, Plan] = {}
         wanted = set(await self._texts.run(self._user, size, unknown_functions, plans))
@@ -122,25 +138,26 @@ class Explaining:
                 bodies[name] = body
                 wanted |= unknown_functions([body]) - looked
         shown = tuple(bodies.values())
-        schemas = await self._schemas([*plans, *shown])
-        return Facts(
-            schemas,
-            harmless_functions(bodies, schemas),
-            shown,
+        parser = _value_of(PARSER, self._settings)
+        known = Facts(
+            await self._schemas([*plans, *shown]),
+            ansi=self._settings.ansi,
+            legacy=parser not in ("", "CORRECTED", "EXCEPTION"),
+        )
+        return replace(
+            known,
+            functions=harmless_functions(bodies, known),
+            bodies=shown,
             decimals=decimals,
             times=times,
             moments=moments or bool(self._carried.frames),
             frames=self._carried.frames,
+            merged=await self._merged(plans[0], source) if source else {},
         )
 
     async def gives_texts(self, query: str) -> bool:
         """Whether a query has columns that hold texts."""
-        asked = self._carried.sent(query)
-        if isinstance(asked, SparkPlan):
-            columns = list((await self.spoken(asked)).columns)
-        else:
-            columns = await self._columns(query)
-        kinds = (column.type_text.lower() for column in columns)
+        kinds = (column.type_text.lower() for column in await self._columns_with_frames(query))
         return any(word in kind for kind in kinds for word in ("string", "char", "variant"))
 
     async def is_managed_delta(self, table: str) -> bool:
@@ -170,6 +187,23 @@ class Explaining:
             schemas[table] = {column.name.lower(): column.type_text for column in columns}
         return schemas
 
+    async def _merged(self, plan: Plan, source: str) -> dict[str, list[str]]:
+        """Return the types that columns of a MERGE's two sides may have, by name."""
+        found: dict[str, list[str]] = {}
+        target = written(plan)
+        if not needs_types(plan) or target is None:
+            return found
+        for query in (f"SELECT * FROM {quoted_name(target)}", source):
+            for column in await self._columns_with_frames(query):
+                found.setdefault(column.name.lower(), []).append(column.type_text)
+        return found
+
+    async def _columns_with_frames(self, query: str) -> Sequence[Column]:
+        asked = self._carried.sent(query)
+        if isinstance(asked, SparkPlan):
+            return (await self.spoken(asked)).columns
+        return await self._columns(query)
+
     async def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
         async with self._turn(text_size(statement)) as planned:
             asked = self._spark.query(statement, timeout_s=self._timeout_s, planned=planned)
@@ -197,3 +231,9 @@ def _error(failure: Failure) -> EngineError:
         error_class=failure.error_class,
         sqlstate=failure.sqlstate,
     )
+
+
+def _value_of(name: str, settings: Settings) -> str:
+    """Return what a session says of a setting, in capitals; empty if nothing."""
+    values = [value for key, value in settings.confs if key.lower() == name.lower()]
+    return values[0].strip().upper() if values else ""

@@ -121,6 +121,11 @@ class Planning:
         for turn in [*self._late, *self._given_up]:
             self._end(turn)
 
+    def cluster_left(self) -> None:
+        """It serves no more, and may not say for how long: who waits had better ask another one."""
+        self._places.send_away(self._unavailable)
+        self._room.send_away(self._unavailable)
+
     async def _come(self, user: str, within_s: float, size: int) -> _Turn:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + within_s

@@ -91,6 +91,7 @@ class RingService:
         )
         core.health.on_answer = self.planning.probed
         core.health.on_gone = self.planning.driver_is_gone
+        core.condition.on_departure = self.planning.cluster_left
         self._analysis = Analysis(
             engine,
             lambda: core.watermarks.definitions_applied,

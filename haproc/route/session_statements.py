@@ -59,7 +59,7 @@ class SessionStatements:
             return
         for number, text in enumerate(statements[begun:], begun):
             found = await self._classifying.text(text, session.settings, session.user)
-            statement = await self.owned(found, session)
+            statement = await self.owned(found, session, ids.of_number(number))
             if statement.operation_class is not OperationClass.SESSION:
                 await self._sessions.close(session.user, session.id)
                 raise RequestError(
@@ -120,9 +120,9 @@ class SessionStatements:
             async with self._sessions.changing(session):
                 if session.has_recorded(request_id):
                     return []
-                if statement.kind in WRITING_KINDS and not await self._is_own(statement, session):
-                    raise _gone_meanwhile()
-                return await self._run(session, statement, runs, request_id)
+                if statement.kind not in WRITING_KINDS or await self._is_own(statement, session):
+                    return await self._run(session, statement, runs, request_id)
+            raise _gone_meanwhile()
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.REJECTED) from error
         except RefusedError as error:

@@ -154,7 +154,9 @@ class Sessions:
                 self._take_room(key)
             try:
                 standing = await self._store.adopt(key, found, afresh=afresh)
-            except BaseException:  # it may be there all the same: the next count finds it
+            except Exception:
+                # It may be there all the same: the next count finds it. Who is gone in the middle
+                # keeps the room until then, or would have a session for nothing each time.
                 if found is None:
                     self.room.give_back(key.user)
                 raise
@@ -334,7 +336,7 @@ class Sessions:
                 standing = await self._store.adopt(key, None, begins_with=entries)
                 if standing is None:
                     raise moved(key)
-            except BaseException:  # it may be there all the same: the next count finds it
+            except Exception:  # as above
                 self.room.give_back(key.user)
                 raise
             copy = self._arrived(key, standing, waits=False)

@@ -10,6 +10,7 @@ from haproc.classify.names import Context
 from haproc.pin.model import Pinned, Treatment
 from haproc.pin.scan import Scan
 from haproc.witness.commands import is_deltas_own
+from haproc.witness.inline import shown
 from haproc.witness.judge import OF_ROWS
 from haproc.witness.probes import UnclearError, definitions, merge_source
 from haproc.witness.shape import shape, writes_floats, writes_moments, writes_times
@@ -19,11 +20,12 @@ from haproc.witness.shape import shape, writes_floats, writes_moments, writes_ti
 class Questions:
     """What to explain.
 
-    ``own``: the statement itself; empty for Delta's own, which cannot be explained. ``hidden``: its
-    expressions that no plan shows, or the source of a MERGE. ``neutral``: both in neutral form, for
-    statements that compute rows; the first of it is the shape. ``decimals``: no number in it is a
-    float. ``times``: a text in it may be a time of day. ``moments``: its rows may hold
-    TIMESTAMPs. ``unclear`` says why nothing can be asked.
+    ``own``: the statement itself; empty for Delta's own, which cannot be explained. ``hidden``:
+    what its plan does not show: the source of a MERGE (the first of them), items of rows, and
+    expressions that are kept as text. ``neutral``: both in neutral form, for statements that
+    compute rows; the first of it is the shape. ``decimals``: no number in it is a float.
+    ``times``: a text in it may be a time of day. ``moments``: its rows may hold TIMESTAMPs.
+    ``unclear`` says why nothing can be asked.
     """
 
     own: tuple[str, ...] = ()
@@ -46,13 +48,15 @@ def questions(statement: Classified, pinned: Pinned) -> Questions | None:
     try:
         if statement.kind not in OF_ROWS:
             own = () if is_deltas_own(scan) else (pinned.sql,)
-            return Questions(own, tuple(definitions(statement.kind, statement.writes, scan)))
-        neutral = shape(scan)
+            texts = definitions(statement.kind, statement.writes, scan)
+            return Questions(own, (*texts, *(row for text in texts for row in shown(Scan(text)))))
         values = not writes_floats(scan.tokens), writes_times(scan), writes_moments(scan)
-        if statement.kind is not Kind.MERGE:
-            return Questions((pinned.sql,), (), (neutral,), *values)
-        source, neutral_source = merge_source(scan), merge_source(Scan(neutral))
-        return Questions((pinned.sql,), (source,), (neutral, neutral_source), *values)
+        neutral = Scan(shape(scan))
+        hidden, neutral_hidden = shown(scan), shown(neutral)
+        if statement.kind is Kind.MERGE:
+            hidden = [merge_source(scan), *hidden]
+            neutral_hidden = [merge_source(neutral), *neutral_hidden]
+        return Questions((pinned.sql,), tuple(hidden), (neutral.sql, *neutral_hidden), *values)
     except UnclearError as error:
         return Questions(unclear=str(error))
 

@@ -8,7 +8,7 @@ text (``sum(a)#12L``), so names are learnt where columns are defined, and each `
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -68,14 +68,18 @@ class Item:
 
 @dataclass(slots=True)
 class Columns:
-    """All columns of a plan. ``schemas``: types of the columns of tables, as Spark writes them."""
+    """All columns of a plan. ``schemas``: types of the columns of tables, as Spark writes them.
+
+    ``merged``: the types that columns may have which no node of the plan defines, by their names.
+    """
 
     plan: Plan
     schemas: Mapping[str, Mapping[str, str]]
+    merged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     types: dict[str, Type] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
-    """The types of those that come from tables, as Spark writes them."""
+    """The types of those that come from tables, as Spark writes them; several if it is not sure."""
 
     def __post_init__(self) -> None:
         for node in self.plan.nodes:
@@ -96,6 +100,15 @@ class Columns:
                     self.kinds[number] = schema[name.lower()]
                     self.types[number] = type_of(schema[name.lower()])
 
+    def _types_by_name(self, name: str, number: str) -> None:
+        if any(each.endswith(name) and not _PLAIN.match(each) for each in self.merged):
+            return  # it may be the end of a longer one
+        found = self.merged.get(name, ())
+        if found:
+            self.kinds[number] = " or ".join(found)
+        if len({type_of(each) for each in found}) == 1:
+            self.types[number] = type_of(found[0])
+
     def rewritten(self, text: str) -> str:
         """Return an expression with each column as ``§id``."""
         text = _NOT_COLUMNS.sub("~", text)
@@ -108,6 +121,8 @@ class Columns:
             else:
                 plain = _PLAIN_END.search(text, position, match.start())
                 start, is_there = (plain.start(), True) if plain is not None else (0, False)
+                if plain is not None:
+                    self._types_by_name(plain.group().lower(), match[1])
             if not is_there:
                 raise UnreadableError("a column's name cannot be told from what is around it")
             parts += [text[position:start], f"§{match[1]}"]

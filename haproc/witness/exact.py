@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from haproc.witness.columns import Type
 from haproc.witness.lists import closing, split
@@ -21,19 +22,37 @@ _OPERATORS = (" + ", " - ", " * ", " % ", " div ")
 DEPTH_MAX = 50
 
 
-def sums_are_exact(expression: str, types: Mapping[str, Type], *, decimals: bool) -> bool:
-    """Whether all that is summed or averaged in an expression adds integers or decimals.
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What is known of the numbers in a plan: the columns' types, and what the session says.
 
-    ``decimals``: a number with a point is a decimal (the statement writes no floats).
+    ``decimals``: a number with a point is a decimal (the statement writes no floats). ``ansi``: a
+    sum that overflows is an error.
+    """
+
+    types: Mapping[str, Type]
+    decimals: bool
+    ansi: bool
+
+
+def sums_reason(expression: str, numbers: Numbers) -> str:
+    """Say what makes a sum or an average in an expression depend on the order of rows, if any.
+
+    Where an overflow gives NULL it does: of the same rows one order may pass the limit on the way.
+    BIGINTs without ANSI wrap around, and come back.
     """
     for match in _SUM.finditer(expression):
         start = match.end() - 1
         inner = expression[start + 1 : closing(expression, start)].removeprefix("distinct ")
-        kind = exact_type(inner, types, decimals=decimals)
-        averages = "avg" in match.group().lower() or "mean" in match.group().lower()
+        kind = exact_type(inner, numbers.types, decimals=numbers.decimals)
+        name = match.group().lower()
+        averages = "avg" in name or "mean" in name
         if kind is None or (averages and kind is not Type.DECIMAL):
-            return False  # the average of integers is computed in doubles
-    return True
+            # the average of integers is computed in doubles
+            return "floating point values depends on the order of rows"
+        if name.startswith("try_") or (kind is Type.DECIMAL and not numbers.ansi):
+            return "what may overflow to NULL depends on the order of rows"
+    return ""
 
 
 def exact_type(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from haproc.classify.moments import is_time_of_day
 from haproc.pin.functions import Nature
 from haproc.pin.reasons import REASONS
 from haproc.witness.columns import INLINE, Columns, Type, table_read
 from haproc.witness.completed import REASON, is_completed, may_convert, never_text
-from haproc.witness.exact import exact_type, sums_are_exact
+from haproc.witness.exact import Numbers, exact_type, sums_reason
 from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, is_query_root, nature_of
 from haproc.witness.lists import closing, leading, split
 from haproc.witness.plan import Node, Plan, UnreadableError
@@ -41,6 +42,12 @@ _WITHOUT_EXPRESSIONS = frozenset(
 """Roots whose own text holds names, options and paths, and no expression."""
 _COLLECTING = frozenset({"collect_list", "collect_set", "array_agg"})
 _LISTING = frozenset({"listagg", "string_agg"})
+PARSER: Final = "spark.sql.legacy.timeParserPolicy"
+_PARSING = frozenset(
+    {"to_date", "try_to_date", "to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz"}
+    | {"try_to_timestamp", "gettimestamp", "unix_timestamp", "to_unix_timestamp"}
+    | {"from_json", "from_csv", "from_xml"}
+)
 _WINDOWED = frozenset(
     {"row_number", "ntile", "lag", "lead", "nth_value", "first", "first_value", "last"}
     | {"last_value", "any_value"}
@@ -57,7 +64,9 @@ class Facts:
     writes no floating point numbers. ``times``: it may write a text that is a time of day,
     ``moments``: or rows with TIMESTAMPs.
     ``frames``: the DataFrames that came with the statement, which Spark shows as views; what they
-    hold stands below them.
+    hold stands below them. ``merged``: the types of columns of a MERGE's two sides, by name.
+    ``ansi``: what overflows is an error, ``legacy``: the clock has a say in what is parsed by a
+    format; both say the session's settings.
     """
 
     schemas: Mapping[str, Mapping[str, str]]
@@ -67,6 +76,9 @@ class Facts:
     times: bool = True
     moments: bool = True
     frames: frozenset[str] = frozenset()
+    merged: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    ansi: bool = True
+    legacy: bool = False
 
 
 def needs_types(plan: Plan) -> bool:
@@ -79,27 +91,31 @@ def tables_read(plan: Plan) -> frozenset[str]:
     return frozenset(name for node in plan.nodes if (name := table_read(node)))
 
 
-def harmless_functions(
-    bodies: Mapping[str, Plan], schemas: Mapping[str, Mapping[str, str]]
-) -> frozenset[str]:
-    """Return those SQL functions, by name, whose bodies give the same everywhere."""
+def harmless_functions(bodies: Mapping[str, Plan], known: Facts) -> frozenset[str]:
+    """Return those SQL functions, by name, whose bodies give the same everywhere.
+
+    ``known``: what is known beside the bodies.
+    """
     harmless: frozenset[str] = frozenset()
     while True:
-        facts = Facts(schemas, harmless)
+        facts = replace(known, functions=harmless)
         more = frozenset(name for name, body in bodies.items() if not findings(body, facts))
         if more <= harmless:
             return harmless
         harmless |= more
 
 
+NOTHING_KNOWN: Final = Facts({})
+
+
 def functions_called(plan: Plan) -> frozenset[str]:
     """Return the names of all functions in the plan's expressions, as printed."""
-    return _read(plan, {}).functions
+    return _read(plan, NOTHING_KNOWN).functions
 
 
 def findings(plan: Plan, facts: Facts) -> list[str]:
     """Return what could differ; empty if the statement means the same everywhere."""
-    reading = _read(plan, facts.schemas)
+    reading = _read(plan, facts)
     found: list[str] = []
     for node in plan.nodes[0 if is_query_root(plan.root.name) else 1 :]:
         if frame_in(node) not in facts.frames:
@@ -130,11 +146,11 @@ class _Reading:
         return frozenset(name for _, text in self.texts for name in _CALLED_BY_NAME.findall(text))
 
 
-def _read(plan: Plan, schemas: Mapping[str, Mapping[str, str]]) -> _Reading:
+def _read(plan: Plan, facts: Facts) -> _Reading:
     skipped = plan.root.name in _WITHOUT_EXPRESSIONS
     nodes = plan.nodes[1:] if skipped else plan.nodes
     try:
-        columns = Columns(plan, schemas)
+        columns = Columns(plan, facts.schemas, facts.merged)
         texts = tuple((node, columns.rewritten(node.text)) for node in nodes)
         return _Reading(plan, columns, "", texts)
     except UnreadableError as error:
@@ -180,7 +196,7 @@ def _texts(node: Node) -> list[str]:
 
 def assigns_completed(plan: Plan, facts: Facts) -> bool:
     """Whether that happens where rows are fitted to the table's columns, behind the query."""
-    reading = _read(plan, facts.schemas)
+    reading = _read(plan, facts)
     fitting = [id(node) for node in plan.root.inputs]
     done = zip(reading.texts, _completed(reading, facts), strict=True)
     return any(completed and id(node) in fitting for (node, _), completed in done)
@@ -234,6 +250,10 @@ def _functions(reading: _Reading, facts: Facts) -> list[str]:
     for name in sorted(reading.functions - facts.functions):
         nature = nature_of(name)
         lower = name.lower()
+        if facts.legacy and lower in _PARSING:
+            found.append(
+                f"with {PARSER} = LEGACY, {name}() reads two digits of a year by the clock"
+            )
         if nature is Nature.DETERMINISTIC or nature is Nature.EXACT_OR_FLOAT:
             continue
         if lower in _WINDOWED:
@@ -308,7 +328,8 @@ def _learn_types(columns: Columns, *, decimals: bool) -> None:
 
 def _by_order(node: Node, text: str, columns: Columns, facts: Facts) -> list[str]:
     if node.name == "Window":
-        reason = window_reason(node, columns, decimals=facts.decimals)
+        numbers = Numbers(columns.types, decimals=facts.decimals, ansi=facts.ansi)
+        reason = window_reason(node, columns, numbers)
         return [reason] if reason else []
     for name in sorted(_WINDOWED):
         if re.search(rf"(?<![\w.$]){name}\(", text):
@@ -316,5 +337,8 @@ def _by_order(node: Node, text: str, columns: Columns, facts: Facts) -> list[str
     if node.name == "GlobalLimit" or node.name == "Offset":
         total = limit_is_total(node, columns)
         return [] if total else ["LIMIT takes any rows unless their order is total"]
-    exact = node.name != "Aggregate" or sums_are_exact(text, columns.types, decimals=facts.decimals)
-    return [] if exact else ["sum() or avg() of floating point values depends on the order of rows"]
+    if node.name != "Aggregate":
+        return []
+    numbers = Numbers(columns.types, decimals=facts.decimals, ansi=facts.ansi)
+    reason = sums_reason(text, numbers)
+    return [f"sum() or avg() of {reason}"] * bool(reason)

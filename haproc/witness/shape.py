@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from haproc.classify.moments import is_time_of_day
 from haproc.classify.tokens import Token, TokenKind
 from haproc.pin.scan import Scan
+from haproc.witness.inline import may_make_text
 
 
 def _names(text: str) -> frozenset[str]:
@@ -28,7 +29,9 @@ _BEFORE_VALUE = frozenset({"THEN", "ELSE", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _BEFORE_ITEM = frozenset({"SELECT", "DISTINCT", "WHEN", "AND", "OR", "NOT", "BETWEEN", "VALUES"})
 _HARD_TO_READ = re.compile(r"[\n\r#§(\[\u0000-\u001f]")
 _SPECIAL = re.compile(r"[\s\x00-\x20\x7f]*(?:epoch|now|today|tomorrow|yesterday)", re.IGNORECASE)
-_MOMENTS = frozenset({"NOW", "DATE_TRUNC", "CONVERT_TIMEZONE", "FROM_JSON", "FROM_CSV", "FROM_XML"})
+_MOMENTS = frozenset(
+    {"IDENTIFIER", "NOW", "DATE_TRUNC", "CONVERT_TIMEZONE", "FROM_JSON", "FROM_CSV", "FROM_XML"}
+)
 _TYPED = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _BY_VALUE = _names(
     """
@@ -80,8 +83,8 @@ def writes_floats(tokens: Sequence[Token]) -> bool:
 
 
 def writes_times(scan: Scan) -> bool:
-    """Whether a text stands there that may be a time of day."""
-    return any(
+    """Whether a text stands there, or is made of others, that may be a time of day."""
+    return may_make_text(scan) or any(
         token.kind is TokenKind.STRING and is_time_of_day(scan.string_value(at))
         for at, token in enumerate(scan.tokens)
     )

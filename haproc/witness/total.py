@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from haproc.witness.columns import Columns, Type, table_read
-from haproc.witness.exact import sums_are_exact
+from haproc.witness.exact import Numbers, sums_reason
 from haproc.witness.lists import closing, leading, split
 from haproc.witness.plan import Node
 
@@ -74,7 +74,7 @@ def limit_is_total(node: Node, columns: Columns) -> bool:
     return False
 
 
-def window_reason(node: Node, columns: Columns, *, decimals: bool) -> str:
+def window_reason(node: Node, columns: Columns, numbers: Numbers) -> str:
     """Say what in a Window depends on how ties in its order fall; empty if nothing does."""
     texts, _ = leading(node.text)
     for text in texts:
@@ -88,8 +88,9 @@ def window_reason(node: Node, columns: Columns, *, decimals: bool) -> str:
         total = bool(node.inputs) and settles(keys, node.inputs[-1], columns)
         name = function.partition("(")[0].lower()
         expression = columns.rewritten(function)
-        if not sums_are_exact(expression, columns.types, decimals=decimals):
-            return f"{name}() of floating point values depends on the order of rows"
+        reason = sums_reason(expression, numbers)
+        if reason:
+            return f"{name}() of {reason}"
         if total or name in _RANKS:
             continue
         if name in _AGGREGATES and (

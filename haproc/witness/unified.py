@@ -9,7 +9,7 @@ TIMESTAMP, counts as converted. Which columns hold none is learnt from the table
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from haproc.classify.moments import SPECIAL_DATETIME, is_moment
@@ -87,20 +87,34 @@ def is_unified(text: str, types: Mapping[str, Type], without: Set[str]) -> bool:
 
 
 def _unifies(call: str, given: Sequence[str], types: Mapping[str, Type], without: Set[str]) -> bool:
-    def beside(text: str) -> Iterable[str]:
-        return (other for other in given if other is not text)
-
     given = [each.strip() for each in given]
-    texts = [each for each in given if is_moment(each) or not never_text(each, types)]
     if call in ("extract", "date_part", "datepart"):
-        return given[0].lower() in _TIMES_OF_DAY and bool(texts)
+        is_time = given[0].lower() in _TIMES_OF_DAY
+        return is_time and any(_may_be_text(each, types) for each in given)
     if call == "nvl2" and re.fullmatch(r"§\d+", given[0]):
         given = given[1:]  # it is only asked whether that is NULL
-        texts = [each for each in texts if each in given]
-    if any(not never_moment(other, without) for text in texts for other in beside(text)):
+    if call == "decode":  # what is looked for has one type, and what is given
+        looked, shown = [given[0], *given[1:-1:2]], given[2::2]
+        shown += given[-1:] if len(given) % 2 == 0 else []
+        return _mixed(looked, types, without) or _mixed(shown, types, without)
+    return _mixed(given, types, without)
+
+
+def _mixed(given: Sequence[str], types: Mapping[str, Type], without: Set[str]) -> bool:
+    """Whether there is a text among the arguments, and what makes a moment of it is another."""
+    texts = {at for at, each in enumerate(given) if _may_be_text(each, types)}
+    if not texts:
+        return False
+    moments = {at for at, each in enumerate(given) if not never_moment(each, without)}
+    if moments and len(texts | moments) > 1:
         return True
-    special = [text for text in texts if SPECIAL_DATETIME.fullmatch(text)]
-    return any(not _never_date(other, types) for text in special for other in beside(text))
+    special = {at for at in texts if SPECIAL_DATETIME.fullmatch(given[at])}
+    dates = {at for at, each in enumerate(given) if special and not _never_date(each, types)}
+    return bool(dates) and len(special | dates) > 1
+
+
+def _may_be_text(text: str, types: Mapping[str, Type]) -> bool:
+    return is_moment(text) or not never_text(text, types)
 
 
 def never_moment(text: str, without: Set[str], depth: int = 0) -> bool:

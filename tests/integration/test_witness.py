@@ -114,6 +114,21 @@ AS_IT_STANDS = [
     "UPDATE t SET b = nvl2(ts, b, 'none') WHERE year(ts) BETWEEN 2020 AND 2024",
     "MERGE INTO t USING (SELECT * FROM VALUES (1, 'a') AS q(a, b)) s ON t.a = s.a WHEN MATCHED "
     "THEN UPDATE SET b = nvl(s.b, t.b)",
+    "MERGE INTO t USING u AS s ON t.a = s.a AND nvl(s.b, '') = t.b AND s.i BETWEEN t.a AND t.m "
+    "WHEN MATCHED AND NOT equal_null(s.b, t.b) THEN UPDATE SET b = nvl2(t.ts, s.b, nullif(t.b, ''))"
+    " WHEN NOT MATCHED THEN INSERT (a, b, ts) VALUES (s.a, nvl(s.b, 'x'), TIMESTAMP '2024-01-01')",
+    "MERGE INTO t USING (SELECT a, max(ts) ts FROM t GROUP BY a) s ON t.a = s.a AND s.ts BETWEEN "
+    "t.ts AND nvl(t.ts, s.ts) WHEN MATCHED THEN DELETE",
+    "MERGE INTO u USING (SELECT * FROM VALUES (abs(1), 'a(b', concat('x', 'y')) AS q(a, b, c)) s "
+    "ON u.a = s.a "
+    "WHEN MATCHED THEN UPDATE SET b = s.b || s.c",
+    "UPDATE t SET ts = nvl2(b, ts, TIMESTAMP '2024-01-01 00:00:00'), "
+    "b = decode(b, 'A', 'B', 'C'), a = decode(ts, TIMESTAMP '2024-01-01 00:00:00', 1, 2)",
+    "UPDATE t SET ts = decode(b, 'A', ts, 'B', TIMESTAMP '2024-01-01 00:00:00', ts)",
+    "CREATE FUNCTION n(x STRING, y STRING) RETURNS STRING RETURN nvl(x, nullif(y, '12:30'))",
+    "CREATE TABLE n (a STRING, b STRING, c STRING GENERATED ALWAYS AS (nvl(a, b))) USING delta",
+    "INSERT INTO u VALUES (1, concat('10', ':00'), abs(1)), (2, upper('x'), 3), (3, DEFAULT, NULL)",
+    "INSERT INTO u SELECT a, b, i FROM VALUES (1, 'T' || '10', 2) AS q(a, b, i)",
     "UPDATE t SET ts = ts - INTERVAL 1 DAY, b = CAST(a - 1 AS STRING) WHERE year(d) = 3",
     "CREATE TABLE n (x STRING DEFAULT '10:00', ts TIMESTAMP DEFAULT TIMESTAMP '2026-01-01 10:00') "
     "USING delta",
@@ -143,6 +158,9 @@ ROWS = {
     "INSERT INTO u SELECT a, _metadata.file_name, 1 FROM t": "_metadata",
     "INSERT INTO u VALUES (1, IDENTIFIER('current_user')(), 1)": "current_user",
     "INSERT INTO u SELECT a, IDENTIFIER('uuid')(), 1 FROM t": "uuid",
+    "INSERT INTO t (ts) VALUES (nvl(TIMESTAMP '2024-01-01 00:00:00', '10:00'))": "time of day",
+    "INSERT INTO u SELECT a, b, try_sum(i) FROM u GROUP BY a, b": "overflow",
+    "INSERT INTO t (m) SELECT try_avg(m) FROM t": "overflow",
     "INSERT INTO u SELECT a, IDENTIFIER('sum')(c), 1 FROM t GROUP BY a": "sum",
     "INSERT INTO u SELECT a, b, CAST(sum(c) AS INT) FROM t GROUP BY a, b": "floating point",
     "INSERT INTO u SELECT a, b, count(*) OVER (ORDER BY a ROWS 1+1 PRECEDING) FROM t": "ties",
@@ -195,6 +213,18 @@ REFUSED = {
     "CREATE TABLE n (x INT, ts TIMESTAMP DEFAULT '10:00') USING delta": "moment",
     "UPDATE t SET ts = b": "time of day",
     "INSERT INTO t (ts) VALUES ('12:30')": "time of day",
+    "INSERT INTO t (a, ts) VALUES (1, concat('10', ':00'))": "time of day",
+    "INSERT INTO t (ts) VALUES (CAST(concat('10', ':00') AS TIMESTAMP))": "moment",
+    "INSERT INTO t (ts) VALUES ('T' || '10')": "time of day",
+    "MERGE INTO t USING (SELECT * FROM VALUES (1, concat('10', ':00')) AS q(a, b)) s ON t.a = s.a "
+    "WHEN MATCHED THEN UPDATE SET ts = s.b": "time of day",
+    "MERGE INTO t USING (SELECT * FROM VALUES (1, CAST(concat('1', ':0') AS TIMESTAMP)) q(a, ts)) "
+    "s ON t.a = s.a WHEN MATCHED THEN UPDATE SET ts = s.ts": "moment",
+    "MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN UPDATE SET ts = nvl(t.ts, u.b)": (
+        "time of day"
+    ),
+    "CREATE FUNCTION n(x INT) RETURNS TIMESTAMP RETURN "
+    "(SELECT max(q) FROM VALUES (CAST(concat('10', ':00') AS TIMESTAMP)) AS v(q))": "moment",
     "INSERT INTO t (ts) SELECT b FROM u": "time of day",
     "INSERT INTO t PARTITION (d = 'today') (a) VALUES (1)": "moment",
     "MERGE INTO t USING u ON t.a = u.a WHEN MATCHED THEN UPDATE SET ts = u.b": "time of day",
@@ -374,6 +404,21 @@ async def test_query_and_session_statement_are_confirmed(witness: Witness) -> No
             await witness.analysis.confirm_session_statement(taken, session)
     for sql in SESSION_STATEMENTS:
         await witness.analysis.confirm_session_statement(witness.statement(sql), session)
+
+
+async def test_setting_has_a_say_in_what_differs(witness: Witness) -> None:
+    """Without ANSI a sum of decimals overflows to NULL; the old parser reads '26' by the clock."""
+    total = "INSERT INTO t (m) SELECT sum(m) FROM t"
+    parsed = "INSERT INTO t (d) SELECT to_date(b, 'yy-MM-dd') FROM u"
+    for sql in (total, parsed):
+        assert (await witness.verdict(sql)).treatment is Treatment.REPLICATE
+    witness.settings = replace(
+        witness.settings, ansi=False, confs=(("spark.sql.legacy.timeParserPolicy", "legacy"),)
+    )
+    for sql, reason in ((total, "overflow"), (parsed, "timeParserPolicy")):
+        verdict = await witness.verdict(sql)
+        assert verdict.treatment is Treatment.MATERIALISE
+        assert reason in verdict.reasons[0]
 
 
 async def test_setting_cannot_hide_what_a_statement_does(witness: Witness) -> None:

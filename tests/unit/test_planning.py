@@ -407,3 +407,24 @@ async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:
 async def _turns(planning: Planning) -> None:
     async with planning.turn("a", WAIT_S):
         pass
+
+
+async def test_who_waits_is_told_at_once_that_the_cluster_left_service() -> None:
+    """A host that is off does not say so: its driver's turns stay taken."""
+    departures = 0
+    planning = Planning(Shares(1), Shares(LARGE), departures=lambda: departures)
+    statements = Statements(planning, a2=LARGE + 1, b1=LARGE + 1)
+    await statements.come("a1", "a2", "b1", "b2")
+    assert statements.planned == ["a1"] and planning.waiting == 3
+    departures += 1
+    planning.cluster_left()
+    await settled()
+    assert planning.waiting == 0
+    for name in ("a2", "b1", "b2"):
+        with pytest.raises(RequestError) as raised:
+            await statements.end(name)
+        assert raised.value.error_class is ErrorClass.BUSY
+    await statements.end("a1")
+    await statements.come("b3")  # nothing of what they waited for is lost
+    assert statements.planned == ["a1", "b3"]
+    await statements.end("b3")

@@ -326,3 +326,22 @@ async def test_session_that_cannot_begin_keeps_no_place(
     closing = [member.sessions.close(session.user, session.id) for _ in range(3)]
     assert sorted(await asyncio.gather(*closing)) == [False, False, True]
     assert member.sessions.room.taken == 0
+
+
+async def test_who_is_gone_while_a_session_is_made_has_its_room_until_the_next_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be there: else whoever comes and goes has as many as they like."""
+    member = Ring().member()
+    adopt = SessionStore.adopt
+
+    async def slowly(*values: Any, **options: Any) -> Any:
+        await adopt(*values, **options)
+        await asyncio.sleep(10)
+
+    monkeypatch.setattr(SessionStore, "adopt", slowly)
+    task = asyncio.create_task(member.sessions.enter("ada", "s1", create=True))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait({task})
+    assert member.sessions.room.taken == 1

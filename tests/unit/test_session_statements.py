@@ -16,7 +16,7 @@ from haproc.route import session_statements
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying
 from haproc.route.session_statements import SessionStatements
-from haproc.sessions.client import REQUESTS_REMEMBERED, ClientSession
+from haproc.sessions.client import REQUESTS_REMEMBERED, BeginningIds, ClientSession
 from haproc.sessions.journal import SqlEntry
 from tests.unit import session_rig
 from tests.unit.test_classify import classified
@@ -208,3 +208,50 @@ async def test_statement_that_finds_its_temporary_view_gone_changes_nothing_of_t
     assert first is None and ran == [sql]
     assert isinstance(second, RequestError)
     assert (second.kind, second.outcome) == (FailureKind.AVAILABILITY, WriteOutcome.NOT_SENT)
+
+
+async def test_session_stays_as_it_is_where_a_name_came_to_mean_another_thing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing ran in it: to make it anew would lose its cached tables for nothing."""
+
+    async def no_views(*_: Any) -> frozenset[str]:
+        return frozenset()
+
+    monkeypatch.setattr(session_statements, "temporary_views", no_views)
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+    await session.spark.settings()
+    sql = "DROP VIEW v"
+    with pytest.raises(RequestError) as raised:
+        await statements_of(member)._change(session, classified(sql), SqlText(sql), "r1")
+    assert raised.value.outcome is WriteOutcome.NOT_SENT
+    assert session.spark.stands
+
+
+async def test_view_that_a_beginning_dropped_before_is_the_sessions_own_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its journal says that this step has run, whatever the name means now."""
+    begin_with = ["CREATE TEMPORARY VIEW v AS SELECT 1", "DROP VIEW v", "USE prod"]
+    views = {"v"}
+
+    async def temporary_views(*_: Any) -> frozenset[str]:
+        return frozenset(views)
+
+    monkeypatch.setattr(session_statements, "temporary_views", temporary_views)
+    member = session_rig.Ring().member()
+    session = await member.sessions.enter("ada", "s1", create=True)
+    statements = statements_of(member)
+    statements._analysis = cast(Any, SimpleNamespace(confirm_session_statement=nothing))
+    ids = BeginningIds.of(begin_with)
+    for number, sql in enumerate(begin_with[:2]):
+        await statements._change(session, classified(sql), SqlText(sql), ids.of_number(number))
+    views.clear()
+    monkeypatch.setattr(ClientSession, "begun_with", lambda *_: 1)  # its last answer was lost
+    await statements.begin(session, begin_with)
+    assert session.settings.schema == "prod"
+
+
+async def nothing(*_: Any) -> None:
+    pass

@@ -69,6 +69,9 @@ def facts(times: bool, moments: bool) -> Facts:
         "nullif(2026-11-25 10:00:00, {b})",
         "equal_null({ts}, 10:00)",
         "decode({ts}, 10:00, 1, 2)",
+        "decode({b}, A, {ts}, {c})",
+        "decode({n}, 1, {ts}, 2, 10:00)",
+        "decode({b}, x, 1, {ts}, 2)",
         "try_add(INTERVAL '1' DAY, {b})",
         "try_subtract({b}, {ts})",
         "(1 + nvl(max({ts}), T12))",
@@ -114,6 +117,8 @@ def test_text_beside_what_may_be_a_moment_is_completed(expression: str) -> None:
         "nvl2({ts}, 1, 0)",
         "nullif({b}, 000-000-0000)",
         "decode({n}, 1, one, other)",
+        "decode({b}, A, {ts}, B, 2026-01-01 00:00:00, {ts})",
+        "decode({ts}, 2026-01-01 00:00:00, A, {b})",
         "decode({b}, 1-800, us, {c})",
         "ifnull({b}, today)",
         "try_add({n}, 1)",
@@ -143,6 +148,44 @@ def test_what_a_column_is_computed_from_tells_whether_it_is_a_moment(
     below: str, expected: bool
 ) -> None:
     assert completes(selected("nvl(q#20, {b})", f"Project [{below}, {{b}}]")) is expected
+
+
+MERGE = (
+    "MergeIntoCommand SubqueryAlias s, SubqueryAlias t, `spark_catalog`.`s`.`t`, x.Y, "
+    "Delta[version=0, file:/w/t], (k#1L = k#2L), [Update [actions: [`x` = {}]]], false"
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("nvl(a#3, b#4)", False),
+        ("between(n#5, k#1L, k#2L)", False),
+        ("nvl(ts#6, b#4)", True),
+        ("nvl(both#7, b#4)", True),
+        ("nvl(unknown#8, b#4)", True),
+        ("nvl(of two words#9, b#4)", True),
+    ],
+)
+def test_columns_of_a_merge_are_known_by_name(expression: str, expected: bool) -> None:
+    """Its plan is one line, in which no column is defined."""
+    merged = {"a": ["string"], "b": ["string", "string"], "n": ["int"], "ts": ["timestamp"]}
+    merged |= {"k": ["bigint", "int"], "both": ["string", "timestamp"]}
+    merged |= {"words": ["string"], "of two words": ["timestamp"]}
+    plan = read_plan(
+        "== Parsed Logical Plan ==\nx\n\n== Analyzed Logical Plan ==\n"
+        f"{MERGE.format(expression)}\n\n== Optimized Logical Plan ==\ny"
+    )
+    assert isinstance(plan, Plan)
+    found = findings(plan, Facts({}, merged=merged))
+    assert any("today" in each for each in found) is expected
+
+
+def test_many_arguments_are_looked_at_once() -> None:
+    """Each beside each other would take minutes."""
+    many = ", ".join(["{ts}", *(f"{{b}}, {at}" for at in range(20_000))])
+    assert completes(selected(f"decode({many})"))
+    assert not completes(selected(f"decode({many.replace('{ts}', '{b}', 1)})"))
 
 
 def test_rows_of_the_statement_are_moments_only_if_it_writes_any() -> None:

@@ -201,6 +201,31 @@ def test_sums_are_exact_by_types(expression: str, exact: bool) -> None:
     assert ("floating point" in reasons(INSERT, aggregate, f"   +- {T}")) is not exact
 
 
+@pytest.mark.parametrize(
+    ("expression", "ansi", "differs"),
+    [
+        ("sum(m#6)", True, False),
+        ("sum(m#6)", False, True),
+        ("sum(a#1L)", False, False),
+        ("try_sum(a#1L)", True, True),
+        ("try_avg(m#6)", True, True),
+    ],
+)
+def test_sum_that_may_overflow_to_null_depends_on_the_order(
+    expression: str, ansi: bool, differs: bool
+) -> None:
+    aggregate = f"+- Aggregate [a#1L], [a#1L AS a#20L, {expression} AS x#21]"
+    plan = plan_of(INSERT, aggregate, f"   +- {T}")
+    found = findings(plan, Facts(SCHEMAS, decimals=True, ansi=ansi))
+    assert any("overflow" in each for each in found) is differs
+
+
+def test_old_parser_of_dates_reads_by_the_clock() -> None:
+    plan = plan_of(INSERT, "+- Project [to_date(b#4, yy, Some(UTC), true) AS d#9]", f"   +- {U}")
+    assert findings(plan, Facts(SCHEMAS)) == []
+    assert any("LEGACY" in each for each in findings(plan, Facts(SCHEMAS, legacy=True)))
+
+
 def test_numbers_with_a_point_may_be_floats() -> None:
     aggregate = "+- Aggregate [a#1L], [sum((m#6 * 1.5)) AS sum(x)#21]"
     assert "floating" in reasons(INSERT, aggregate, f"   +- {T}", decimals=False)

@@ -46,6 +46,7 @@ class MemberCondition:
         self._out_of_service = False
         self._waits: set[asyncio.Timeout] = set()
         self._departures = 0
+        self.on_departure: Callable[[], None] = lambda: None
 
     # -- what is known ---------------------------------------------------------------------
 
@@ -220,10 +221,13 @@ class MemberCondition:
         self._out_of_service = self._beneath() in _OUT_OF_SERVICE
         if self._out_of_service:
             self._end_waits()
-        self._departures += before[0] in SERVING and self._state[0] not in SERVING
+        leaves = before[0] in SERVING and self._state[0] not in SERVING
+        self._departures += leaves
         if before[0] is not self._state[0]:
             logger.info("%s: %s -> %s %s", self._me, before[0], *self._state)
             self._on_state(*self._state)
+        if leaves:
+            self.on_departure()
 
     def _end_waits(self) -> None:
         ended = [scope for scope in self._waits if not scope.expired()]
