@@ -21,7 +21,13 @@ _TYPE_ENDS = frozenset(
     {"NOT", "NULL", "DEFAULT", "GENERATED", "COMMENT", "CHECK", "PRIMARY", "REFERENCES"}
     | {"CONSTRAINT", "UNIQUE", "MASK"}
 )
-_BEFORE_COLUMN = frozenset({"ADD", "ALTER", "CHANGE", "COLUMN", "COLUMNS", "EXISTS"})
+_BEFORE_COLUMN = {
+    "EXISTS": frozenset({"NOT", "IF"}),
+    "COLUMN": frozenset({"ADD", "ALTER", "CHANGE"}),
+    "COLUMNS": frozenset({"ADD", "ALTER", "CHANGE"}),
+}
+"""What a column's name stands behind, where that is no column's own name: behind these words."""
+_CHANGING = frozenset({"ADD", "ALTER", "CHANGE"})
 _NO_COLUMNS = frozenset({"CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "FOREIGN"})
 _RETURNS_END = frozenset({"LANGUAGE", "DETERMINISTIC", "NOT", "COMMENT", "CONTAINS", "READS"})
 _RETURNS_END |= frozenset({"SQL", "RETURN", "DEFAULT", "CALLED"})
@@ -172,9 +178,16 @@ def _column_start(scan: Scan, default: int) -> int:
             angles += len(symbol) if symbol != "<" else -1
         if scan.depth[at] < depth or (symbol == "," and scan.depth[at] == depth and not angles):
             return at + 1
-        if not depth and scan.word(at) in _BEFORE_COLUMN and scan.is_name(at + 1):
+        if not depth and _is_before_column(scan, at) and scan.is_name(at + 1):
             return at + 1
     raise UnclearError("which column a default belongs to cannot be told")
+
+
+def _is_before_column(scan: Scan, at: int) -> bool:
+    word, before = scan.word(at), scan.word(at - 1)
+    if word in _CHANGING:
+        return before not in _BEFORE_COLUMN and before not in _CHANGING
+    return before in _BEFORE_COLUMN.get(word, ())
 
 
 def _text(scan: Scan, first: int, end: int) -> str:

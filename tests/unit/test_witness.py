@@ -396,6 +396,9 @@ def test_definitions_become_queries_over_typed_nulls() -> None:
         f"SELECT (CAST((1\n) AS DECIMAL(3,1))) {altered}",
         f"SELECT (CAST((map()\n) AS MAP<INT, STRUCT<q: INT>>)) {altered}",
     ]
+    for name in ("exists", "columns", "`add`"):
+        (probe,) = probes(f"ALTER TABLE t ADD COLUMN {name} TIMESTAMP DEFAULT '10:00'")
+        assert "AS TIMESTAMP" in probe
     assert probes("ALTER TABLE t ADD COLUMN IF NOT EXISTS d TIMESTAMP DEFAULT '10:00'") == [
         f"SELECT (CAST(('10:00'\n) AS TIMESTAMP)) {altered}"
     ]
