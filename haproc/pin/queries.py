@@ -9,6 +9,7 @@ from typing import Final
 
 from haproc.classify.tokens import LexicalError
 from haproc.pin.examine import Doubt, Examination, Finding
+from haproc.pin.inline import UnclearError, made_items
 from haproc.pin.model import Moment
 from haproc.pin.scan import Scan
 
@@ -42,11 +43,18 @@ def text_findings(text: str) -> tuple[list[Finding], frozenset[str]]:
     except LexicalError as error:
         return [Finding(str(error))], frozenset()
     examination.stretch(0, len(examination.scan.tokens))
+    try:
+        computed = [
+            Finding(f"Spark computes {item[:60]} before it shows what it is")
+            for item in made_items(examination.scan)
+        ]
+    except UnclearError as error:
+        computed = [Finding(str(error))]
     replaced = [
         Finding(f"{text[each.start : each.end]} is another value on every cluster")
         for each in examination.replacements
     ]
-    return [*examination.findings, *replaced], frozenset(examination.unknown)
+    return [*examination.findings, *replaced, *computed], frozenset(examination.unknown)
 
 
 def query_differing(text: str) -> Differing:

@@ -230,16 +230,20 @@ class Analysis:
             if statement.kind not in OF_ROWS:
                 own = await explaining.plans(asked.own)
                 hidden = await explaining.plans(asked.hidden)
-                facts = await explaining.facts(hidden)
+                facts = await explaining.facts(hidden, misleading=asked.misleading)
                 main = own[0] if own else None
-                return judge_definition(statement, pinned, main, hidden, facts)
-            plans = await self._plans(explaining, asked)
+                size = size_of([*own, *hidden])
+                return await self._texts.run(
+                    user, size, judge_definition, statement, pinned, main, hidden, facts
+                )
+            plans, misleading = await self._plans(explaining, asked)
             facts = await explaining.facts(
                 plans,
                 source=asked.hidden[0] if statement.kind is Kind.MERGE else "",
                 decimals=asked.decimals,
-                times=asked.times,
-                moments=asked.moments,
+                rows=asked.rows,
+                misleading=misleading,
+                subqueries=asked.subqueries,
             )
             size = size_of(plans)
             verdict = await self._texts.run(user, size, judge, statement, pinned, plans, facts)
@@ -254,18 +258,29 @@ class Analysis:
         except UnreadableError as error:
             return _unreadable(str(error))
 
-    async def _plans(self, explaining: Explaining, asked: Questions) -> list[Plan]:
-        """Return the plans of the neutral form, or of the statement as it stands."""
+    async def _plans(
+        self, explaining: Explaining, asked: Questions
+    ) -> tuple[list[Plan], frozenset[str]]:
+        """Return the plans of the neutral form, or of the statement as it stands.
+
+        And the texts in it that look like parts of a plan.
+        """
         stands = (*asked.own, *asked.hidden)
         try:
-            return await explaining.plans(asked.neutral)
+            return await explaining.plans(asked.neutral), asked.misleading
         except UnreadableError:
             if asked.neutral == stands:
                 raise
         except EngineError as error:
             if asked.neutral == stands or error.kind is not ErrorKind.APPLICATION:
                 raise
-        return await explaining.plans(stands)
+        own = await explaining.plans(asked.own)
+        try:
+            return [*own, *await explaining.plans(asked.hidden)], asked.own_misleading
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION:
+                raise
+            raise UnreadableError(f"a part of it alone is an error: {error.message}") from error
 
     async def _beside(
         self,

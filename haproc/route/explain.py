@@ -7,12 +7,17 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
+from haproc.classify.model import Classified
+from haproc.classify.tokens import LexicalError
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Analyzed, Column, Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement, text_size
 from haproc.engine.status import Link, kind_of_chain
 from haproc.engine.tasks import Planned
+from haproc.pin.inline import Rows, UnclearError, made_items
+from haproc.pin.model import Pinned
+from haproc.pin.scan import Scan
 from haproc.route.offload import Texts
 from haproc.route.planning import Planning
 from haproc.route.views import rows_of
@@ -24,9 +29,10 @@ from haproc.witness.findings import (
     needs_types,
     tables_read,
 )
-from haproc.witness.judge import unknown_functions
+from haproc.witness.judge import Verdict, judge_query, unknown_functions
 from haproc.witness.plan import Failure, Plan, read_plan, read_query
-from haproc.witness.probes import UnclearError, described_function, function_query
+from haproc.witness.probes import described_function, function_query
+from haproc.witness.shape import misleading_texts
 from haproc.witness.targets import written
 
 FUNCTIONS_MAX: Final = 64
@@ -101,13 +107,21 @@ class Explaining:
         async with self._turn():
             return await self._spark.analyzed(query)
 
-    @staticmethod
-    def read(analyzed: Analyzed) -> Plan:
+    async def read(self, analyzed: Analyzed) -> Plan:
         """Return the analyzed plan in it; raises UnreadableError."""
-        plan = read_query(analyzed.text, columns=bool(analyzed.columns))
+        size = len(analyzed.text)
+        columns = bool(analyzed.columns)
+        plan = await self._texts.run(self._user, size, _query_in, analyzed.text, columns)
         if isinstance(plan, Failure):
             raise _error(plan)
         return plan
+
+    async def judged(
+        self, statement: Classified, pinned: Pinned, plan: Plan, facts: Facts
+    ) -> Verdict:
+        """Return the verdict on a part of a plan, see `judge_query`."""
+        size = size_of([plan])
+        return await self._texts.run(self._user, size, judge_query, statement, pinned, plan, facts)
 
     async def plans(self, texts: Sequence[str]) -> list[Plan]:
         """Return the plans of several texts."""
@@ -119,12 +133,13 @@ class Explaining:
         *,
         source: str = "",
         decimals: bool = False,
-        times: bool = True,
-        moments: bool = True,
+        rows: Sequence[Rows] | None = None,
+        misleading: frozenset[str] = frozenset(),
+        subqueries: int = 0,
     ) -> Facts:
         """Return what the plans do not show: types of columns, bodies of SQL functions.
 
-        ``source``: of a MERGE, whose plan is the first.
+        ``source``: of a MERGE, whose plan is the first. The others: as `Facts` has them.
         """
         size = size_of(plans)
         bodies: dict[str, Plan] = {}
@@ -133,24 +148,27 @@ class Explaining:
         while wanted and len(looked) < FUNCTIONS_MAX:
             name = wanted.pop()
             looked.add(name)
-            body = await self._body(name)
-            if body is not None:
-                bodies[name] = body
-                wanted |= unknown_functions([body]) - looked
+            found = await self._body(name)
+            if found is not None:
+                bodies[name], texts = found
+                misleading |= texts
+                wanted |= unknown_functions([bodies[name]]) - looked
         shown = tuple(bodies.values())
-        parser = _value_of(PARSER, self._settings)
         known = Facts(
             await self._schemas([*plans, *shown]),
+            subqueries=subqueries,
             ansi=self._settings.ansi,
-            legacy=parser not in ("", "CORRECTED", "EXCEPTION"),
+            misleading=misleading,
+            legacy=_is_legacy(self._settings),
         )
         return replace(
             known,
-            functions=harmless_functions(bodies, known),
+            functions=await self._texts.run(
+                self._user, size_of(shown), harmless_functions, bodies, known
+            ),
             bodies=shown,
             decimals=decimals,
-            times=times,
-            moments=moments or bool(self._carried.frames),
+            rows=None if self._carried.frames else rows,
             frames=self._carried.frames,
             merged=await self._merged(plans[0], source) if source else {},
         )
@@ -166,13 +184,19 @@ class Explaining:
         told = {str(row[0]): str(row[1]) for row in rows}  # columns come first, and are overwritten
         return told.get("Provider", "").lower() == "delta" and told.get("Type") == "MANAGED"
 
-    async def _body(self, name: str) -> Plan | None:
-        """Return the plan of a SQL function's body; None for any other function."""
+    async def _body(self, name: str) -> tuple[Plan, frozenset[str]] | None:
+        """Return the plan of a SQL function's body, and the texts that mislead in it.
+
+        None for any other function, and for one whose plan does not show all.
+        """
         try:
             rows = await self._rows(SqlText(f"DESCRIBE FUNCTION EXTENDED {name}"))
             function = described_function([str(row[0]) for row in rows])
-            return await self.plan(function_query(function))
-        except UnclearError:
+            body = Scan(function.body)
+            if made_items(body):
+                return None
+            return await self.plan(function_query(function)), misleading_texts(body)
+        except (UnclearError, LexicalError):
             return None
         except EngineError as error:
             if error.kind is ErrorKind.APPLICATION:
@@ -180,9 +204,9 @@ class Explaining:
             raise
 
     async def _schemas(self, plans: Sequence[Plan]) -> dict[str, dict[str, str]]:
-        tables = {name for plan in plans if needs_types(plan) for name in tables_read(plan)}
+        tables = await self._texts.run(self._user, size_of(plans), _tables_to_know, plans)
         schemas = {}
-        for table in sorted(tables):
+        for table in tables:
             columns = await self._columns(f"SELECT * FROM {table}")
             schemas[table] = {column.name.lower(): column.type_text for column in columns}
         return schemas
@@ -191,7 +215,9 @@ class Explaining:
         """Return the types that columns of a MERGE's two sides may have, by name."""
         found: dict[str, list[str]] = {}
         target = written(plan)
-        if not needs_types(plan) or target is None:
+        if target is None or not await self._texts.run(
+            self._user, size_of([plan]), needs_types, plan
+        ):
             return found
         for query in (f"SELECT * FROM {quoted_name(target)}", source):
             for column in await self._columns_with_frames(query):
@@ -217,6 +243,15 @@ class Explaining:
         return self._planning.turn(self._user, self._timeout_s, size)
 
 
+def _query_in(text: str, columns: bool) -> Plan | Failure:
+    return read_query(text, columns=columns)
+
+
+def _tables_to_know(plans: Sequence[Plan]) -> list[str]:
+    """Return the tables whose columns' types have a say in what differs."""
+    return sorted({name for plan in plans if needs_types(plan) for name in tables_read(plan)})
+
+
 def size_of(plans: Sequence[Plan]) -> int:
     """Return how long the plans' texts are together."""
     return sum(len(node.text) for plan in plans for node in plan.nodes)
@@ -233,7 +268,7 @@ def _error(failure: Failure) -> EngineError:
     )
 
 
-def _value_of(name: str, settings: Settings) -> str:
-    """Return what a session says of a setting, in capitals; empty if nothing."""
-    values = [value for key, value in settings.confs if key.lower() == name.lower()]
-    return values[0].strip().upper() if values else ""
+def _is_legacy(settings: Settings) -> bool:
+    """Whether dates may be parsed as before Spark 3, by any spelling of the setting's name."""
+    values = [value for name, value in settings.confs if name.lower() == PARSER.lower()]
+    return not {each.strip().upper() for each in values} <= {"CORRECTED", "EXCEPTION"}

@@ -24,9 +24,9 @@ from haproc.route.explain import Explaining
 from haproc.route.remembered import Remembered
 from haproc.sessions.client import ClientSession
 from haproc.witness.findings import Facts
-from haproc.witness.judge import HINT_PLAN, Verdict, judge_of_session, judge_query
+from haproc.witness.judge import HINT_PLAN, Verdict, judge_of_session
 from haproc.witness.plan import Plan, UnreadableError
-from haproc.witness.plans import shape_of
+from haproc.witness.plans import shape_of, texts_in
 
 OF_SESSION: Final = "temporary views, functions or files"
 REMEMBERED_MAX: Final = 1_000
@@ -83,7 +83,7 @@ class PlanAnalysis:
         theirs = None if only_there else await _shown(clean, plan)
         async with self._analysis.in_place(settings, session) as spark:
             own = await self._analysis.explaining(spark, user).spoken(plan)
-        shown = _read(own)
+        shown = await _read(clean, own)
         if shown is None or shown != theirs:
             return Looked(judge_of_session(statement, pinned, OF_SESSION), own)
         return await self._judged(statement, pinned, plan, clean, settings)
@@ -102,15 +102,17 @@ class PlanAnalysis:
         if said is None:
             analyzed = await explaining.spoken(query)
             try:
-                plan = explaining.read(analyzed)
-                said = _Said(plan, await explaining.facts([plan]), analyzed)
+                plan = await explaining.read(analyzed)
+                misleading = texts_in(query.plan)
+                said = _Said(plan, await explaining.facts([plan], misleading=misleading), analyzed)
             except UnreadableError as error:
                 reason = f"HAProc cannot read what Spark makes of the plan: {error}"
                 verdict = Verdict(pinned.otherwise, (reason,), known=False, hint=HINT_PLAN)
                 return Looked(verdict, analyzed)
             if shape is not None and len(analyzed.text) <= REMEMBERED_BYTES_MAX:
                 self._remembered.keep((shape, settings), said, epoch)
-        return Looked(judge_query(statement, pinned, said.plan, said.facts), said.analyzed)
+        verdict = await explaining.judged(statement, pinned, said.plan, said.facts)
+        return Looked(verdict, said.analyzed)
 
 
 def _shape(pinned: Pinned, query: SparkPlan) -> bytes | None:
@@ -123,17 +125,17 @@ def _shape(pinned: Pinned, query: SparkPlan) -> bytes | None:
 async def _shown(explaining: Explaining, query: SparkPlan) -> str | None:
     """Return what a session makes of it, see `_read`; None if it cannot analyze it."""
     try:
-        return _read(await explaining.spoken(query))
+        return await _read(explaining, await explaining.spoken(query))
     except EngineError as error:
         if error.kind is ErrorKind.APPLICATION:
             return None
         raise
 
 
-def _read(analyzed: Analyzed) -> str | None:
+async def _read(explaining: Explaining, analyzed: Analyzed) -> str | None:
     """Return the plan in it, without what every run numbers anew; None: there is none."""
     try:
-        plan = Explaining.read(analyzed)
+        plan = await explaining.read(analyzed)
     except UnreadableError:
         return None
     except EngineError as error:

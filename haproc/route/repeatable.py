@@ -17,6 +17,7 @@ from haproc.classify.model import Classified
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.staging import CATALOG
+from haproc.pin.inline import Rows, UnclearError, rows_in
 from haproc.pin.model import Pinned, Treatment
 from haproc.pin.queries import query_differing
 from haproc.pin.scan import Scan
@@ -28,7 +29,7 @@ from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
 from haproc.witness.judge import Verdict, judge_query
 from haproc.witness.plan import Plan, UnreadableError
-from haproc.witness.shape import shape, writes_floats, writes_times
+from haproc.witness.shape import misleading_texts, shape, writes_floats
 
 OURS: Final = f"{CATALOG}."
 READINGS_MAX: Final = 2_000
@@ -49,12 +50,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """What a text says by itself. ``shape``: with neutral literals, see `haproc.witness.shape`."""
+    """What a text says by itself. ``shape``: with neutral literals, see `haproc.witness.shape`.
+
+    The others: as `haproc.witness.findings.Facts` has them.
+    """
 
     pinned: Pinned
     shape: str
     decimals: bool
-    times: bool
+    rows: tuple[Rows, ...]
+    misleading: frozenset[str]
 
 
 class Repeatable:
@@ -94,7 +99,9 @@ class Repeatable:
         explaining = await self._analysis.clean(settings, user)
         try:
             plan = await self._plan(explaining, statement.sql, text.shape)
-            facts = await explaining.facts([plan], decimals=text.decimals, times=text.times)
+            facts = await explaining.facts(
+                [plan], decimals=text.decimals, rows=text.rows, misleading=text.misleading
+            )
         except UnreadableError as error:
             return Reading(since, reason=f"HAProc cannot read what Spark makes of it: {error}")
         verdict: Verdict = await self._texts.run(
@@ -128,4 +135,9 @@ def _examined(sql: str) -> _Text:
         dispellable=found.dispellable,
         unknown=found.unknown,
     )
-    return _Text(pinned, shape(scan), not writes_floats(scan.tokens), writes_times(scan))
+    neutral = shape(scan)
+    try:
+        rows = rows_in(scan)
+    except UnclearError:
+        rows = ()  # it is among the reasons
+    return _Text(pinned, neutral, not writes_floats(scan.tokens), rows, misleading_texts(scan))

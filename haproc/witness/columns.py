@@ -22,6 +22,8 @@ _PLAIN = re.compile(r"[\w.$]+\Z")
 _PLAIN_END = re.compile(r"(?<![\w$.`)\]])[\w$]{1,200}\Z")
 _OF_TABLE = re.compile(r"[^#,\[\]{}]+\Z")
 COLUMN = re.compile(r"§(\d+)")
+_KEY = re.compile(r"§(\d+)(?: (?:ASC|DESC) NULLS (?:FIRST|LAST))?")
+"""Not ``a#1 LIKE x% ASC NULLS FIRST``."""
 _DEFINING = frozenset({"Project", "Aggregate", "Window", "Generate"})
 INLINE = frozenset({"LocalRelation", "ResolvedInlineTable"})
 _LEAVES = frozenset({"Relation", "RelationV2", "LocalRelation", "ResolvedInlineTable", "Range"})
@@ -84,7 +86,8 @@ class Columns:
     def __post_init__(self) -> None:
         for node in self.plan.nodes:
             for name, number, long in _definitions(node):
-                if self.names.setdefault(number, name) != name:
+                # Spark shows a column as each place spells it.
+                if self.names.setdefault(number, name).lower() != name.lower():
                     raise UnreadableError(f"column {number} has two names")
                 if long:
                     self.types[number] = Type.INTEGER
@@ -117,7 +120,8 @@ class Columns:
             known = self.names.get(match[1])
             if known is not None:
                 start = match.start() - len(known)
-                is_there = start >= position and text.startswith(known, start)
+                shown = text[start : match.start()] if start >= position else ""
+                is_there = bool(shown) and shown.lower() == known.lower()
             else:
                 plain = _PLAIN_END.search(text, position, match.start())
                 start, is_there = (plain.start(), True) if plain is not None else (0, False)
@@ -144,14 +148,14 @@ class Columns:
             found.append(Item(match[2], self.rewritten(expression)))
         return found
 
-    def keys_of(self, leaf: Node) -> frozenset[str]:
-        """Return the columns of a leaf."""
-        return frozenset(number for _, number, _ in _leaf(leaf))
+    def in_leaf(self, leaf: Node) -> list[str]:
+        """Return the columns of a leaf, in their order."""
+        return [number for _, number, _ in _leaf(leaf)]
 
     def keys(self, texts: list[str]) -> frozenset[str]:
         """Return the columns that stand alone in a list (of sort keys, of group keys)."""
-        words = (self.rewritten(text).split(" ")[0] for text in texts)
-        return frozenset(word[1:] for word in words if re.fullmatch(r"§\d+", word))
+        found = (_KEY.fullmatch(self.rewritten(text)) for text in texts)
+        return frozenset(match[1] for match in found if match is not None)
 
 
 def table_read(node: Node) -> str | None:

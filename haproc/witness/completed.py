@@ -24,10 +24,9 @@ _CONVERTING = re.compile(
     r"|(?:try_)?variant_get)\(",
     re.IGNORECASE,
 )
-_SUBTRACTED = re.compile(r" - .* as string")
-"""A text less an INTERVAL, which is a text again; what stands in brackets is a number."""
 _TARGET = re.compile(r"(.*) as ([a-z_0-9<>:, ()]+)\Z", re.DOTALL)
 _TIMESTAMP = re.compile(r"\btimestamp(?:_ltz)?\b")
+_FALLBACK = "enabledatetimeparsingfallback"
 _COMPUTED = re.compile(r"[§~#]")
 _NUMBER = re.compile(r"-?[0-9.]+|null|true|false")
 _NEVER_TEXT = frozenset(
@@ -49,7 +48,8 @@ KEEPING = frozenset(
 def may_convert(text: str) -> bool:
     """Whether the text of a node holds a conversion that needs a look."""
     shown = "imestamp" in text and _CONVERTING.search(text) is not None
-    return shown or _SUBTRACTED.search(text) is not None
+    # A text less an INTERVAL is a text again; what stands in brackets is a number.
+    return shown or -1 < text.find(" - ") < text.rfind(" as string")
 
 
 def is_completed(text: str, types: Mapping[str, Type]) -> bool:
@@ -73,7 +73,9 @@ def _is_firm(call: str, inner: str, types: Mapping[str, Type]) -> bool:
         match = _TARGET.match(inner)
         if match is not None and match[2].startswith("string") and len(split(match[1], " - ")) > 1:
             return False
-        if match is None or not _TIMESTAMP.search(match[2]):
+        if match is None:
+            return False
+        if not _TIMESTAMP.search(match[2]):
             return True
         operand = match[1]
         if not _TIMESTAMP.fullmatch(match[2]):  # timestamps inside an array, a map, a struct
@@ -84,7 +86,8 @@ def _is_firm(call: str, inner: str, types: Mapping[str, Type]) -> bool:
         if parts[1:2] != ["None"] or _COMPUTED.search(parts[0]) is None:
             return True  # with a format no clock is asked
         return never_text(parts[0], types)
-    return "TimestampType" not in inner or "(timestampFormat," in inner
+    by_format = "(timestampFormat," in inner and _FALLBACK not in inner.lower()
+    return "TimestampType" not in inner or by_format
 
 
 def never_text(text: str, types: Mapping[str, Type], depth: int = 0) -> bool:

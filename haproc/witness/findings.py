@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from haproc.classify.moments import is_time_of_day
 from haproc.pin.functions import Nature
+from haproc.pin.inline import Rows, doubtful
 from haproc.pin.reasons import REASONS
 from haproc.witness.columns import INLINE, Columns, Type, table_read
 from haproc.witness.completed import REASON, is_completed, may_convert, never_text
 from haproc.witness.exact import Numbers, exact_type, sums_reason
 from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, is_query_root, nature_of
-from haproc.witness.lists import closing, leading, split
+from haproc.witness.lists import closing, is_balanced, leading, split
 from haproc.witness.plan import Node, Plan, UnreadableError
 from haproc.witness.targets import frame_in
 from haproc.witness.total import limit_is_total, window_reason
@@ -29,10 +30,18 @@ _TO_DATETIME = re.compile(
 )
 _DATETIME = re.compile(r" as (?:date|timestamp(?:_ltz|_ntz)?)\Z")
 _STRINGLESS = frozenset({"cast", "try_cast", "date_add", "date_sub", "add_months", "date_trunc"})
+_SUBQUERY = re.compile(r"(?<![\w$.`])(?:(?:scalar|lateral)-subquery|exists|list|in)#(\d+) \[")
+_OF_TARGET = frozenset({"UpdateCommand", "DeleteCommand", "MergeIntoCommand"})
+"""What stands below these is their target, or their source."""
+_CAST_END = re.compile(r" as [a-z_0-9<>:, ()]+\Z", re.IGNORECASE)
 _CALLED = re.compile(r"([\w$.]+)\(")
 SPECIAL_WORDS = re.compile(r"(?i)epoch|now|today|tomorrow|yesterday")
-_ORDERED = re.compile(r"(?:sort_array|array_sort)\((?:collect_list|collect_set|array_agg)\(")
-_LISTED = re.compile(r"(?:listagg|string_agg)\((.+?), (?:.*?), \1 (?:ASC|DESC) ")
+_ORDERED = re.compile(r"(?<![\w.$])sort_array\((?=(?:collect_list|collect_set|array_agg)\()")
+"""Not array_sort, whose comparator may take different values for equal."""
+_LISTED = re.compile(r"(.+?), .*, \1 (?:ASC|DESC) NULLS .*", re.DOTALL)
+"""What is in the parentheses of a list in the order of its own values."""
+MISLEADING_MAX: Final = 100
+"""More texts are not looked for. Chosen."""
 _CALLED_BY_NAME = re.compile(r"([A-Za-z_][\w$.\-]*)\(")
 _WITHOUT_EXPRESSIONS = frozenset(
     {"InsertIntoHadoopFsRelationCommand", "CreateTableAsSelect", "ReplaceTableAsSelect"}
@@ -61,8 +70,9 @@ class Facts:
     ``schemas``: the types of the columns of the tables read, by the table's printed name and the
     column's in lower case. ``functions``: SQL functions whose bodies give the same everywhere, by
     the name that is printed; ``bodies``: what those and others are. ``decimals``: the statement
-    writes no floating point numbers. ``times``: it may write a text that is a time of day,
-    ``moments``: or rows with TIMESTAMPs.
+    writes no floating point numbers. ``rows``: what rows that it brings may hold; None: anything.
+    ``misleading``: texts in it that look like parts of a plan: what is around them is not read.
+    ``subqueries``: so many of the statement are asked about beside it.
     ``frames``: the DataFrames that came with the statement, which Spark shows as views; what they
     hold stands below them. ``merged``: the types of columns of a MERGE's two sides, by name.
     ``ansi``: what overflows is an error, ``legacy``: the clock has a say in what is parsed by a
@@ -73,8 +83,9 @@ class Facts:
     functions: frozenset[str] = frozenset()
     bodies: tuple[Plan, ...] = ()
     decimals: bool = False
-    times: bool = True
-    moments: bool = True
+    rows: Sequence[Rows] | None = None
+    misleading: frozenset[str] = frozenset()
+    subqueries: int = 0
     frames: frozenset[str] = frozenset()
     merged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     ansi: bool = True
@@ -120,8 +131,13 @@ def findings(plan: Plan, facts: Facts) -> list[str]:
     for node in plan.nodes[0 if is_query_root(plan.root.name) else 1 :]:
         if frame_in(node) not in facts.frames:
             found += _operator(node)
-    found += [reason for node in plan.nodes for reason in _texts(node)]
-    found += _functions(reading, facts)
+    if any(_hides_subqueries(node, facts) for node in plan.nodes):
+        found.append("a subquery of it is not in its plan")
+    try:
+        found += [reason for node in plan.nodes for reason in _texts(node, reading.unsure)]
+        found += _functions(reading, facts)
+    except UnreadableError as error:
+        found.append(f"its plan cannot be read for certain: {error}")
     if any(_completed(reading, facts)):
         found.append(REASON)
     if _needs_order(reading):
@@ -140,6 +156,9 @@ class _Reading:
     texts: tuple[tuple[Node, str], ...]
     """The expressions of each node."""
 
+    unsure: frozenset[int]
+    """The ids of nodes in which a text may pass for a part of the plan."""
+
     @property
     def functions(self) -> frozenset[str]:
         """The names of all functions called; of all that look like it where columns are unclear."""
@@ -149,12 +168,21 @@ class _Reading:
 def _read(plan: Plan, facts: Facts) -> _Reading:
     skipped = plan.root.name in _WITHOUT_EXPRESSIONS
     nodes = plan.nodes[1:] if skipped else plan.nodes
+    unsure = frozenset(id(node) for node in nodes if _misleads(node.text, facts.misleading))
     try:
         columns = Columns(plan, facts.schemas, facts.merged)
         texts = tuple((node, columns.rewritten(node.text)) for node in nodes)
-        return _Reading(plan, columns, "", texts)
+        return _Reading(plan, columns, "", texts, unsure)
     except UnreadableError as error:
-        return _Reading(plan, None, str(error), tuple((node, node.text) for node in nodes))
+        texts = tuple((node, node.text) for node in nodes)
+        return _Reading(plan, None, str(error), texts, unsure)
+
+
+def _misleads(text: str, misleading: Set[str]) -> bool:
+    """Whether a text in a node may pass for a part of it."""
+    if len(misleading) > MISLEADING_MAX or not is_balanced(text):
+        return True
+    return any(each in text for each in misleading)
 
 
 def _operator(node: Node) -> list[str]:
@@ -174,7 +202,14 @@ def _operator(node: Node) -> list[str]:
     return []
 
 
-def _texts(node: Node) -> list[str]:
+def _hides_subqueries(node: Node, facts: Facts) -> bool:
+    """Whether it has subqueries whose plans neither stand below it nor are asked about."""
+    printed = len({match[1] for match in _SUBQUERY.finditer(node.text)})
+    of_target = node.name in _OF_TARGET
+    return printed > (facts.subqueries if of_target else len(node.subplans))
+
+
+def _texts(node: Node, unsure: Set[int]) -> list[str]:
     found = []
     if _METADATA.search(node.text):
         found.append("_metadata tells how each cluster has laid out its files")
@@ -182,6 +217,9 @@ def _texts(node: Node) -> list[str]:
         inner = node.text[match.end() : closing(node.text, match.end() - 1)]
         if match.group().lower().endswith("cast("):
             behind = _DATETIME.search(inner)
+            if behind is None and (id(node) in unsure or _CAST_END.search(inner) is None):
+                found.append("a text in it hides what is made a DATE or a TIMESTAMP")
+                continue
             if behind is None:
                 continue
             inner = inner[: behind.start()]
@@ -211,10 +249,13 @@ def _completed(reading: _Reading, facts: Facts) -> list[bool]:
         types = _types(reading, facts)
         without = frozenset[str]()
         if reading.columns is not None:
-            without = without_moments(reading.columns, inline=not facts.moments)
+            without = without_moments(reading.columns, facts.rows, reading.unsure)
         return [
-            (may_convert(text) and is_completed(text, types)) or is_unified(text, types, without)
-            for text in texts
+            _may_complete(text)
+            if id(node) in reading.unsure
+            else (may_convert(text) and is_completed(text, types))
+            or is_unified(text, types, without)
+            for node, text in reading.texts
         ]
     except UnreadableError:
         return [_may_complete(text) for text in texts]
@@ -228,12 +269,14 @@ def _types(reading: _Reading, facts: Facts) -> Mapping[str, Type]:
     columns = reading.columns
     if columns is None:
         return {}
-    if not facts.times:
-        for node in columns.plan.nodes:
-            if node.name in INLINE:
-                for number in columns.keys_of(node):
+    for node in columns.plan.nodes:
+        if node.name in INLINE:
+            numbers = columns.in_leaf(node)
+            texts = doubtful(facts.rows, len(numbers)).texts
+            for at, number in enumerate(numbers):
+                if at not in texts:
                     columns.types.setdefault(number, Type.PLAIN)
-    _learn_types(columns, decimals=facts.decimals)
+    _learn_types(columns, reading.unsure, decimals=facts.decimals)
     return columns.types
 
 
@@ -258,22 +301,36 @@ def _functions(reading: _Reading, facts: Facts) -> list[str]:
             continue
         if lower in _WINDOWED:
             continue  # looked for beside windows
-        if lower in _COLLECTING and _every(reading, name, _ORDERED):
+        if lower in _COLLECTING and _sorted_everywhere(reading, name):
             continue
-        if lower in _LISTING and _every(reading, name, _LISTED):
+        if lower in _LISTING and _listed_everywhere(reading, name):
             continue
         found.append(REASONS[nature].format(f"{name}()"))
     return found
 
 
-def _every(reading: _Reading, name: str, allowed: re.Pattern[str]) -> bool:
-    """Whether each call of a function stands in an order of its own."""
-    for _, text in reading.texts:
-        ordered = [(match.start(), match.end()) for match in allowed.finditer(text)]
-        for match in re.finditer(rf"(?<![\w.$]){name}\(", text):
-            if not any(start <= match.start() < end for start, end in ordered):
+def _sorted_everywhere(reading: _Reading, name: str) -> bool:
+    """Whether what a function collects is sorted at once, wherever it is called."""
+    for node, text in reading.texts:
+        sorted_at = {match.end() for match in _ORDERED.finditer(text)}
+        at = {match.start() for match in _calls_of(name, text)}
+        if not at <= sorted_at or (at and id(node) in reading.unsure):
+            return False
+    return True
+
+
+def _listed_everywhere(reading: _Reading, name: str) -> bool:
+    """Whether a function lists values in their own order, wherever it is called."""
+    for node, text in reading.texts:
+        for match in _calls_of(name, text):
+            inner = text[match.end() : closing(text, match.end() - 1)]
+            if id(node) in reading.unsure or _LISTED.fullmatch(inner) is None:
                 return False
     return True
+
+
+def _calls_of(name: str, text: str) -> Iterator[re.Match[str]]:
+    return re.finditer(rf"(?<![\w.$]){re.escape(name)}\(", text)
 
 
 def _needs_order(reading: _Reading) -> bool:
@@ -291,8 +348,10 @@ def _ordered(reading: _Reading, facts: Facts) -> list[str]:
         return [f"its plan cannot be read for certain: {reading.unclear}"]
     found = []
     try:
-        _learn_types(columns, decimals=facts.decimals)
+        _learn_types(columns, reading.unsure, decimals=facts.decimals)
         for node, text in reading.texts:
+            if id(node) in reading.unsure and node.name in ("Aggregate", "Window"):
+                raise UnreadableError("a text in it looks like a part of it")
             found += _by_order(node, text, columns, facts)
     except UnreadableError as error:
         found.append(f"its plan cannot be read for certain: {error}")
@@ -305,10 +364,10 @@ def _ordered(reading: _Reading, facts: Facts) -> list[str]:
     return found
 
 
-def _learn_types(columns: Columns, *, decimals: bool) -> None:
+def _learn_types(columns: Columns, unsure: Set[int], *, decimals: bool) -> None:
     """Give the columns that are computed the types of their expressions, from the leaves up."""
     for node in reversed(columns.plan.nodes):
-        if node.name not in ("Project", "Aggregate"):
+        if node.name not in ("Project", "Aggregate") or id(node) in unsure:
             continue
         rest = node.text
         while rest.startswith("["):

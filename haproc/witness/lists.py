@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from haproc.witness.plan import UnreadableError
 
 _OPENING, _CLOSING = "([{", ")]}"
+_BRACKET = re.compile(r"[()\[\]{}]")
 
 
 def closing(text: str, start: int) -> int:
@@ -18,6 +21,17 @@ def closing(text: str, start: int) -> int:
             if not depth:
                 return at
     raise UnreadableError("a bracket is not closed")
+
+
+def is_balanced(text: str) -> bool:
+    """Whether each bracket in a text is closed by one of its kind."""
+    opened: list[str] = []
+    for match in _BRACKET.finditer(text):
+        if match.group() in _OPENING:
+            opened.append(match.group())
+        elif not opened or _OPENING.index(opened.pop()) != _CLOSING.index(match.group()):
+            return False
+    return not opened
 
 
 def split(text: str, separator: str = ", ") -> list[str]:

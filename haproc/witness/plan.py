@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from haproc.witness.known import is_root
 
@@ -22,6 +23,8 @@ _BEGIN = "== Analyzed Logical Plan =="
 _END = "== Optimized Logical Plan =="
 _PREFIX = re.compile(r"(?:   |:  )*(?:\+- |:- )")
 _NODE = re.compile(r"!?([A-Z][A-Za-z0-9]*)\$?(?= |$)")
+_STEP = 3
+"""So far to the right of a node its inputs stand."""
 _LEFT_OUT = re.compile(r"\.\.\. \d+ more fields|^\.\.\.$|\.\.\. \d+ more characters")
 _THROWN = re.compile(r"(?:[a-z]\w*\.)+[\w$.]*(?:Exception|Error): ")
 _FAILED = re.compile(
@@ -65,11 +68,18 @@ class Node:
         nearest = min((child.indent for child in self.children), default=0)
         return [child for child in self.children if child.indent == nearest]
 
+    @property
+    def subplans(self) -> list[Node]:
+        """The plans of subqueries in its text, and what a command says of its target."""
+        return [child for child in self.children if child.indent - max(self.indent, 0) > _STEP]
+
     def walk(self) -> Iterator[Node]:
-        """Yield this node and all below it, from top to bottom."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        """Yield this node and all below it, from top to bottom; a plan may be thousands deep."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += reversed(node.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,10 @@ class Plan:
     def nodes(self) -> list[Node]:
         """All nodes, from top to bottom."""
         return list(self.root.walk())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as lines: it may be nested deeper than pickle goes."""
+        return _rebuilt, (self.types, [(node.name, node.text, node.indent) for node in self.nodes])
 
 
 def read_plan(text: str) -> Plan | Failure:
@@ -174,11 +188,22 @@ def _plan(section: list[str]) -> Plan:
 
 
 def _descend(path: list[Node], indent: int, line: str) -> None:
-    node = _node(line[indent:], indent)
-    while path[-1].indent >= indent:
+    _place(path, _node(line[indent:], indent))
+
+
+def _place(path: list[Node], node: Node) -> None:
+    while path[-1].indent >= node.indent:
         path.pop()
     path[-1].children.append(node)
     path.append(node)
+
+
+def _rebuilt(types: str, nodes: list[tuple[str, str, int]]) -> Plan:
+    root, *below = (Node(*each) for each in nodes)
+    path = [root]
+    for node in below:
+        _place(path, node)
+    return Plan(root, types)
 
 
 def _node(text: str, indent: int = -1) -> Node:

@@ -17,8 +17,11 @@ from haproc import protos, wire
 from haproc.classify.plans import delta
 from haproc.classify.plans.reading import Found
 from haproc.classify.plans.relations import inside
+from haproc.classify.tokens import LexicalError
 from haproc.pin.plan_parts import input_of
+from haproc.pin.scan import Scan
 from haproc.pin.sqltypes import quote_name
+from haproc.witness.shape import HARD_TO_READ, misleading_texts
 
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 """Names and Spark's type texts."""
@@ -71,6 +74,29 @@ def shape_of(question: bytes) -> bytes | None:
             elif field.message_type is not None:
                 stack += _messages(field, value)
     return bytes(plan.SerializeToString(deterministic=True))
+
+
+def texts_in(question: bytes) -> frozenset[str]:
+    """Return the texts in it that would be hard to tell from what Spark makes of it."""
+    found = set[str]()
+    stack: list[Any] = [protos.base.Plan.FromString(question).root]
+    while stack:
+        for field, value in stack.pop().ListFields():
+            if field.message_type is not None:
+                stack += _messages(field, value)
+            elif field.type == field.TYPE_STRING:
+                for text in value if field.is_repeated else (value,):
+                    found |= _misleading(text)
+    return frozenset(found)
+
+
+def _misleading(text: str) -> set[str]:
+    if HARD_TO_READ.search(text) is None:
+        return set()
+    try:
+        return {text, *misleading_texts(Scan(text))}
+    except LexicalError:
+        return {text}
 
 
 def _messages(field: Any, value: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from haproc.classify.model import Kind
 from haproc.pin.definitions import expressions
+from haproc.pin.inline import UnclearError
 from haproc.pin.scan import Scan
 from haproc.pin.sqltypes import quote_name
 
@@ -32,10 +33,6 @@ _NO_COLUMNS = frozenset({"CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "FOREIGN"})
 _RETURNS_END = frozenset({"LANGUAGE", "DETERMINISTIC", "NOT", "COMMENT", "CONTAINS", "READS"})
 _RETURNS_END |= frozenset({"SQL", "RETURN", "DEFAULT", "CALLED"})
 _LABEL = re.compile(r"([A-Z][A-Za-z ]*): +(.*)\Z")
-
-
-class UnclearError(ValueError):
-    """The statement's parts cannot be told apart; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +59,31 @@ def merge_source(scan: Scan) -> str:
     return f"{common} SELECT * FROM {source}".strip()
 
 
+def update_subqueries(scan: Scan) -> list[str]:
+    """Return the subqueries in an UPDATE, whose plans are not printed."""
+    found, behind = [], 0
+    for at in range(len(scan.tokens)):
+        if at >= behind and scan.symbol(at) == "(" and scan.starts_query(at + 1):
+            behind = scan.closing[at] + 1
+            found.append(scan.text(at, behind - 1))
+    return found
+
+
+def over_target(scan: Scan, subqueries: Sequence[str]) -> str:
+    """Return the query that shows an UPDATE's subqueries, over its target."""
+    outside = [at for at in range(len(scan.tokens)) if not scan.depth[at]]
+    update = next((at for at in outside if scan.word(at) == "UPDATE"), -1)
+    sets = next((at for at in outside if at > update + 1 and scan.word(at) == "SET"), -1)
+    if update < 0 or sets <= update + 1:
+        raise UnclearError("the target of the UPDATE cannot be told apart")
+    return f"SELECT {', '.join(subqueries)} FROM {scan.text(update + 1, sets - 1)}"
+
+
 def definitions(kind: Kind, writes: frozenset[str], scan: Scan) -> list[str]:
     """Return the queries of all expressions in a CREATE or ALTER TABLE or a CREATE FUNCTION."""
     if kind is Kind.CREATE_FUNCTION:
         start = next((at for at in range(len(scan.tokens)) if scan.word(at) == "RETURN"), -1)
-        if start < 0:
+        if start < 0 or start + 1 >= len(scan.tokens):
             return []
         columns = _columns_in(scan, 0, start)
         body = scan.sql[scan.tokens[start + 1].start :]

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from haproc.classify.moments import is_time_of_day
 from haproc.classify.tokens import Token, TokenKind
 from haproc.pin.scan import Scan
-from haproc.witness.inline import may_make_text
 
 
 def _names(text: str) -> frozenset[str]:
@@ -27,11 +26,8 @@ _OPERATORS = frozenset(
 )
 _BEFORE_VALUE = frozenset({"THEN", "ELSE", "LIKE", "ILIKE", "RLIKE", "REGEXP"})
 _BEFORE_ITEM = frozenset({"SELECT", "DISTINCT", "WHEN", "AND", "OR", "NOT", "BETWEEN", "VALUES"})
-_HARD_TO_READ = re.compile(r"[\n\r#§(\[\u0000-\u001f]")
+HARD_TO_READ = re.compile(r"[\u0000-\u001f#§()\[\]{}]|, | (?:as|AS|[-+*%/]|div) ")
 _SPECIAL = re.compile(r"[\s\x00-\x20\x7f]*(?:epoch|now|today|tomorrow|yesterday)", re.IGNORECASE)
-_MOMENTS = frozenset(
-    {"IDENTIFIER", "NOW", "DATE_TRUNC", "CONVERT_TIMEZONE", "FROM_JSON", "FROM_CSV", "FROM_XML"}
-)
 _TYPED = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _BY_VALUE = _names(
     """
@@ -82,18 +78,17 @@ def writes_floats(tokens: Sequence[Token]) -> bool:
     )
 
 
-def writes_times(scan: Scan) -> bool:
-    """Whether a text stands there, or is made of others, that may be a time of day."""
-    return may_make_text(scan) or any(
-        token.kind is TokenKind.STRING and is_time_of_day(scan.string_value(at))
+def misleading_texts(scan: Scan) -> frozenset[str]:
+    """Return the texts in it that would be hard to tell from a plan around them.
+
+    Spark shows texts without quotes: their brackets look like those of calls.
+    """
+    texts = (
+        scan.string_value(at)
         for at, token in enumerate(scan.tokens)
+        if token.kind is TokenKind.STRING
     )
-
-
-def writes_moments(scan: Scan) -> bool:
-    """Whether a row that stands there may hold a TIMESTAMP."""
-    words = (scan.word(at) for at in range(len(scan.tokens)))
-    return any("TIMESTAMP" in word or word in _MOMENTS for word in words)
+    return frozenset(text for text in texts if HARD_TO_READ.search(text) is not None)
 
 
 def _neutral(scan: Scan, at: int, calls: Sequence[str]) -> tuple[int, str | None]:
@@ -115,7 +110,7 @@ def _neutral(scan: Scan, at: int, calls: Sequence[str]) -> tuple[int, str | None
     if scan.word(at - 1) in _TYPED and last == at:
         return last, _moment(scan.tokens[at].text)
     free = _stands_free(scan, at, calls) or _is_argument(scan, at, last, calls)
-    free = free or (_HARD_TO_READ.search(text) is not None and _may_go(scan, at, calls))
+    free = free or (HARD_TO_READ.search(text) is not None and _may_go(scan, at, calls))
     return last, _neutral_text(text) if free else None
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from haproc.classify.moments import SPECIAL_DATETIME, is_moment
+from haproc.pin.inline import Rows, doubtful
 from haproc.witness.columns import COLUMN, INLINE, Columns, Type
 from haproc.witness.completed import KEEPING, calls, never_text
 from haproc.witness.exact import DEPTH_MAX
@@ -33,10 +34,12 @@ _TIMESTAMP = re.compile(r"[0-9]-[0-9]+[ T]+[0-9]+:[0-9]|INTERVAL ")
 """A constant as Spark shows it: always with its time. With an INTERVAL a text becomes one."""
 _DATE = re.compile(r"[0-9]-[0-9]")
 _GIVING = re.compile(
-    r"imestamp|(?<![\w.$])(?:now|date_trunc|window|session_window|window_time|convert_timezone)\(",
+    r"imestamp|(?<![\w.$])(?:now|date_trunc|window|session_window|window_time|convert_timezone)\("
+    r"|[\w`](?<!CodegenUtils)\.[\w`]+\(",
     re.IGNORECASE,
 )
-"""What may give a TIMESTAMP though it is given none; all others have it in their names."""
+"""What may give a TIMESTAMP though it is given none (functions of the catalog, which have a dot in
+their names, might); all others have it in their names."""
 _NEVER: Final = frozenset(
     {"upper", "lower", "initcap", "trim", "ltrim", "rtrim", "btrim", "lpad", "rpad", "repeat"}
     | {"concat_ws", "substring", "substr", "left", "right", "replace", "translate", "format_string"}
@@ -57,17 +60,22 @@ def may_unify(text: str) -> bool:
     return _UNIFYING.search(text) is not None
 
 
-def without_moments(columns: Columns, *, inline: bool) -> frozenset[str]:
+def without_moments(
+    columns: Columns, rows: Sequence[Rows] | None, unsure: Set[int]
+) -> frozenset[str]:
     """Return the columns that certainly hold no TIMESTAMP.
 
-    ``inline``: those of rows that stand in the plan do not.
+    ``rows``: what those hold that the statement brings, ``unsure``: the ids of nodes not to read.
     """
     found = {number for number, kind in columns.kinds.items() if "timestamp" not in kind.lower()}
     found |= {number for number, kind in columns.types.items() if kind in (Type.INTEGER, Type.TEXT)}
     for node in reversed(columns.plan.nodes):
-        if node.name in INLINE and inline:
-            found |= columns.keys_of(node)
-        rest = node.text if node.name in ("Project", "Aggregate", "Window") else ""
+        if node.name in INLINE:
+            numbers = columns.in_leaf(node)
+            moments = doubtful(rows, len(numbers)).moments
+            found |= {number for at, number in enumerate(numbers) if at not in moments}
+        is_read = node.name in ("Project", "Aggregate", "Window") and id(node) not in unsure
+        rest = node.text if is_read else ""
         while rest.startswith("["):
             texts, rest = leading(rest)
             made = [text for text in texts if "#" in text and " AS " in text]
@@ -132,7 +140,7 @@ def never_moment(text: str, without: Set[str], depth: int = 0) -> bool:
             return True
         if name in KEEPING:
             return all(never_moment(part, without, depth + 1) for part in split(inner))
-    if _GIVING.search(text) is not None or _TIMESTAMP.search(text) is not None:
+    if _GIVING.search(text) is not None or _TIMESTAMP.search(text) is not None or "#" in text:
         return False
     return set(COLUMN.findall(text)) <= without and "~" not in text
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from haproc.pin.inline import UnclearError, doubtful, made_items, rows_in, shown
 from haproc.pin.scan import Scan
-from haproc.witness.inline import made_items, may_make_text, shown
-from haproc.witness.probes import UnclearError
 
 
 @pytest.mark.parametrize(
@@ -33,26 +32,82 @@ def test_items_that_are_no_literals_are_asked_about(sql: str, items: list[str]) 
     assert shown(Scan(sql)) == ([query] if items else [])
 
 
-@pytest.mark.parametrize("sql", ["SELECT * FROM VALUES f(1), 2", "INSERT INTO t TABLE VALUES (1)"])
-def test_rows_without_parentheses_are_literals(sql: str) -> None:
-    if "f(1)" in sql:
-        with pytest.raises(UnclearError):
-            made_items(Scan(sql))
-    else:
-        assert made_items(Scan(sql)) == []
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM VALUES f(1), 2",
+        "INSERT INTO t VALUES concat('10', ':00')",
+        "INSERT INTO t VALUES CASE WHEN true THEN '10:00' END",
+        "INSERT INTO t VALUES INTERVAL 1 HOUR",
+        "INSERT INTO t VALUES ('10') || ':00'",
+        "INSERT INTO t VALUES '10' || ':00'",
+        "INSERT INTO t VALUES (1, 'a'), struct(2, concat('10', ':00'))",
+        "INSERT INTO t VALUES ('10') COLLATE UTF8_LCASE",
+        "INSERT INTO t VALUES ('a'), (b)['c']",
+    ],
+)
+def test_row_that_does_not_stand_in_parentheses_as_a_whole_is_a_literal(sql: str) -> None:
+    with pytest.raises(UnclearError):
+        made_items(Scan(sql))
 
 
 @pytest.mark.parametrize(
-    ("item", "expected"),
+    "sql",
     [
-        ("'10:00'", False),
-        ("abs(-1) * 2", False),
-        ("concat('10', ':00')", True),
-        ("'T' || '10'", True),
-        ("chr(58)", True),
-        ("abs(a(1))", True),
-        ("CASE WHEN 1 = 1 THEN 'a' END", True),
+        "INSERT INTO t TABLE VALUES (1)",
+        "SELECT values, values.a, f(values), -values FROM values v",
+        "SELECT a FROM t ORDER BY values DESC",
+        "SELECT values * 2, values IS NULL FROM t WHERE values NOT IN (f(1))",
+        "SELECT * FROM (VALUES 1, 2) JOIN VALUES ('a') AS q(a) ON f(a)",
     ],
 )
-def test_item_of_numbers_makes_no_text(item: str, expected: bool) -> None:
-    assert may_make_text(Scan(f"INSERT INTO t VALUES (1, {item})")) is expected
+def test_name_and_literals_are_no_rows_to_ask_about(sql: str) -> None:
+    assert made_items(Scan(sql)) == []
+
+
+def test_rows_within_rows_are_shown_with_them() -> None:
+    deep = "INSERT INTO t VALUES ((SELECT * FROM VALUES (f('a'), 1)))"
+    assert made_items(Scan(deep)) == ["(SELECT * FROM VALUES (f('a'), 1))"]
+
+
+def test_arguments_of_range_are_asked_about() -> None:
+    sql = "SELECT * FROM range(0, 10), system.builtin.range(datediff(a(), b())) JOIN t ON range(1)"
+    assert made_items(Scan(sql)) == ["datediff(a(), b())"]
+
+
+NONE = frozenset[int]()
+
+
+@pytest.mark.parametrize(
+    ("item", "may_be"),
+    [
+        ("'10:00'", "text"),
+        ("abs(-1) * 2", ""),
+        ("TIMESTAMP '2024-01-01 10:00:00'", "moment"),
+        ("DATE '2024-01-01'", ""),
+        ("concat('10', ':00')", "text moment"),
+        ("'T' || '10'", "text moment"),
+        ("chr(58)", "text moment"),
+        ("abs(a(1))", "text moment"),
+        ("CASE WHEN 1 = 1 THEN 'a' END", "text moment"),
+        ("DATE '2024-01-01' + INTERVAL 1 HOUR", "text moment"),
+    ],
+)
+def test_columns_of_rows_may_hold_what_their_items_are(item: str, may_be: str) -> None:
+    """And no others: a computed item says nothing of the one beside it."""
+    (rows,) = rows_in(Scan(f"INSERT INTO t VALUES ('2024-01-01 10:00:00', {item}), ('a', 1)"))
+    second = frozenset({1})
+    assert rows.width == 2
+    assert rows.texts == (second if "text" in may_be else NONE)
+    assert rows.moments == (second if "moment" in may_be else NONE)
+
+
+def test_rows_are_told_from_others_by_their_width() -> None:
+    scan = Scan("SELECT * FROM VALUES ('10:00', 1) AS q(a, b), VALUES (1, 2, 3) AS r(a, b, c)")
+    assert doubtful(rows_in(scan), 2).texts == {0}
+    assert doubtful(rows_in(scan), 3).texts == NONE
+    assert doubtful(rows_in(scan), 4).texts == {0, 1, 2, 3}
+    assert doubtful(None, 2).moments == {0, 1}
+    for row in ("(struct(1, f()))", "((1, f()))"):  # each of them is two columns
+        assert doubtful(rows_in(Scan(f"INSERT INTO t VALUES {row}")), 2).texts == {0, 1}
+    assert doubtful(rows_in(Scan("INSERT INTO t VALUES ((1 + 2) * 3)")), 1).texts == NONE

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 
+from haproc.pin.inline import Rows
 from haproc.witness.columns import Type
 from haproc.witness.completed import is_completed, may_convert
 from haproc.witness.findings import Facts, findings
@@ -43,12 +46,10 @@ def selected(expression: str, *below: str) -> Plan:
     return plan
 
 
-def completes(plan: Plan, *, times: bool = True, moments: bool = True) -> bool:
-    return any("today" in each for each in findings(plan, facts(times, moments)))
-
-
-def facts(times: bool, moments: bool) -> Facts:
-    return Facts({TABLE: SCHEMA}, times=times, moments=moments)
+def completes(plan: Plan, rows: Sequence[Rows] | None = None, **known: Any) -> bool:
+    return any(
+        "today" in each for each in findings(plan, Facts({TABLE: SCHEMA}, rows=rows, **known))
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,7 @@ def facts(times: bool, moments: bool) -> Facts:
         "decode({b}, A, {ts}, {c})",
         "decode({n}, 1, {ts}, 2, 10:00)",
         "decode({b}, x, 1, {ts}, 2)",
+        "nvl(spark_catalog.s.at({n}), {b})",
         "try_add(INTERVAL '1' DAY, {b})",
         "try_subtract({b}, {ts})",
         "(1 + nvl(max({ts}), T12))",
@@ -119,6 +121,7 @@ def test_text_beside_what_may_be_a_moment_is_completed(expression: str) -> None:
         "decode({n}, 1, one, other)",
         "decode({b}, A, {ts}, B, 2026-01-01 00:00:00, {ts})",
         "decode({ts}, 2026-01-01 00:00:00, A, {b})",
+        "nvl(static_invoke(CharVarcharCodegenUtils.readSidePadding({b}, 5)), {c})",
         "decode({b}, 1-800, us, {c})",
         "ifnull({b}, today)",
         "try_add({n}, 1)",
@@ -181,6 +184,44 @@ def test_columns_of_a_merge_are_known_by_name(expression: str, expected: bool) -
     assert any("today" in each for each in found) is expected
 
 
+@pytest.mark.parametrize("shown", ["nvl(TS#2, V#1)", "nvl(a b#2, a b#1)", "nvl(my-ts#2, my-v#1)"])
+def test_columns_that_cannot_be_told_may_be_moments(shown: str) -> None:
+    plan = read_plan(
+        "== Parsed Logical Plan ==\nx\n\n== Analyzed Logical Plan ==\n"
+        f"{MERGE.format(shown)}\n\n== Optimized Logical Plan ==\ny"
+    )
+    assert isinstance(plan, Plan)
+    assert completes(plan)
+
+
+def test_column_is_the_same_however_it_is_spelt() -> None:
+    """Spark shows each as the query spells it there."""
+    leaf = f"Relation {TABLE}[TS#0,b#1,C#2] parquet"
+    for shown, expected in (("nvl(ts#0, B#1)", True), ("nvl(c#2, B#1)", False)):
+        plan = read_plan(
+            "== Parsed Logical Plan ==\nx\n\n== Analyzed Logical Plan ==\n"
+            f"Project [{shown} AS x#9]\n+- Project [ts#0, B#1, c#2]\n   +- {leaf}\n\n"
+            "== Optimized Logical Plan ==\ny"
+        )
+        assert isinstance(plan, Plan)
+        assert completes(plan) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("(timestampFormat,yyyy)", False),
+        ("(timestampFormat,yyyy), (enableDateTimeParsingFallback,true)", True),
+        ("(mode,PERMISSIVE)", True),
+    ],
+)
+def test_format_counts_unless_another_parser_may_come_behind_it(
+    options: str, expected: bool
+) -> None:
+    shown = f"from_json(StructField(x,TimestampType,true), {options}, {{b}}, Some(UTC), false)"
+    assert completes(selected(shown)) is expected
+
+
 def test_many_arguments_are_looked_at_once() -> None:
     """Each beside each other would take minutes."""
     many = ", ".join(["{ts}", *(f"{{b}}, {at}" for at in range(20_000))])
@@ -190,8 +231,39 @@ def test_many_arguments_are_looked_at_once() -> None:
 
 def test_rows_of_the_statement_are_moments_only_if_it_writes_any() -> None:
     plan = selected("nvl(v#31, {b})", "Join Inner", "LocalRelation [k#30, v#31]")
-    assert completes(plan) and completes(plan, times=False)
-    assert not completes(plan, moments=False)
+    nothing, second = frozenset[int](), frozenset({1})
+    assert completes(plan) and completes(plan, [Rows(2, nothing, second)])
+    assert not completes(plan, [Rows(2, second, nothing)])
+    assert completes(plan, [Rows(2, nothing, nothing), Rows(2, nothing, second)])
+    assert completes(plan, [Rows(-1, nothing, nothing)])  # one item, which may be two columns
+    assert completes(plan, [Rows(3, nothing, frozenset({0}))])
+
+
+def test_text_of_a_row_is_converted_only_where_it_may_be_a_time_of_day() -> None:
+    plan = selected("cast(v#31 as timestamp)", "Join Inner", "LocalRelation [k#30, v#31]")
+    nothing = frozenset[int]()
+    assert completes(plan) and completes(plan, [Rows(2, frozenset({1}), nothing)])
+    assert not completes(plan, [Rows(2, frozenset({0}), frozenset({1}))])
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("cast(trim({b}, )) as timestamp)", ")"),
+        ("cast(trim({b}, ) as int) as timestamp)", ") as int"),
+        ("nvl(trim({b}, ))), {ts})", "))"),
+        ("nvl(replace({b}, ], [{ts} AS y#9, ), {ts})", "], [{ts} AS y#9"),
+        ("nvl(concat({b}, , , {b}), {ts})", ", "),
+    ],
+)
+def test_text_that_looks_like_a_part_of_a_plan_hides_nothing(expression: str, text: str) -> None:
+    """Spark shows it without quotes. What the statement writes is known, other brackets count."""
+    plan = selected(expression)
+    assert completes(plan, misleading=frozenset({text.format_map(IDS)}))
+    if text == ")":
+        assert completes(plan)
+    assert not completes(selected("concat({b}, ))"), misleading=frozenset({")"}))
+    assert completes(selected("cast({d} as timestamp)"), misleading=frozenset(map(str, range(101))))
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from haproc.classify.classifier import classify
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
+from haproc.pin.inline import UnclearError
 from haproc.pin.scan import Scan
 from haproc.witness.commands import is_deltas_own
 from haproc.witness.findings import Facts, findings
 from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan
 from haproc.witness.probes import (
     Function,
-    UnclearError,
     definitions,
     described_function,
     function_query,
     merge_source,
+    over_target,
+    update_subqueries,
 )
 from haproc.witness.shape import shape, writes_floats
 from haproc.witness.targets import tables_named, written
@@ -178,88 +182,46 @@ def test_columns_that_look_like_functions_are_columns() -> None:
     assert "uuid" in reasons(INSERT, "+- Project [uuid(None) AS uuid()#11]", f"   +- {leaf}")
 
 
-@pytest.mark.parametrize(
-    ("expression", "exact"),
-    [
-        ("sum(a#1L)", True),
-        ("sum(m#6)", True),
-        ("avg(m#6)", True),
-        ("sum((m#6 * 1.5))", True),
-        ("sum(cast(c#2 as decimal(20,3)))", True),
-        ("sum(distinct (a#1L + cast(1 as bigint)))", True),
-        ("sum(CASE WHEN (c#2 > cast(1 as double)) THEN 1 ELSE 0 END)", True),
-        ("sum(a#1L) FILTER (WHERE (c#2 > cast(3 as double)))", True),
-        ("avg(a#1L)", False),
-        ("sum(c#2)", False),
-        ("sum(CASE WHEN (a#1L > 1) THEN 1.5 ELSE c#2 END)", False),
-        ("sum(cast(m#6 as double))", False),
-        ("sum(length(concat(x, y)))", True),
-    ],
-)
-def test_sums_are_exact_by_types(expression: str, exact: bool) -> None:
-    aggregate = f"+- Aggregate [a#1L], [a#1L AS a#20L, {expression} AS sum(x)#21]"
-    assert ("floating point" in reasons(INSERT, aggregate, f"   +- {T}")) is not exact
+def test_subquery_whose_plan_is_not_printed_is_found() -> None:
+    """Spark prints none below a command of Delta's."""
+    update = "UpdateCommand Delta[version=0, x], `s`.`u`, [a#3L, scalar-subquery#9 [], list#5]"
+    plan = plan_of(update, f"   +- {U}")
+    assert any("subquery" in each for each in findings(plan, Facts(SCHEMAS)))
+    assert findings(plan, Facts(SCHEMAS, subqueries=1)) == []
+    head = (INSERT, "+- Project [scalar-subquery#9 [a#3L] AS a#11, exists#10 [] AS b#12]")
+    below = ("   :  :- Project [1 AS x#13]", "   :  :  +- OneRowRelation")
+    last = ("   :  +- Project [2 AS y#14]", "   :     +- OneRowRelation", f"   +- {U}")
+    assert reasons(*head, *below, *last) == ""
+    assert "subquery" in reasons(*head, *last)
 
 
-@pytest.mark.parametrize(
-    ("expression", "ansi", "differs"),
-    [
-        ("sum(m#6)", True, False),
-        ("sum(m#6)", False, True),
-        ("sum(a#1L)", False, False),
-        ("try_sum(a#1L)", True, True),
-        ("try_avg(m#6)", True, True),
-    ],
-)
-def test_sum_that_may_overflow_to_null_depends_on_the_order(
-    expression: str, ansi: bool, differs: bool
-) -> None:
-    aggregate = f"+- Aggregate [a#1L], [a#1L AS a#20L, {expression} AS x#21]"
-    plan = plan_of(INSERT, aggregate, f"   +- {T}")
-    found = findings(plan, Facts(SCHEMAS, decimals=True, ansi=ansi))
-    assert any("overflow" in each for each in found) is differs
+def test_subqueries_of_an_update_are_asked_about_over_its_target() -> None:
+    scan = Scan("UPDATE s.t AS x SET a = (SELECT max(b) FROM u WHERE c IN (SELECT 1)), b = ( 2 )")
+    found = update_subqueries(scan)
+    assert found == ["(SELECT max(b) FROM u WHERE c IN (SELECT 1))"]
+    assert over_target(scan, found) == f"SELECT {found[0]} FROM s.t AS x"
+
+
+def test_plan_of_any_depth_is_read_and_travels() -> None:
+    lines = [f"{'   ' * at}+- Project [a#3L]" for at in range(3_000)]
+    plan = plan_of(INSERT, *lines, f"{'   ' * len(lines)}+- {U}")
+    there = pickle.loads(pickle.dumps(plan))
+    assert [(node.name, node.text) for node in there.nodes] == [
+        (node.name, node.text) for node in plan.nodes
+    ]
+    assert tables_named(there) == (frozenset({"spark_catalog.s.u"}), True)
+    assert findings(there, Facts(SCHEMAS)) == []
+
+
+def test_text_that_opens_a_bracket_makes_a_plan_unreadable_and_no_error() -> None:
+    plan = "+- Project [cast(concat(((, b#4) as date) AS d#9]"
+    assert "cannot be read" in reasons(INSERT, plan, f"   +- {U}")
 
 
 def test_old_parser_of_dates_reads_by_the_clock() -> None:
     plan = plan_of(INSERT, "+- Project [to_date(b#4, yy, Some(UTC), true) AS d#9]", f"   +- {U}")
     assert findings(plan, Facts(SCHEMAS)) == []
     assert any("LEGACY" in each for each in findings(plan, Facts(SCHEMAS, legacy=True)))
-
-
-def test_numbers_with_a_point_may_be_floats() -> None:
-    aggregate = "+- Aggregate [a#1L], [sum((m#6 * 1.5)) AS sum(x)#21]"
-    assert "floating" in reasons(INSERT, aggregate, f"   +- {T}", decimals=False)
-
-
-ROW_NUMBER = (
-    "Window [row_number() windowspecdefinition(a#3L, b#4 ASC NULLS FIRST, {more}"
-    "specifiedwindowframe(RowFrame, unboundedpreceding$(), currentrow$())) AS rn#30], [a#3L], "
-    "[b#4 ASC NULLS FIRST]"
-)
-
-
-def test_row_number_over_a_total_order_is_the_same_everywhere() -> None:
-    head = (INSERT, "+- Project [a#3L, b#4, rn#30]")
-    total = ROW_NUMBER.format(more="i#5 ASC NULLS FIRST, ")
-    tied = ROW_NUMBER.format(more="")
-    assert reasons(*head, f"   +- {total}", f"      +- {U}") == ""
-    assert "ties" in reasons(*head, f"   +- {tied}", f"      +- {U}")
-    grouped = "Aggregate [a#3L], [a#3L, max(b#33) AS b#4, count(1) AS n#34L]"
-    leaf = "Relation spark_catalog.s.u[a#3L,b#33] parquet"
-    assert reasons(*head, f"   +- {tied}", f"      +- {grouped}", f"         +- {leaf}") == ""
-
-
-def test_limit_of_a_total_order_is_the_same_everywhere() -> None:
-    def limited(keys: str, *below: str) -> str:
-        sort = f"      +- Sort [{keys}], true"
-        return reasons(INSERT, "+- GlobalLimit 3", "   +- LocalLimit 3", sort, *below)
-
-    every = "a#3L ASC NULLS FIRST, b#4 DESC NULLS LAST, i#5 ASC NULLS FIRST"
-    assert limited(every, f"         +- {U}") == ""
-    assert "LIMIT" in limited("a#3L ASC NULLS FIRST", f"         +- {U}")
-    assert "LIMIT" in reasons(INSERT, "+- GlobalLimit 3", f"   +- {U}")
-    floats = "Relation spark_catalog.s.t[a#1L,c#2] parquet"
-    assert "LIMIT" in limited("a#1L ASC NULLS FIRST, c#2 ASC NULLS FIRST", f"         +- {floats}")
 
 
 @pytest.mark.parametrize(
@@ -403,6 +365,7 @@ def test_definitions_become_queries_over_typed_nulls() -> None:
         f"SELECT (CAST(('10:00'\n) AS TIMESTAMP)) {altered}"
     ]
     assert probes("ALTER TABLE t ALTER COLUMN a DROP DEFAULT") == []
+    assert probes("CREATE FUNCTION f() RETURNS INT RETURN") == []
     assert probes("DROP VIEW default.v") == []
     assert probes("CREATE TABLE default.u (x INT) USING delta") == []
     assert len(probes("CREATE TABLE default.u (x DOUBLE DEFAULT .5) USING delta")) == 1
