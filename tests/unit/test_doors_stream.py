@@ -86,7 +86,7 @@ async def test_refused_request_leaves_nothing_for_the_collector(
         gc.collect()
         gc.disable()
         try:
-            left = []
+            left: list[int] = []
             while not left or (left[-1] and len(left) < 5):  # once, another thread may have left it
                 for _ in range(3):
                     await ask()
