@@ -70,6 +70,7 @@ class Channel:
         self.address = address
         self.tasks = Tasks(time.monotonic)
         self._background: set[asyncio.Task[None]] = set()
+        self.closing = asyncio.Event()
         self._metadata = (("authorization", f"Bearer {address.token}"),) if address.token else ()
         self._raw: dict[str, Any] = {}
         target = f"{address.host}:{address.port}"
@@ -131,6 +132,7 @@ class Channel:
 
     async def aclose(self) -> None:
         """Close the connection; calls under way are cancelled."""
+        self.closing.set()
         if self._background:
             await asyncio.wait(self._background, timeout=_LAST_CALLS_TIMEOUT_S)
         for task in list(self._background):

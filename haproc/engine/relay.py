@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from haproc.engine import failure
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.answer import Answer
+from haproc.engine.errors import EngineError
 from haproc.engine.remote import USER, RemoteSession
 from haproc.engine.rewriting import to_spark
-from haproc.engine.status import session_lost
+from haproc.engine.status import has_ended, session_lost
 from haproc.engine.tasks import Phase, Planned
 
 _ATTEMPTS_MAX = 3
@@ -97,21 +99,24 @@ class SparkRelay:
         """Run a plan once; however this is left, nothing of it goes on on the cluster."""
         made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
         self._channel.check_bytes(len(made))
-        call, ended = self._channel.relay("ExecutePlan")(made, timeout_s), False
+        report = self._channel.tasks.begin(planned)
+        begin = partial(self._channel.relay("ExecutePlan"), made)
+        answer, ended = Answer(begin, timeout_s, report, report.hear_bytes), False
+        answered = False
         try:
-            with self._channel.tasks.statement(planned) as report:
-                async for response in call:
-                    report.hear_bytes(response)
-                    yield response
-            ended = True
+            async for response in answer:
+                yield response
+            ended = answered = True
         except grpc.aio.AioRpcError as error:
             told = failure.relayed(error)
-            ended = told.kind is not ErrorKind.AVAILABILITY or session_lost(told.error_class)
+            ended = has_ended(told)
             raise told from error
         finally:
-            call.cancel()
-            if not ended:
-                self._remote.stop_soon(operation_id, planned)
+            if ended:
+                self._channel.tasks.end(report, answered=answered)
+                answer.cancel()
+            else:
+                self._remote.stop_soon(operation_id, planned, (answer, report))
 
     async def _once(
         self,

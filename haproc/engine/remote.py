@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any, assert_never
 
 import grpc
@@ -26,12 +27,13 @@ import grpc.aio
 from haproc import protos, wire
 from haproc.backoff import Backoff
 from haproc.engine import failure, packed
+from haproc.engine.answer import Answer
 from haproc.engine.channel import Channel
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.rewriting import Names, replaced_plan
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
-from haproc.engine.status import SESSION_CHANGED, session_id_spent, session_lost
-from haproc.engine.tasks import Phase, Planned
+from haproc.engine.status import SESSION_CHANGED, has_ended, session_id_spent, session_lost
+from haproc.engine.tasks import Phase, Planned, Report
 from haproc.offloop import by_size
 
 USER = "haproc"
@@ -124,8 +126,8 @@ class RemoteSession:
     ) -> AsyncGenerator[Any, None]:
         """Run a plan, or the bytes of one, and yield the server's messages; raises EngineError.
 
-        With ``epoch``, only in that epoch's session, whose settings the caller knows. ``planned``:
-        see `Queries.query`.
+        With ``epoch``, only in that epoch's session, whose settings the caller knows. What only
+        reads is stopped on the cluster if this is left early. ``planned``: see `Queries.query`.
         """
         if epoch is not None and epoch != self.epoch:
             raise EngineError(
@@ -140,21 +142,31 @@ class RemoteSession:
             request.plan.CopyFrom(plan)
             data = request.SerializeToString()
         del plan  # large, and a part of the request by now, which is sent before the first answer
-        epoch = self.epoch
-        call = self.channel.execute(data, timeout_s)
+        epoch, report = self.epoch, self.channel.tasks.begin(planned)
+        begin = partial(self.channel.execute, data)
         del data
+        answer: Answer | None = None
+        ended = answered = False
         try:
-            with self.channel.tasks.statement(planned) as report:
-                async for response in call:
-                    if response is None:
-                        raise _unreadable(reads_only=reads_only)
-                    self._learn(response, epoch)
-                    report.hear(response)
-                    yield response
+            answer = Answer(begin, timeout_s, report, report.hear)
+            del begin
+            async for response in answer:
+                if response is None:
+                    raise _unreadable(reads_only=reads_only)
+                self._learn(response, epoch)
+                yield response
+            ended = answered = True
         except grpc.aio.AioRpcError as error:
-            raise await self._explained(error) from error
+            told = await self._explained(error)
+            ended = has_ended(told)
+            raise told from error
         finally:
-            call.cancel()
+            if answer is None or ended or not reads_only:
+                self.channel.tasks.end(report, answered=answered)
+                if answer is not None:
+                    answer.cancel()
+            else:
+                self.stop_soon(operation_id, planned, (answer, report))
 
     async def set_confs(self, pairs: Sequence[tuple[str, str]], *, silent: bool = False) -> None:
         """Set session settings; ``silent`` passes over those that can't be set."""
@@ -217,15 +229,37 @@ class RemoteSession:
             request.operation_id = operation_id
         await self._unary("Interrupt", request, self.channel.limits.control_timeout_s)
 
-    def stop_soon(self, operation_id: str, planned: Planned | None = None) -> None:
+    def stop_soon(
+        self,
+        operation_id: str,
+        planned: Planned | None = None,
+        followed: tuple[Answer, Report] | None = None,
+    ) -> None:
         """See to it that an operation ends, without waiting (the server may be frozen).
 
         A statement whose caller went away runs on by itself: Spark does not stop it. ``planned`` is
         called if the server says that it has ended; planning does not heed an interrupt.
+        ``followed``: its answer, which nobody else reads any more, and what is known of it.
         """
-        self.channel.in_background(self._stop(operation_id, planned))
+        self.channel.in_background(self._stop(operation_id, planned, followed))
 
-    async def _stop(self, operation_id: str, planned: Planned | None) -> None:
+    async def _stop(
+        self, operation_id: str, planned: Planned | None, followed: tuple[Answer, Report] | None
+    ) -> None:
+        if followed is None:
+            return await self._interrupt_until_ended(operation_id, planned)
+        answer, report = followed
+        try:
+            if not await answer.follow(self.channel.closing):
+                answer.cancel()
+                await self._interrupt_until_ended(operation_id, planned)
+            elif planned is not None:
+                planned(Phase.ENDED)
+        finally:
+            answer.cancel()
+            self.channel.tasks.end(report, answered=False)
+
+    async def _interrupt_until_ended(self, operation_id: str, planned: Planned | None) -> None:
         """Interrupt an operation until the server says that it ended.
 
         On a busy server the interrupt can arrive before the statement has begun.

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from haproc.engine.errors import ErrorKind
+from haproc.engine.errors import EngineError, ErrorKind
 
 _APPLICATION = ErrorKind.APPLICATION
 _AVAILABILITY = ErrorKind.AVAILABILITY
@@ -249,6 +249,11 @@ _LOST = frozenset({SESSION_CHANGED, "INVALID_HANDLE.SESSION_NOT_FOUND", _SESSION
 def session_lost(error_class: str) -> bool:
     """Tell whether the server refused the call because it no longer knows the session."""
     return error_class in _LOST
+
+
+def has_ended(error: EngineError) -> bool:
+    """Tell whether nothing of a statement goes on, by the error that its answer ended with."""
+    return error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
 
 
 def session_id_spent(error_class: str) -> bool:

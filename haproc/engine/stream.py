@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from haproc.engine.arrow import empty_stream
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import EngineError
 from haproc.engine.interface import Chunk
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import session_lost
@@ -86,27 +86,17 @@ class QueryStream:
 
     async def _run(self, epoch: int) -> AsyncGenerator[Chunk, None]:
         """Run the statement once; however this is left, nothing of it goes on on the cluster."""
-        operation_id = str(uuid.uuid4())
-        ended = False
-        try:
-            async with contextlib.aclosing(
-                self._remote.execute(
-                    self._plan,
-                    operation_id,
-                    self._timeout_s,
-                    epoch=epoch,
-                    reads_only=True,
-                    planned=self._planned,
-                )
-            ) as responses:
-                async for response in responses:
-                    if response.HasField("arrow_batch"):
-                        batch = response.arrow_batch
-                        yield Chunk(batch.data, batch.row_count)
-            ended = True
-        except EngineError as error:
-            ended = error.kind is not ErrorKind.AVAILABILITY or session_lost(error.error_class)
-            raise
-        finally:
-            if not ended:
-                self._remote.stop_soon(operation_id, self._planned)
+        async with contextlib.aclosing(
+            self._remote.execute(
+                self._plan,
+                str(uuid.uuid4()),
+                self._timeout_s,
+                epoch=epoch,
+                reads_only=True,
+                planned=self._planned,
+            )
+        ) as responses:
+            async for response in responses:
+                if response.HasField("arrow_batch"):
+                    batch = response.arrow_batch
+                    yield Chunk(batch.data, batch.row_count)

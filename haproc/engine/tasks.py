@@ -60,6 +60,8 @@ class Report:
         self._planned = planned
         self._told: Phase | None = None
         self.inflight = 0
+        self.has_begun = False
+        """Whether tasks of it were reported, or rows came: an interrupt meets it now."""
         self._queued = False
         self._clock = clock
         self._heard_at = clock()
@@ -80,6 +82,7 @@ class Report:
             told, self._heard_at = response.execution_progress, self._clock()
             self.inflight = told.num_inflight_tasks
             self._queued = not self.inflight and any(not stage.done for stage in told.stages)
+            self.has_begun |= self.inflight > 0 or self._queued
             if told.stages and self._told is None:
                 self._tell(Phase.PLANNED)
         elif response.HasField("arrow_batch"):
@@ -96,6 +99,7 @@ class Report:
                 return
 
     def _has_rows(self) -> None:
+        self.has_begun = True
         self._tell(Phase.ROWS)
         self._planned = None  # there is nothing more to tell
 
@@ -117,13 +121,24 @@ class Tasks:
     @contextmanager
     def statement(self, planned: Planned | None = None) -> Iterator[Report]:
         """Count a statement for as long as its answer is read."""
-        report = Report(self._clock, planned)
-        self._reports.add(report)
+        report = self.begin(planned)
         try:
             yield report
-            self._answered += 1
-        finally:
-            self._reports.discard(report)
+        except BaseException:
+            self.end(report, answered=False)
+            raise
+        self.end(report, answered=True)
+
+    def begin(self, planned: Planned | None = None) -> Report:
+        """Count a statement until it ends."""
+        report = Report(self._clock, planned)
+        self._reports.add(report)
+        return report
+
+    def end(self, report: Report, *, answered: bool) -> None:
+        """Count it no more. ``answered``: as far as its client wanted."""
+        self._answered += answered
+        self._reports.discard(report)
 
     def wait(self) -> Wait:
         """Begin to wait for a small statement, before it is sent."""

@@ -154,8 +154,10 @@ def _items(scan: Scan, opening: int) -> Iterator[tuple[int, int]]:
     first, depth, closing = opening + 1, scan.depth[opening] + 1, scan.closing[opening]
     for at in range(opening + 1, closing + 1):
         if at == closing or (scan.symbol(at) == "," and scan.depth[at] == depth):
-            if first < at:
-                yield first, at
+            is_named = scan.word(at - 2) == "AS" and scan.depth[at - 2] == depth
+            end = at - 2 * (is_named and scan.is_name(at - 1))
+            if first < end:
+                yield first, end
             first = at + 1
 
 

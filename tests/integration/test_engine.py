@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import datetime as dt
 import decimal
+import os
 import resource
 import time
+from pathlib import Path
 
 import pytest
 
@@ -150,6 +152,30 @@ async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -
     assert (await anext(aiter(stream))).rows > 0
     await stream.aclose()
     await _wait_until_idle(engine, "early")
+
+
+@pytest.mark.parametrize("after_ms", [0, 10, 20, 200])
+async def test_query_given_up_before_its_tasks_run_has_none_later(
+    engine: SparkConnectEngine, spark: LocalSpark, after_ms: int
+) -> None:
+    """Spark loses an interrupt that comes so early, and says that it took it."""
+    session = engine.session("early")
+    await session.settings()
+    text = "SELECT count(*) FROM range(100000000000) WHERE id % 17 = 3"  # minutes on two cores
+    giving_up = asyncio.create_task(rows(session, text))
+    await asyncio.sleep(after_ms / 1000)
+    giving_up.cancel()
+    await asyncio.gather(giving_up, return_exceptions=True)
+    await asyncio.sleep(4)  # Spark has reported its tasks
+    before = _processor_s(spark)
+    await asyncio.sleep(1)
+    assert _processor_s(spark) - before < 0.5
+    await _wait_until_idle(engine, "early")
+
+
+def _processor_s(spark: LocalSpark) -> float:
+    fields = Path(f"/proc/{spark.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def test_many_queries_that_nobody_wants_any_more_keep_nobody_waiting(

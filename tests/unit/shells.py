@@ -89,6 +89,7 @@ SHELLS: Final = {
     "haproc/doors/http/listener.py": "sockets",
     "haproc/doors/operators/": "handlers",
     "haproc/engine/asking.py": "asks Spark",
+    "haproc/engine/answer.py": "gRPC",
     "haproc/engine/channel.py": "gRPC",
     "haproc/engine/checksums.py": "asks Spark",
     "haproc/engine/configured.py": "asks Spark; ids of sessions",

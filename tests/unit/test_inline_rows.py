@@ -22,6 +22,7 @@ from haproc.pin.scan import Scan
         ),
         ("MERGE INTO t USING s ON a = b WHEN NOT MATCHED THEN INSERT VALUES (s.a, f(b))", []),
         ("INSERT INTO insert (a) VALUES (f())", ["f()"]),
+        ("INSERT INTO t VALUES (1 AS a, f(1) AS `b c`, 'x' AS c)", ["f(1)"]),
         ("INSERT INTO t VALUES 1, 'a', NULL", []),
         ("SELECT a FROM VALUES 1, 2 AS q(a) WHERE f(a)", []),
     ],

@@ -15,6 +15,7 @@ from haproc.engine.statement import SparkPlan
 from haproc.pin.model import Pinned, Treatment
 from haproc.route.plan_analysis import PlanAnalysis
 from haproc.witness.findings import Facts
+from haproc.witness.judge import Verdict, judge_query
 from haproc.witness.plan import Plan, read_query
 from haproc.witness.plans import input_question
 from tests.unit.recorded_plans import recorded
@@ -57,13 +58,18 @@ class Spark:
     def explaining(self, spark: Spark, user: str) -> Spark:
         return spark
 
-    def read(self, analyzed: Analyzed) -> Plan:
+    async def read(self, analyzed: Analyzed) -> Plan:
         plan = read_query(analyzed.text, columns=True)
         assert isinstance(plan, Plan)
         return plan
 
-    async def facts(self, plans: list[Plan]) -> Facts:
-        return Facts({})
+    async def facts(self, plans: list[Plan], misleading: frozenset[str]) -> Facts:
+        return Facts({}, misleading=misleading)
+
+    async def judged(
+        self, statement: Classified, pinned: Pinned, plan: Plan, facts: Facts
+    ) -> Verdict:
+        return judge_query(statement, pinned, plan, facts)
 
 
 def question(value: int) -> bytes:

@@ -1,0 +1,107 @@
+"""Answers that outlive their readers, so that what is given up can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from haproc.engine import answer as answer_module
+from haproc.engine.answer import Answer
+from haproc.engine.tasks import Report
+
+REPORTED = "tasks run"
+
+
+class Call:
+    """Gives the messages that are put into it; None ends it."""
+
+    def __init__(self) -> None:
+        self.messages = asyncio.Queue[Any]()
+        self.cancelled = False
+
+    def __call__(self, timeout_s: float) -> Call:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._read()
+
+    async def _read(self) -> AsyncIterator[Any]:
+        while (message := await self.messages.get()) is not None:
+            if isinstance(message, Exception):
+                raise message
+            yield message
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.messages.put_nowait(grpc.aio.AioRpcError(*_status(grpc.StatusCode.CANCELLED)))
+
+
+def _status(code: grpc.StatusCode) -> tuple[Any, ...]:
+    return code, grpc.aio.Metadata(), grpc.aio.Metadata()
+
+
+def answer_of(call: Call, timeout_s: float = 60.0) -> Answer:
+    report = Report(lambda: 0.0)
+
+    def hear(message: Any) -> None:
+        report.has_begun |= message == REPORTED
+
+    return Answer(call, timeout_s, report, hear)
+
+
+async def test_answer_is_read_to_its_end() -> None:
+    call = Call()
+    for message in ("a", "b", None):
+        call.messages.put_nowait(message)
+    assert [message async for message in answer_of(call)] == ["a", "b"]
+
+
+async def test_answer_that_is_late_says_so_and_goes_on() -> None:
+    call = Call()
+    answer = answer_of(call, timeout_s=0.01)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await anext(answer)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert not call.cancelled
+    following = asyncio.create_task(answer.follow(asyncio.Event()))
+    call.messages.put_nowait("rows of which nobody knows what they are")
+    await asyncio.sleep(0.01)
+    assert not following.done()
+    call.messages.put_nowait(REPORTED)
+    assert await following is False
+
+
+@pytest.mark.parametrize("error", [False, True])
+async def test_reader_that_goes_away_leaves_the_answer_to_be_followed(error: bool) -> None:
+    call = Call()
+    answer = answer_of(call)
+    reader = asyncio.create_task(answer.__anext__())
+    await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.wait({reader})
+    assert not call.cancelled
+    call.messages.put_nowait(
+        grpc.aio.AioRpcError(*_status(grpc.StatusCode.UNAVAILABLE)) if error else None
+    )
+    assert await answer.follow(asyncio.Event()) is not error
+
+
+async def test_following_ends_with_the_connection_and_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call, closing = Call(), asyncio.Event()
+    answer = answer_of(call)
+    following = asyncio.create_task(answer.follow(closing))
+    await asyncio.sleep(0.01)
+    closing.set()
+    assert await asyncio.wait_for(following, 10) is False
+    monkeypatch.setattr(answer_module, "FOLLOWED_S_MAX", 0.01)
+    assert await asyncio.wait_for(answer.follow(asyncio.Event()), 10) is False
+    answer.cancel()
+    assert call.cancelled
+    await asyncio.sleep(0.01)  # what its last read raises is nobody's
