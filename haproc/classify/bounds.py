@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from haproc.classify.model import InsertShape, RefusedError
 from haproc.classify.tokens import HINT_CLOSING, HINT_OPENING, Token, TokenKind, tokenize
@@ -31,6 +32,10 @@ class Bounds:
     depth_max: int = 200
 
 
+COLUMNS_MAX: Final = 10_000
+"""Columns of one select, or of one plan. A Spark with 1 GiB of heap took 20,000 texts in a row, and
+ended over 40,000, of which it makes room for thousands of values each; of a plan it took 5,000, and
+spent itself on 50,000."""
 _QUERY_BEGINS = frozenset({"SELECT", "WITH", "VALUES", "FROM", "TABLE", "MAP", "REDUCE"})
 _OPERATOR_TEXT = "+ - * / % | & ^ ~ ! || = == <> != < <= > >= <=> << >> >>> :: : ."
 _OPERATORS = frozenset(_OPERATOR_TEXT.split())
@@ -39,6 +44,7 @@ _RESTARTING = """AND OR WHEN THEN ELSE SELECT FROM WHERE GROUP HAVING ORDER BY L
     VALUES AS QUALIFY WINDOW CLUSTER DISTRIBUTE SORT"""
 _RESTARTS = frozenset(_RESTARTING.split())
 _ENDS_FROM = frozenset({"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "SELECT", "WINDOW", "SET"})
+_ENDS_COLUMNS = _ENDS_FROM | {"FROM"}
 _TYPES = frozenset({"ARRAY", "MAP", "STRUCT"})
 _QUERY_LEVELS = 8
 _ARROW_LEVELS = 4
@@ -108,6 +114,7 @@ class _Frame:
         "arrows",
         "base",
         "closing",
+        "columns",
         "empty",
         "in_from",
         "in_rows",
@@ -120,6 +127,7 @@ class _Frame:
         self.base = base
         self.operators = self.arrows = self.relations = 0
         self.in_from = self.in_rows = False
+        self.columns = -1  # this is no list of a select's columns
         self.empty = True
 
     @property
@@ -173,6 +181,9 @@ class _Depth:
                 self._close_type()
         elif text == ",":
             frame.operators = frame.arrows = 0
+            frame.columns += frame.columns >= 0
+            if frame.columns >= COLUMNS_MAX:
+                raise _too_wide()
             frame.relations += _COMMA_LEVELS * (frame.in_from and not frame.in_rows)
         elif text == "->":
             frame.arrows += _ARROW_LEVELS
@@ -200,6 +211,8 @@ class _Depth:
         elif word in _RESTARTS:
             frame.operators = 0
             frame.in_rows = word == "VALUES"
+            if word in _ENDS_COLUMNS:
+                frame.columns = 0 if word == "SELECT" else -1
             if word == "FROM":
                 frame.in_from = True
             elif word in _ENDS_FROM:
@@ -231,6 +244,14 @@ def _too_many(tokens_max: int) -> RefusedError:
         f"the statement has more than {tokens_max} words, literals and symbols "
         "(limits.statement_tokens_max)",
         "send the values as rows, or in several statements",
+    )
+
+
+def _too_wide() -> RefusedError:
+    return RefusedError(
+        ErrorClass.STATEMENT_TOO_COMPLEX,
+        f"a SELECT has more than {COLUMNS_MAX} columns",
+        "keep them in an array, a map or in rows, or ask for them in several statements",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from haproc.classify.bounds import Bounds
+from haproc.classify.bounds import COLUMNS_MAX, Bounds
 from haproc.classify.classifier import classify
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
@@ -84,6 +84,29 @@ def test_classify_of_too_many_tokens_refuses_them(name: str) -> None:
     error = refused(FLAT[name](300), Bounds(tokens_max=299))
     assert error.error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
     assert "limits.statement_tokens_max" in error.message
+
+
+def test_classify_of_a_select_of_too_many_columns_refuses_it() -> None:
+    """Spark makes room for thousands of values of each at once, and ends: on every cluster."""
+
+    def listed(count: int) -> str:
+        return ", ".join(["'a'"] * count)
+
+    for sql in (
+        "SELECT {}",
+        "INSERT INTO t SELECT f(a, b), {} FROM u",
+        "SELECT * FROM (SELECT {})",
+    ):
+        assert refused(sql.format(listed(COLUMNS_MAX + 1))).error_class == (
+            "HAPROC_STATEMENT_TOO_COMPLEX"
+        )
+    for sql in (
+        f"SELECT {listed(COLUMNS_MAX)} FROM t WHERE a IN ({listed(COLUMNS_MAX + 1)})",
+        f"SELECT array({listed(COLUMNS_MAX + 1)})",
+        f"SELECT a FROM t ORDER BY {listed(COLUMNS_MAX + 1)}",
+        " UNION ALL ".join([f"SELECT {listed(3_000)} FROM t"] * 5),
+    ):
+        assert classified(sql).kind is Kind.SELECT
 
 
 def test_classify_of_bound_parameters_counts_what_they_became() -> None:

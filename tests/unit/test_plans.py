@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from haproc import protos
+from haproc.classify.bounds import COLUMNS_MAX
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.plans import parsing, relations
 from haproc.classify.plans.commands import read_plan
@@ -250,8 +251,8 @@ def test_plan_of_more_columns_than_spark_can_hold_is_refused() -> None:
             s.range(1).select(*[F.col("id")] * count).withColumn("a", F.lit(1)).collect()
         )
 
-    assert read(selected(relations.COLUMNS_MAX - 1)).does is Does.QUERIES
-    assert refusal(selected(relations.COLUMNS_MAX)) == ErrorClass.STATEMENT_TOO_COMPLEX
+    assert read(selected(COLUMNS_MAX - 1)).does is Does.QUERIES
+    assert refusal(selected(COLUMNS_MAX)) == ErrorClass.STATEMENT_TOO_COMPLEX
 
 
 def test_field_that_is_not_known_is_refused() -> None:

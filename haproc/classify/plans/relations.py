@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from haproc import protos
+from haproc.classify.bounds import COLUMNS_MAX
 from haproc.classify.model import RefusedError
 from haproc.classify.names import PATH_FORMATS
 from haproc.classify.paths import locates
@@ -40,9 +41,6 @@ COLUMNS: Final = {
     "aggregate": "aggregate_expressions",
 }
 """These compute columns, listed so."""
-COLUMNS_MAX: Final = 10_000
-"""Columns that one plan computes. A Spark with 1 GiB of heap took 5,000 in one select, and spent
-itself on 50,000: it collected garbage and did nothing else any more."""
 USER_CODE: Final = members(
     """
     map_partitions group_map co_group_map apply_in_pandas_with_state
