@@ -66,8 +66,9 @@ async def test_driver_is_done_with_a_query_that_was_given_up_once_it_has_ended_i
     session, done = engine.session("given up"), asyncio.Event()
 
     def told(phase: Phase) -> None:
-        assert phase is Phase.ENDED
-        done.set()
+        assert phase in (Phase.PLANNED, Phase.ENDED)  # its tasks may be reported before
+        if phase is Phase.ENDED:
+            done.set()
 
     await session.configure(Settings())
     await rows(session, SMALL)
