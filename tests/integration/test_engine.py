@@ -154,23 +154,26 @@ async def test_result_let_go_early_stops_the_query(engine: SparkConnectEngine) -
     await _wait_until_idle(engine, "early")
 
 
-@pytest.mark.parametrize("after_ms", [0, 10, 20, 200])
-async def test_query_given_up_before_its_tasks_run_has_none_later(
-    engine: SparkConnectEngine, spark: LocalSpark, after_ms: int
+async def test_queries_given_up_before_their_tasks_run_have_none_later(
+    engine: SparkConnectEngine, spark: LocalSpark
 ) -> None:
     """Spark loses an interrupt that comes so early, and says that it took it."""
-    session = engine.session("early")
-    await session.settings()
     text = "SELECT count(*) FROM range(100000000000) WHERE id % 17 = 3"  # minutes on two cores
-    giving_up = asyncio.create_task(rows(session, text))
-    await asyncio.sleep(after_ms / 1000)
-    giving_up.cancel()
-    await asyncio.gather(giving_up, return_exceptions=True)
-    await asyncio.sleep(4)  # Spark has reported its tasks
+
+    async def give_up(after_ms: int) -> None:
+        session = engine.session(f"early/{after_ms}")
+        await session.settings()
+        giving_up = asyncio.create_task(rows(session, text))
+        await asyncio.sleep(after_ms / 1000)
+        giving_up.cancel()
+        await asyncio.gather(giving_up, return_exceptions=True)
+
+    for after_ms in (0, 10, 20, 200):
+        await give_up(after_ms)
+    await asyncio.sleep(4)  # Spark has reported their tasks
     before = _processor_s(spark)
     await asyncio.sleep(1)
     assert _processor_s(spark) - before < 0.5
-    await _wait_until_idle(engine, "early")
 
 
 def _processor_s(spark: LocalSpark) -> float:
