@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from haproc.engine.tasks import Report
+from haproc.engine.tasks import Planned, Tasks
 
 FOLLOWED_S_MAX: Final = 60.0
 """Longer than almost any planning. Chosen."""
@@ -29,16 +29,22 @@ class Answer:
         self,
         begin: Callable[[float], Any],
         timeout_s: float,
-        report: Report,
-        hear: Callable[[Any], None],
+        tasks: Tasks,
+        planned: Planned | None = None,
+        *,
+        raw: bool = False,
     ) -> None:
-        """``begin`` starts the call, with a time limit. ``hear`` is told each message."""
+        """``begin`` starts the call, with a time limit; ``raw``: its messages are bytes.
+
+        Until `end` the statement is one of the ``tasks``.
+        """
         self._call = begin(timeout_s + FOLLOWED_S_MAX)
         self._messages = aiter(self._call)
         self._reading: asyncio.Future[Any] | None = None
         self._ends_at = asyncio.get_running_loop().time() + timeout_s
-        self._report = report
-        self._hear = hear
+        self._tasks = tasks
+        self._report = tasks.begin(planned)
+        self._hear = self._report.hear_bytes if raw else self._report.hear
 
     def __aiter__(self) -> Answer:
         return self
@@ -70,8 +76,9 @@ class Answer:
             closes.cancel()
         return False
 
-    def cancel(self) -> None:
-        """End the call. The statement runs on: Spark does not stop it."""
+    def end(self, *, answered: bool) -> None:
+        """End the call, ``answered`` or not. A statement that runs does so on."""
+        self._tasks.end(self._report, answered=answered)
         self._call.cancel()
         if self._reading is not None:
             self._reading.add_done_callback(_forget)

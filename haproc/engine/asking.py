@@ -80,13 +80,13 @@ class Asking(ABC):
             return await self._remote.schema(relation, self._timeout_s)
 
     async def _analyze(self, relation: Any) -> Analyzed:
+        remote, timeout_s = self._remote, self._timeout_s
         if relation.HasField("with_relations"):
             # Spark makes a temporary view of each for as long as it looks, by the same name.
-            text = await self._remote.explained(relation, self._timeout_s)
-            schema = await self._remote.schema(relation, self._timeout_s)
-            return Analyzed(text, tuple(columns_of(schema)), metadata_of(schema))
-        text, schema = await asyncio.gather(
-            self._remote.explained(relation, self._timeout_s),
-            self._remote.schema(relation, self._timeout_s),
-        )
+            text = await remote.explained(relation, timeout_s)
+            schema = await remote.schema(relation, timeout_s)
+        else:
+            text, schema = await asyncio.gather(
+                remote.explained(relation, timeout_s), remote.schema(relation, timeout_s)
+            )
         return Analyzed(text, tuple(columns_of(schema)), metadata_of(schema))

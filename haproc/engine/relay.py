@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -97,12 +98,13 @@ class SparkRelay:
         self, request: bytes, operation_id: str, timeout_s: float, planned: Planned | None
     ) -> AsyncGenerator[bytes, None]:
         """Run a plan once; however this is left, nothing of it goes on on the cluster."""
-        made = to_spark("ExecutePlan", request, self._remote.names, USER, operation_id)
+        was = copy(self._remote)
+        made = to_spark("ExecutePlan", request, was.names, USER, operation_id)
         self._channel.check_bytes(len(made))
-        report = self._channel.tasks.begin(planned)
         begin = partial(self._channel.relay("ExecutePlan"), made)
-        answer, ended = Answer(begin, timeout_s, report, report.hear_bytes), False
-        answered = False
+        answer = Answer(begin, timeout_s, self._channel.tasks, planned, raw=True)
+        del made, begin
+        ended = answered = False
         try:
             async for response in answer:
                 yield response
@@ -113,10 +115,9 @@ class SparkRelay:
             raise told from error
         finally:
             if ended:
-                self._channel.tasks.end(report, answered=answered)
-                answer.cancel()
+                answer.end(answered=answered)
             else:
-                self._remote.stop_soon(operation_id, planned, (answer, report))
+                self._remote.stop_soon(operation_id, planned, answer, was)
 
     async def _once(
         self,

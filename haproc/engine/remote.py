@@ -17,6 +17,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from copy import copy
 from enum import Enum, auto
 from functools import partial
 from typing import Any, assert_never
@@ -33,7 +34,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.rewriting import Names, replaced_plan
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
 from haproc.engine.status import SESSION_CHANGED, has_ended, session_id_spent, session_lost
-from haproc.engine.tasks import Phase, Planned, Report
+from haproc.engine.tasks import Phase, Planned
 from haproc.offloop import by_size
 
 USER = "haproc"
@@ -78,6 +79,8 @@ class RemoteSession:
         self.id = str(name(0))
         self.epoch = 0
         """Rises with each loss: calls of one epoch met the same session."""
+        self.stopping = 0
+        """How many of its operations are given up, and not ended yet: it must not be dropped."""
 
     @property
     def names(self) -> Names:
@@ -142,14 +145,11 @@ class RemoteSession:
             request.plan.CopyFrom(plan)
             data = request.SerializeToString()
         del plan  # large, and a part of the request by now, which is sent before the first answer
-        epoch, report = self.epoch, self.channel.tasks.begin(planned)
-        begin = partial(self.channel.execute, data)
-        del data
-        answer: Answer | None = None
+        epoch, was, begin = self.epoch, copy(self), partial(self.channel.execute, data)
+        answer = Answer(begin, timeout_s, self.channel.tasks, planned)
+        del data, begin
         ended = answered = False
         try:
-            answer = Answer(begin, timeout_s, report, report.hear)
-            del begin
             async for response in answer:
                 if response is None:
                     raise _unreadable(reads_only=reads_only)
@@ -161,12 +161,10 @@ class RemoteSession:
             ended = has_ended(told)
             raise told from error
         finally:
-            if answer is None or ended or not reads_only:
-                self.channel.tasks.end(report, answered=answered)
-                if answer is not None:
-                    answer.cancel()
+            if ended or not reads_only:
+                answer.end(answered=answered)
             else:
-                self.stop_soon(operation_id, planned, (answer, report))
+                self.stop_soon(operation_id, planned, answer, was)
 
     async def set_confs(self, pairs: Sequence[tuple[str, str]], *, silent: bool = False) -> None:
         """Set session settings; ``silent`` passes over those that can't be set."""
@@ -233,34 +231,42 @@ class RemoteSession:
         self,
         operation_id: str,
         planned: Planned | None = None,
-        followed: tuple[Answer, Report] | None = None,
+        answer: Answer | None = None,
+        was: RemoteSession | None = None,
     ) -> None:
         """See to it that an operation ends, without waiting (the server may be frozen).
 
         A statement whose caller went away runs on by itself: Spark does not stop it. ``planned`` is
         called if the server says that it has ended; planning does not heed an interrupt.
-        ``followed``: its answer, which nobody else reads any more, and what is known of it.
+        ``answer``: its own, which nobody else reads any more; ``was``: a copy of this session from
+        before it began, which may have gone on in another one since.
         """
-        self.channel.in_background(self._stop(operation_id, planned, followed))
+        session = was if was is not None and was.epoch != self.epoch else copy(self)
+        self.stopping += 1
+
+        async def stop() -> None:
+            try:
+                await session._stop(operation_id, planned, answer)
+            finally:
+                self.stopping -= 1
+
+        self.channel.in_background(stop())
 
     async def _stop(
-        self, operation_id: str, planned: Planned | None, followed: tuple[Answer, Report] | None
+        self, operation_id: str, planned: Planned | None, answer: Answer | None
     ) -> None:
-        if followed is None:
-            return await self._interrupt_until_ended(operation_id, planned)
-        answer, report = followed
         try:
-            if not await answer.follow(self.channel.closing):
-                answer.cancel()
-                await self._interrupt_until_ended(operation_id, planned)
-            elif planned is not None:
+            ended = answer is not None and await answer.follow(self.channel.closing)
+            if not ended:
+                ended = await self._interrupt_until_ended(operation_id)
+            if ended and planned is not None:
                 planned(Phase.ENDED)
         finally:
-            answer.cancel()
-            self.channel.tasks.end(report, answered=False)
+            if answer is not None:
+                answer.end(answered=False)
 
-    async def _interrupt_until_ended(self, operation_id: str, planned: Planned | None) -> None:
-        """Interrupt an operation until the server says that it ended.
+    async def _interrupt_until_ended(self, operation_id: str) -> bool:
+        """Interrupt an operation until the server says that it ended; False if it does not.
 
         On a busy server the interrupt can arrive before the statement has begun.
         """
@@ -273,10 +279,9 @@ class RemoteSession:
             except EngineError as error:  # of a busy server, the next one may be answered
                 ended = session_lost(error.error_class)
             if ended:
-                if planned is not None:
-                    planned(Phase.ENDED)
-                return
+                return True
             await asyncio.sleep(pauses.pause_s())
+        return False
 
     async def move_on(self, ids: int = 1) -> None:
         """Leave this session for good, with all that runs in it or may still arrive there.

@@ -67,8 +67,8 @@ class SparkSession(Asking):
 
     @property
     def busy(self) -> bool:
-        """Whether a statement runs in it; it must not be closed then."""
-        return self._running > 0
+        """Whether a statement runs in it, or is being stopped; it must not be closed then."""
+        return self._running > 0 or self._remote.stopping > 0
 
     @property
     def epoch(self) -> int:

@@ -12,8 +12,7 @@ the driver does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -117,17 +116,6 @@ class Tasks:
         self._reports: set[Report] = set()
         self._answered = 0
         self._late_since: float | None = None
-
-    @contextmanager
-    def statement(self, planned: Planned | None = None) -> Iterator[Report]:
-        """Count a statement for as long as its answer is read."""
-        report = self.begin(planned)
-        try:
-            yield report
-        except BaseException:
-            self.end(report, answered=False)
-            raise
-        self.end(report, answered=True)
 
     def begin(self, planned: Planned | None = None) -> Report:
         """Count a statement until it ends."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -12,7 +12,7 @@ import pytest
 
 from haproc.engine import answer as answer_module
 from haproc.engine.answer import Answer
-from haproc.engine.tasks import Report
+from haproc.engine.tasks import Planned, Report, Tasks
 
 REPORTED = "tasks run"
 
@@ -45,13 +45,21 @@ def _status(code: grpc.StatusCode) -> tuple[Any, ...]:
     return code, grpc.aio.Metadata(), grpc.aio.Metadata()
 
 
+class Reports(Tasks):
+    """Whose statements say in words that their tasks run."""
+
+    def begin(self, planned: Planned | None = None) -> Report:
+        report = super().begin(planned)
+
+        def hear(message: Any) -> None:
+            report.has_begun |= message == REPORTED
+
+        cast(Any, report).hear = hear
+        return report
+
+
 def answer_of(call: Call, timeout_s: float = 60.0) -> Answer:
-    report = Report(lambda: 0.0)
-
-    def hear(message: Any) -> None:
-        report.has_begun |= message == REPORTED
-
-    return Answer(call, timeout_s, report, hear)
+    return Answer(call, timeout_s, Reports(lambda: 0.0))
 
 
 async def test_answer_is_read_to_its_end() -> None:
@@ -102,6 +110,6 @@ async def test_following_ends_with_the_connection_and_in_time(
     assert await asyncio.wait_for(following, 10) is False
     monkeypatch.setattr(answer_module, "FOLLOWED_S_MAX", 0.01)
     assert await asyncio.wait_for(answer.follow(asyncio.Event()), 10) is False
-    answer.cancel()
+    answer.end(answered=False)
     assert call.cancelled
     await asyncio.sleep(0.01)  # what its last read raises is nobody's

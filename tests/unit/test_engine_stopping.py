@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import nullcontext
+from copy import copy
 from typing import Any, cast
 
 import pytest
@@ -62,6 +63,27 @@ async def test_operation_is_interrupted_until_its_end_is_known(
     _Remote(channel, iter(ends)).stop_soon("op", told.append)
     await asyncio.wait_for(asyncio.gather(*channel.tasks), 10)
     assert told == [Phase.ENDED]
+
+
+async def test_session_is_not_dropped_while_an_operation_of_it_is_being_stopped() -> None:
+    """And it is stopped where it runs, though its session may have gone on in another one since."""
+    channel = _Channel()
+    remote = _Remote(channel, iter([None, None]))
+    was = copy(remote)
+    remote.start_over()
+    asked = list[str]()
+
+    async def interrupt(self: RemoteSession, operation_id: str | None = None) -> None:
+        asked.append(self.id)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_Remote, "interrupt", interrupt)
+        remote.stop_soon("op", was=was)
+        remote.stop_soon("op", was=copy(remote))
+        assert remote.stopping == 2
+        await asyncio.wait_for(asyncio.gather(*channel.tasks), 10)
+    assert remote.stopping == 0
+    assert asked == [was.id, remote.id]
 
 
 @pytest.mark.parametrize("lost", [True, False])

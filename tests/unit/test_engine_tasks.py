@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +28,17 @@ def rows(data: bytes) -> Any:
     return response
 
 
+@contextlib.contextmanager
+def statement(tasks: Tasks) -> Iterator[Report]:
+    """Count one until it is left: answered, unless by an error."""
+    report, answered = tasks.begin(), False
+    try:
+        yield report
+        answered = True
+    finally:
+        tasks.end(report, answered=answered)
+
+
 def queued(tasks: Tasks) -> Wait:
     wait = tasks.wait()
     wait.report.hear(reporting(0, False))
@@ -34,7 +46,7 @@ def queued(tasks: Tasks) -> Wait:
 
 
 def answer(tasks: Tasks) -> None:
-    with tasks.statement():
+    with statement(tasks):
         pass
 
 
@@ -42,7 +54,7 @@ def test_statement_without_a_core_waits_on_only_while_another_one_has_tasks() ->
     tasks = Tasks(lambda: 0.0)
     probe = queued(tasks)
     assert not probe.is_excused()
-    with pytest.raises(ConnectionError), tasks.statement() as other:
+    with pytest.raises(ConnectionError), statement(tasks) as other:
         assert not probe.is_excused()
         other.hear(reporting(2, False))
         assert probe.is_excused()
@@ -59,7 +71,7 @@ def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() ->
     now_s = 0.0
     tasks = Tasks(lambda: now_s)
     probe = queued(tasks)
-    with tasks.statement() as unread:  # its client has stopped reading, and its executors are gone
+    with statement(tasks) as unread:  # its client has stopped reading, and its executors are gone
         unread.hear(reporting(2, False))
         now_s += OLD_S
         probe.report.hear(reporting(0, False))
@@ -73,7 +85,7 @@ def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() ->
 def test_statement_waits_for_cores_no_longer_than_the_driver_says_so() -> None:
     now_s = 0.0
     tasks = Tasks(lambda: now_s)
-    with tasks.statement() as other:
+    with statement(tasks) as other:
         probe = queued(tasks)
         other.hear(reporting(2, False))
         now_s += FRESH_S
@@ -100,7 +112,7 @@ def test_statements_that_are_late_one_after_another_share_the_time_of_being_over
 
     with contextlib.ExitStack() as hung:
         for _ in range(200):  # their storage is away; queries of literals are answered all the time
-            hung.enter_context(tasks.statement())
+            hung.enter_context(statement(tasks))
         assert excused_for(tasks.wait()) == OVERTAKEN_S_MAX + 5.0
         assert excused_for(tasks.wait()) == 0.0
         tasks.wait().is_over(answered=True)
@@ -109,7 +121,7 @@ def test_statements_that_are_late_one_after_another_share_the_time_of_being_over
 
 def test_statement_with_tasks_or_without_stages_waits_for_something_else() -> None:
     tasks = Tasks(lambda: 0.0)
-    with tasks.statement() as other:
+    with statement(tasks) as other:
         other.hear(reporting(2, False))
         for told in (reporting(1, False), reporting(0), reporting(0, True), rows(b"")):
             probe = tasks.wait()
@@ -125,7 +137,7 @@ def test_statement_waits_on_while_others_are_answered_whatever_was_heard_of_it()
         answer(tasks)
         assert probe.is_excused()
         assert not probe.is_excused(), "nobody was answered since then"
-        with pytest.raises(ConnectionError), tasks.statement():
+        with pytest.raises(ConnectionError), statement(tasks):
             raise ConnectionError
         assert not probe.is_excused(), "an attempt that failed is no answer"
 
@@ -134,7 +146,7 @@ def test_statement_that_is_overtaken_again_and_again_is_late_for_another_reason(
     tasks = Tasks(lambda: 0.0)
     with contextlib.ExitStack() as crowd:
         for _ in range(100):
-            crowd.enter_context(tasks.statement())
+            crowd.enter_context(statement(tasks))
         probe = tasks.wait()
     assert probe.is_excused(), "those that came before it"
     for _ in range(OVERTAKEN_MAX * 101 - 100):

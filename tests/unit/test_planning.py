@@ -138,15 +138,15 @@ async def test_statement_counts_until_its_tasks_run_or_its_rows_come(
             report.hear(told)
 
     async with planning.turn("a", WAIT_S) as planned:
-        with tasks.statement(planned) as report:
-            hear(begun)
-            hear(progress)
-            waiting = asyncio.create_task(_turns(planning))
-            await settled()
-            assert not waiting.done()
-            hear(said)
-            await asyncio.wait_for(waiting, WAIT_S)
-            hear(said)  # said again, it gives no place that another one has
+        report = tasks.begin(planned)
+        hear(begun)
+        hear(progress)
+        waiting = asyncio.create_task(_turns(planning))
+        await settled()
+        assert not waiting.done()
+        hear(said)
+        await asyncio.wait_for(waiting, WAIT_S)
+        hear(said)  # said again, it gives no place that another one has
     statements = Statements(planning)
     await statements.come("a1", "a2")
     assert statements.planned == ["a1"]
@@ -399,9 +399,8 @@ async def test_nobody_waits_for_all_of_its_time(within_s: float, wait_s: float) 
 async def test_large_answer_is_taken_for_rows_without_a_look_at_it() -> None:
     planning, tasks = Planning(Shares(1), Shares(1)), Tasks(lambda: 0.0)
     async with planning.turn("a", WAIT_S) as planned:
-        with tasks.statement(planned) as report:
-            report.hear_bytes(bytes(1 << 17))
-            await asyncio.wait_for(_turns(planning), WAIT_S)
+        tasks.begin(planned).hear_bytes(bytes(1 << 17))
+        await asyncio.wait_for(_turns(planning), WAIT_S)
 
 
 async def _turns(planning: Planning) -> None:
