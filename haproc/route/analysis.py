@@ -29,7 +29,7 @@ from haproc.route.remembered import Remembered
 from haproc.route.shared_sessions import SharedSessions
 from haproc.sessions.client import ClientSession
 from haproc.witness.asking import Questions, questions, session_questions
-from haproc.witness.findings import assigns_completed
+from haproc.witness.findings import Facts, assigns_completed
 from haproc.witness.judge import (
     HINT_ANALYSIS,
     OF_ROWS,
@@ -130,13 +130,13 @@ class Analysis:
             async with self._one_with_frames[user]:
                 return await self._verdict(statement, pinned, asked, settings, user, carried)
         epoch = self._epoch()
-        digest = key_of("".join(asked.neutral[:1]), settings)
+        digest = key_of(asked.shape, settings)
         key = _Key(digest, pinned.treatment, pinned.dispellable)
-        known = self._verdicts.find(key) if asked.neutral else None
+        known = self._verdicts.find(key) if asked.shape else None
         if known is not None:
             return known
         verdict = await self._verdict(statement, pinned, asked, settings, user)
-        if asked.neutral:
+        if asked.shape:
             self._verdicts.keep(key, verdict, epoch)
         return verdict
 
@@ -176,7 +176,7 @@ class Analysis:
             try:
                 async with self.in_place(session.settings, session) as spark:
                     explaining = self.explaining(spark, user)
-                    plans = await explaining.plans([*asked.own, *asked.hidden])
+                    plans = await explaining.plans(asked.as_it_stands.texts)
                 refusal = session_refusal(statement, plans)
             except UnreadableError as error:
                 refusal = f"HAProc cannot read what Spark makes of it: {error}"
@@ -223,29 +223,28 @@ class Analysis:
         carried: Carried = ALONE,
     ) -> Verdict:
         """Ask Spark and judge."""
-        if not asked.own and not asked.hidden:
+        if not asked.as_it_stands.texts:
             return Verdict(Treatment.REPLICATE, rests_on=statement.reads | statement.writes)
         explaining = await self.clean(settings, user, carried)
         try:
+            own, hidden, misleading = await self._plans(explaining, asked)
+            plans = [*own, *hidden]
+            size = size_of(plans)
             if statement.kind not in OF_ROWS:
-                own = await explaining.plans(asked.own)
-                hidden = await explaining.plans(asked.hidden)
-                facts = await explaining.facts(hidden, misleading=asked.misleading)
+                facts = await explaining.facts(hidden, Facts({}, misleading=misleading))
                 main = own[0] if own else None
-                size = size_of([*own, *hidden])
                 return await self._texts.run(
                     user, size, judge_definition, statement, pinned, main, hidden, facts
                 )
-            plans, misleading = await self._plans(explaining, asked)
-            facts = await explaining.facts(
-                plans,
-                source=asked.hidden[0] if statement.kind is Kind.MERGE else "",
+            known = Facts(
+                {},
                 decimals=asked.decimals,
                 rows=asked.rows,
                 misleading=misleading,
                 subqueries=asked.subqueries,
             )
-            size = size_of(plans)
+            source = asked.as_it_stands.hidden[0] if statement.kind is Kind.MERGE else ""
+            facts = await explaining.facts(plans, known, source)
             verdict = await self._texts.run(user, size, judge, statement, pinned, plans, facts)
             if verdict.treatment is not Treatment.MATERIALISE or pinned.source is None:
                 return verdict
@@ -260,25 +259,30 @@ class Analysis:
 
     async def _plans(
         self, explaining: Explaining, asked: Questions
-    ) -> tuple[list[Plan], frozenset[str]]:
+    ) -> tuple[list[Plan], list[Plan], frozenset[str]]:
         """Return the plans of the neutral form, or of the statement as it stands.
 
-        And the texts in it that look like parts of a plan.
+        Its own, those of what is hidden, and the texts in it that look like parts of a plan.
         """
-        stands = (*asked.own, *asked.hidden)
+        form = asked.neutral
         try:
-            return await explaining.plans(asked.neutral), asked.misleading
+            return (
+                await explaining.plans(form.own),
+                await explaining.plans(form.hidden),
+                form.misleading,
+            )
         except UnreadableError:
-            if asked.neutral == stands:
+            if form == asked.as_it_stands:
                 raise
         except EngineError as error:
-            if asked.neutral == stands or error.kind is not ErrorKind.APPLICATION:
+            if form == asked.as_it_stands or error.kind is not ErrorKind.APPLICATION:
                 raise
-        own = await explaining.plans(asked.own)
+        form = asked.as_it_stands
+        own = await explaining.plans(form.own)
         try:
-            return [*own, *await explaining.plans(asked.hidden)], asked.own_misleading
+            return own, await explaining.plans(form.hidden), form.misleading
         except EngineError as error:
-            if error.kind is not ErrorKind.APPLICATION:
+            if error.kind is not ErrorKind.APPLICATION or not asked.shape:
                 raise
             raise UnreadableError(f"a part of it alone is an error: {error.message}") from error
 
@@ -310,7 +314,7 @@ class Analysis:
         None if it cannot analyze it.
         """
         try:
-            texts = [await explaining.text(text) for text in (*asked.own, *asked.hidden)]
+            texts = [await explaining.text(text) for text in asked.as_it_stands.texts]
             plans = [read_plan(text) for text in texts]
         except UnreadableError:
             return None

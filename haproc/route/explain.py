@@ -15,7 +15,7 @@ from haproc.engine.interface import Analyzed, Column, Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement, text_size
 from haproc.engine.status import Link, kind_of_chain
 from haproc.engine.tasks import Planned
-from haproc.pin.inline import Rows, UnclearError, made_items
+from haproc.pin.inline import UnclearError, made_items
 from haproc.pin.model import Pinned
 from haproc.pin.scan import Scan
 from haproc.route.offload import Texts
@@ -23,6 +23,7 @@ from haproc.route.planning import Planning
 from haproc.route.views import rows_of
 from haproc.witness.explained import explaining, in_own_lines
 from haproc.witness.findings import (
+    NOTHING_KNOWN,
     PARSER,
     Facts,
     harmless_functions,
@@ -30,9 +31,9 @@ from haproc.witness.findings import (
     tables_read,
 )
 from haproc.witness.judge import Verdict, judge_query, unknown_functions
-from haproc.witness.plan import Failure, Plan, read_plan, read_query
+from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan, read_query
 from haproc.witness.probes import described_function, function_query
-from haproc.witness.shape import misleading_texts
+from haproc.witness.shape import misleading_texts, shape
 from haproc.witness.targets import written
 
 FUNCTIONS_MAX: Final = 64
@@ -102,6 +103,15 @@ class Explaining:
             raise _error(replace(plan, message=in_own_lines(plan.message)))
         return plan
 
+    async def plan_of_shape(self, sql: str, shape: str) -> Plan:
+        """Return the plan of a text's shape, or of the text as it stands."""
+        try:
+            return await self.plan(shape)
+        except (UnreadableError, EngineError):
+            if shape == sql:
+                raise
+        return await self.plan(sql)
+
     async def spoken(self, query: SparkPlan) -> Analyzed:
         """Return what Spark says of a relation."""
         async with self._turn():
@@ -130,19 +140,16 @@ class Explaining:
     async def facts(
         self,
         plans: Sequence[Plan],
-        *,
+        known: Facts = NOTHING_KNOWN,
         source: str = "",
-        decimals: bool = False,
-        rows: Sequence[Rows] | None = None,
-        misleading: frozenset[str] = frozenset(),
-        subqueries: int = 0,
     ) -> Facts:
-        """Return what the plans do not show: types of columns, bodies of SQL functions.
+        """Return what is known, and what plans do not show: types of columns, bodies of functions.
 
-        ``source``: of a MERGE, whose plan is the first. The others: as `Facts` has them.
+        ``source``: of a MERGE, whose plan is the first.
         """
         size = size_of(plans)
         bodies: dict[str, Plan] = {}
+        misleading = known.misleading
         wanted = set(await self._texts.run(self._user, size, unknown_functions, plans))
         looked: set[str] = set()
         while wanted and len(looked) < FUNCTIONS_MAX:
@@ -154,21 +161,21 @@ class Explaining:
                 misleading |= texts
                 wanted |= unknown_functions([bodies[name]]) - looked
         shown = tuple(bodies.values())
-        known = Facts(
+        of_bodies = Facts(
             await self._schemas([*plans, *shown]),
-            subqueries=subqueries,
-            ansi=self._settings.ansi,
             misleading=misleading,
+            ansi=self._settings.ansi,
             legacy=_is_legacy(self._settings),
         )
         return replace(
-            known,
+            of_bodies,
             functions=await self._texts.run(
-                self._user, size_of(shown), harmless_functions, bodies, known
+                self._user, size_of(shown), harmless_functions, bodies, of_bodies
             ),
             bodies=shown,
-            decimals=decimals,
-            rows=None if self._carried.frames else rows,
+            decimals=known.decimals,
+            rows=None if self._carried.frames else known.rows,
+            subqueries=known.subqueries,
             frames=self._carried.frames,
             merged=await self._merged(plans[0], source) if source else {},
         )
@@ -195,7 +202,8 @@ class Explaining:
             body = Scan(function.body)
             if made_items(body):
                 return None
-            return await self.plan(function_query(function)), misleading_texts(body)
+            query = function_query(function)
+            return await self.plan_of_shape(query, shape(Scan(query))), misleading_texts(body)
         except (UnclearError, LexicalError):
             return None
         except EngineError as error:

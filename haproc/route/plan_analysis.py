@@ -103,8 +103,8 @@ class PlanAnalysis:
             analyzed = await explaining.spoken(query)
             try:
                 plan = await explaining.read(analyzed)
-                misleading = texts_in(query.plan)
-                said = _Said(plan, await explaining.facts([plan], misleading=misleading), analyzed)
+                known = Facts({}, misleading=texts_in(query.plan))
+                said = _Said(plan, await explaining.facts([plan], known), analyzed)
             except UnreadableError as error:
                 reason = f"HAProc cannot read what Spark makes of the plan: {error}"
                 verdict = Verdict(pinned.otherwise, (reason,), known=False, hint=HINT_PLAN)

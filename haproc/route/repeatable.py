@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from haproc.classify.model import Classified
-from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.staging import CATALOG
-from haproc.pin.inline import Rows, UnclearError, rows_in
+from haproc.pin.inline import UnclearError, rows_in
 from haproc.pin.model import Pinned, Treatment
 from haproc.pin.queries import query_differing
 from haproc.pin.scan import Scan
 from haproc.replicate.heard.written import defines
 from haproc.replicate.member.core import Core
 from haproc.route.analysis import Analysis
-from haproc.route.explain import Explaining, size_of
+from haproc.route.explain import size_of
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
+from haproc.witness.findings import Facts
 from haproc.witness.judge import Verdict, judge_query
-from haproc.witness.plan import Plan, UnreadableError
+from haproc.witness.plan import UnreadableError
 from haproc.witness.shape import misleading_texts, shape, writes_floats
 
 OURS: Final = f"{CATALOG}."
@@ -50,16 +50,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """What a text says by itself. ``shape``: with neutral literals, see `haproc.witness.shape`.
-
-    The others: as `haproc.witness.findings.Facts` has them.
-    """
+    """What a text says by itself. ``shape``: with neutral literals, see `haproc.witness.shape`."""
 
     pinned: Pinned
     shape: str
-    decimals: bool
-    rows: tuple[Rows, ...]
-    misleading: frozenset[str]
+    known: Facts
 
 
 class Repeatable:
@@ -98,10 +93,8 @@ class Repeatable:
     ) -> Reading:
         explaining = await self._analysis.clean(settings, user)
         try:
-            plan = await self._plan(explaining, statement.sql, text.shape)
-            facts = await explaining.facts(
-                [plan], decimals=text.decimals, rows=text.rows, misleading=text.misleading
-            )
+            plan = await explaining.plan_of_shape(statement.sql, text.shape)
+            facts = await explaining.facts([plan], text.known)
         except UnreadableError as error:
             return Reading(since, reason=f"HAProc cannot read what Spark makes of it: {error}")
         verdict: Verdict = await self._texts.run(
@@ -114,16 +107,6 @@ class Repeatable:
                 return Reading(since, reason=f"{table} is no managed Delta table of {CATALOG}")
         return Reading(since, verdict.reads | statement.reads)
 
-    @staticmethod
-    async def _plan(explaining: Explaining, sql: str, shape: str) -> Plan:
-        """Return the plan of the shape, or of the text as it stands."""
-        try:
-            return await explaining.plan(shape)
-        except (UnreadableError, EngineError):
-            if shape == sql:
-                raise
-        return await explaining.plan(sql)
-
 
 def _examined(sql: str) -> _Text:
     found, scan = query_differing(sql), Scan(sql)
@@ -135,9 +118,10 @@ def _examined(sql: str) -> _Text:
         dispellable=found.dispellable,
         unknown=found.unknown,
     )
-    neutral = shape(scan)
     try:
         rows = rows_in(scan)
     except UnclearError:
         rows = ()  # it is among the reasons
-    return _Text(pinned, neutral, not writes_floats(scan.tokens), rows, misleading_texts(scan))
+    decimals = not writes_floats(scan.tokens)
+    known = Facts({}, decimals=decimals, rows=rows, misleading=misleading_texts(scan))
+    return _Text(pinned, shape(scan), known)

@@ -17,26 +17,40 @@ from haproc.witness.shape import misleading_texts, shape, writes_floats
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
-    """What to explain.
+class Form:
+    """What to explain of a statement, in one form of it.
 
-    ``own``: the statement itself; empty for Delta's own, which cannot be explained. ``hidden``:
-    what its plan does not show: the source of a MERGE (the first of them), items of rows, and
-    expressions that are kept as text. ``neutral``: both in neutral form, for statements that
-    compute rows; the first of it is the shape. ``decimals``: no number in it is a float.
-    ``rows``: what rows that stand in it may hold. ``misleading``: texts that look like parts of a
-    plan, in the neutral form if there is one, ``own_misleading``: in the statement itself.
-    ``subqueries``: so many are in an UPDATE, and among the hidden. ``unclear`` says why nothing
-    can be asked.
+    ``own``: the statement itself; none for Delta's own, which cannot be explained. ``hidden``: what
+    its plan does not show: the source of a MERGE (the first of them), subqueries of an UPDATE,
+    items of rows, and expressions that are kept as text. ``misleading``: texts in them that look
+    like parts of a plan.
     """
 
     own: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
-    neutral: tuple[str, ...] = ()
+    misleading: frozenset[str] = frozenset()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.own, *self.hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What to explain: the statement ``as_it_stands``, and with ``neutral`` literals.
+
+    ``shape``: what statements have in common whose verdict is the same; empty if there is no such
+    thing. ``decimals``: no number in it is a float. ``rows``: what rows that stand in it may hold.
+    ``subqueries``: so many are in an UPDATE, and among the hidden. ``unclear`` says why nothing can
+    be asked.
+    """
+
+    as_it_stands: Form = Form()
+    neutral: Form = Form()
+    shape: str = ""
     decimals: bool = False
     rows: tuple[Rows, ...] = ()
-    misleading: frozenset[str] = frozenset()
-    own_misleading: frozenset[str] = frozenset()
     subqueries: int = 0
     unclear: str = ""
 
@@ -52,22 +66,16 @@ def questions(statement: Classified, pinned: Pinned) -> Questions | None:
     try:
         if statement.kind not in OF_ROWS:
             own = () if is_deltas_own(scan) else (pinned.sql,)
-            texts = definitions(statement.kind, statement.writes, scan)
-            rows = [row for text in texts for row in shown(Scan(text))]
-            return Questions(own, (*texts, *rows), misleading=misleading_texts(scan))
+            return Questions(*_definitions(own, statement.kind, statement.writes, scan))
         neutral = Scan(shape(scan))
-        misleading = misleading_texts(neutral), misleading_texts(scan)
-        values = not writes_floats(scan.tokens), rows_in(scan), *misleading
-        hidden, neutral_hidden = shown(scan), shown(neutral)
-        subqueries = update_subqueries(scan) if statement.kind is Kind.UPDATE else []
-        if subqueries:
-            hidden = [over_target(scan, subqueries), *hidden]
-            neutral_hidden = [over_target(neutral, update_subqueries(neutral)), *neutral_hidden]
-        if statement.kind is Kind.MERGE:
-            hidden = [merge_source(scan), *hidden]
-            neutral_hidden = [merge_source(neutral), *neutral_hidden]
-        neutral_texts = (neutral.sql, *neutral_hidden)
-        return Questions((pinned.sql,), tuple(hidden), neutral_texts, *values, len(subqueries))
+        return Questions(
+            _of_rows(statement.kind, scan),
+            _of_rows(statement.kind, neutral),
+            neutral.sql,
+            decimals=not writes_floats(scan.tokens),
+            rows=rows_in(scan),
+            subqueries=len(update_subqueries(scan)) if statement.kind is Kind.UPDATE else 0,
+        )
     except UnclearError as error:
         return Questions(unclear=str(error))
 
@@ -76,11 +84,35 @@ def session_questions(sql: str) -> Questions:
     """Return what has to be explained of a statement that makes something of the session's own."""
     scan = Scan(sql)
     if scan.word(0) != "CREATE" or all(scan.word(at) != "FUNCTION" for at in range(1, 7)):
-        return Questions((sql,))
+        return Questions(Form((sql,)))
     try:
-        return Questions((sql,), tuple(definitions(Kind.CREATE_FUNCTION, frozenset(), scan)))
+        return Questions(*_definitions((sql,), Kind.CREATE_FUNCTION, frozenset(), scan))
     except UnclearError as error:
         return Questions(unclear=str(error))
+
+
+def _of_rows(kind: Kind, scan: Scan) -> Form:
+    hidden = shown(scan)
+    if kind is Kind.UPDATE and (subqueries := update_subqueries(scan)):
+        hidden = [over_target(scan, subqueries), *hidden]
+    if kind is Kind.MERGE:
+        hidden = [merge_source(scan), *hidden]
+    return Form((scan.sql,), tuple(hidden), misleading_texts(scan))
+
+
+def _definitions(
+    own: tuple[str, ...], kind: Kind, writes: frozenset[str], scan: Scan
+) -> tuple[Form, Form]:
+    """Return both forms of a statement that defines something: it is explained as it stands."""
+    texts = [Scan(text) for text in definitions(kind, writes, scan)]
+    neutral = [Scan(shape(text)) for text in texts]
+    return _defining(own, texts), _defining(own, neutral)
+
+
+def _defining(own: tuple[str, ...], texts: list[Scan]) -> Form:
+    hidden = [*(text.sql for text in texts), *(row for text in texts for row in shown(text))]
+    misleading = (each for text in texts for each in misleading_texts(text))
+    return Form(own, tuple(hidden), frozenset(misleading))
 
 
 def _is_plain(statement: Classified, pinned: Pinned) -> bool:

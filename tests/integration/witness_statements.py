@@ -121,6 +121,9 @@ AS_IT_STANDS = [
     "INSERT INTO u SELECT a, CAST(make_interval(1, 2) * a AS STRING), 1 FROM t",
     "INSERT INTO u FROM t |> WHERE a > 1 |> SELECT a, b, 1",
     "INSERT INTO t (a, m) SELECT a, sum(if(b = 'x', m, 0)) FROM t GROUP BY a",
+    "CREATE FUNCTION n(s STRING) RETURNS STRING RETURN nullif(regexp_replace(s, '[^a(]', ''), '')",
+    "CREATE TABLE n (b STRING, c STRING GENERATED ALWAYS AS (nvl(replace(b, '(', ' - '), ')'))) "
+    "USING delta",
     "CREATE FUNCTION n(x DATE) RETURNS TIMESTAMP DETERMINISTIC COMMENT 'x' RETURN x",
     "ALTER TABLE t ADD COLUMN q INT",
     "ALTER TABLE t ADD CONSTRAINT positive CHECK (a > 0)",

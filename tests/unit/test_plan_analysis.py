@@ -63,8 +63,8 @@ class Spark:
         assert isinstance(plan, Plan)
         return plan
 
-    async def facts(self, plans: list[Plan], misleading: frozenset[str]) -> Facts:
-        return Facts({}, misleading=misleading)
+    async def facts(self, plans: list[Plan], known: Facts) -> Facts:
+        return known
 
     async def judged(
         self, statement: Classified, pinned: Pinned, plan: Plan, facts: Facts
