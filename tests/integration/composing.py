@@ -1,6 +1,7 @@
 """Random windows of statements, one by one and combined, on two tables of a real Spark.
 
-``python -m tests.integration.composing WINDOWS [SEED]`` runs as many on a server of its own.
+``python -m tests.integration.composing WINDOWS [SEED [LENGTH]]`` runs as many on a server of its
+own, each of 2 to LENGTH statements (12): short ones are quick, long ones meet rarer cases.
 """
 
 from __future__ import annotations
@@ -78,10 +79,11 @@ class Pair:
         self._columns = [Column(c.name, c.type_text) for c in found]
 
     async def run(self, tally: Tally, length: int) -> None:
-        """Run one window on both; they hold the same in the end."""
+        """Run one window of up to ``length`` statements on both; they hold the same in the end."""
         self._tally = tally
         quoted = [Column(ddl.rpartition(" ")[0], c.type_text) for ddl, c in self._named()]
-        sqls = Writer(self._rng, "THE_TABLE", quoted, self._keys).window(length)
+        writer = Writer(self._rng, "THE_TABLE", quoted, self._keys)
+        sqls = writer.window(self._rng.randint(2, length))
         began = time.perf_counter()
         good = [sql for sql in sqls if await self._runs(sql, "a")]
         between = time.perf_counter()
@@ -144,7 +146,7 @@ async def compare(
     return tally
 
 
-async def _main(windows: int, seed: str) -> None:
+async def _main(windows: int, seed: str = "0", length: str = "12") -> None:
     with tempfile.TemporaryDirectory(prefix="haproc-composing-") as folder:
         server = await asyncio.to_thread(start_spark, "composing", Path(folder), warm=True)
         engine = SparkConnectEngine(address_of(server), ring="ring", cluster="a")
@@ -153,7 +155,7 @@ async def _main(windows: int, seed: str) -> None:
             for number in range(0, windows, 50):
                 count = min(50, windows - number)
                 tally = await compare(
-                    engine, "composing", f"{seed}/{number}", windows=count, length=12
+                    engine, "composing", f"{seed}/{number}", windows=count, length=int(length)
                 )
                 print(number + count, tally, flush=True)
         finally:
@@ -162,4 +164,4 @@ async def _main(windows: int, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "0"))
+    asyncio.run(_main(int(sys.argv[1]), *sys.argv[2:]))
