@@ -434,7 +434,7 @@ async def test_session_is_busy_while_a_result_is_not_read_to_its_end(
     await stream.aclose()
     async with asyncio.timeout(30):  # it counts until Spark has let its query go
         while session.busy:
-            await asyncio.sleep(0.05)
+            await session.touch()
 
 
 async def _rest_of(stream: ResultStream) -> None:
