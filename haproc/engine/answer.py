@@ -105,10 +105,10 @@ class Answer:
                 grpc.aio.Metadata(),
                 details="Deadline Exceeded",
             )
-        self._reading = None
-        message = reading.result()
+        message = reading.result()  # an error stays, and so does the end: the next read meets it
         if message is _END:
             raise StopAsyncIteration
+        self._reading = None
         if message is not None:
             self._hear(message)
         return message

@@ -113,3 +113,15 @@ async def test_following_ends_with_the_connection_and_in_time(
     answer.end(answered=False)
     assert call.cancelled
     await asyncio.sleep(0.01)  # what its last read raises is nobody's
+
+
+@pytest.mark.parametrize("error", [False, True])
+async def test_what_ended_an_answer_for_its_reader_ends_following_it(error: bool) -> None:
+    call = Call()
+    answer = answer_of(call)
+    call.messages.put_nowait(
+        grpc.aio.AioRpcError(*_status(grpc.StatusCode.UNAVAILABLE)) if error else None
+    )
+    with pytest.raises(grpc.aio.AioRpcError if error else StopAsyncIteration):
+        await anext(answer)
+    assert await asyncio.wait_for(answer.follow(asyncio.Event()), 10) is not error
