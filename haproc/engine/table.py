@@ -14,6 +14,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
 from haproc.engine.remote import RemoteSession, sql_plan
 from haproc.engine.type_text import type_text
+from haproc.failure import ErrorClass
 
 HISTORY_TIMEOUT_S = 60.0
 """Chosen: a history of 64 commits takes 0.3 s on a quiet machine."""
@@ -78,11 +79,7 @@ async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> lis
         while not (await asyncio.wait({reading}, timeout=timeout_s))[0]:
             if not wait.is_excused():
                 wait.is_over(answered=False)
-                raise EngineError(
-                    ErrorKind.AVAILABILITY,
-                    f"The cluster did not answer within {timeout_s} s",
-                    error_class="DEADLINE_EXCEEDED",
-                )
+                raise _late(timeout_s, is_held=wait.is_held)
         rows = await reading
         wait.is_over(answered=True)
         return rows
@@ -91,6 +88,14 @@ async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> lis
             remote.stop_soon(operation_id)
             reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+
+def _late(timeout_s: float, *, is_held: bool) -> EngineError:
+    said = f"The cluster did not answer within {timeout_s} s"
+    if not is_held:
+        return EngineError(ErrorKind.AVAILABILITY, said, error_class="DEADLINE_EXCEEDED")
+    said += ": tasks of statements that were given up hold its cores, until Spark has ended them"
+    return EngineError(ErrorKind.AVAILABILITY, said, error_class=ErrorClass.CORES_HELD)
 
 
 async def single_row(remote: RemoteSession, sql: str, timeout_s: float) -> dict[str, Any]:

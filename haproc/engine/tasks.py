@@ -8,6 +8,10 @@ storage, and each gets its share of a busy cluster. A statement that is overtake
 or for long, is late for another reason, and so is one beside which nothing runs and nothing is
 answered, or of which nothing is reported any more: the executors are gone, their storage hangs, or
 the driver does.
+
+A statement that was given up can hold its cores for minutes more: tasks heed an interrupt only now
+and then (Spark 4.2.1: between two batches of rows that a join has gone through), and they are in no
+report any more. That they have ended is known once a small statement is answered that came later.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ FRESH_S: Final = 6.0
 OLD_S: Final = 60.0
 """A report counts for so long: nobody hears of a statement whose client has stopped reading, be its
 tasks gone or not. Thirty reports; chosen, not measured."""
+LEFT_S_MAX: Final = 600.0
+"""Tasks that were given up hold their cores for so long at most. Chosen."""
 
 
 class Phase(Enum):
@@ -114,6 +120,7 @@ class Tasks:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._reports: set[Report] = set()
+        self._left_at: float | None = None
         self._answered = 0
         self._late_since: float | None = None
 
@@ -127,6 +134,8 @@ class Tasks:
         """Count it no more. ``answered``: as far as its client wanted."""
         self._answered += answered
         self._reports.discard(report)
+        if not answered and report.has_tasks:
+            self._left_at = self._clock()
 
     def wait(self) -> Wait:
         """Begin to wait for a small statement, before it is sent."""
@@ -147,11 +156,21 @@ class Wait:
         """Whether the cluster has been busy for others of ours since this was asked last."""
         return self._is_queued() or self._is_overtaken()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for cores that what was given up may hold."""
+        left_at = self._tasks._left_at
+        if left_at is None or self._tasks._clock() - left_at > LEFT_S_MAX:
+            return False
+        return self.report.is_queued
+
     def is_over(self, *, answered: bool) -> None:
         """The wait has ended: the next one has what is left of its time, or all of it again."""
         tasks = self._tasks
         if answered:
             tasks._late_since = None
+            if tasks._left_at is not None and tasks._left_at < self._began_at:
+                tasks._left_at = None
         elif tasks._late_since is None:
             tasks._late_since = self._began_at
 

@@ -1,8 +1,9 @@
 """Whether the cluster answers, found out by running a statement on it.
 
 A refused connection and storage that is away mean down at once; a slow answer only after several
-in a row. Anybody who
-meets an availability error calls `suspect`, and the next probe runs immediately.
+in a row. One that is slow because what was given up still holds the cluster's cores leaves its
+clients to the others, and stays if there are none. Anybody who meets an availability error calls
+`suspect`, and the next probe runs immediately.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ class Health:
         timeout_s: float,
         missed_max: int,
         on_change: Callable[[bool, str], None],
+        is_last: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``is_last``: whether no other cluster serves."""
         self._engine = engine
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._missed_max = missed_max
         self._on_change = on_change
+        self._is_last = is_last
         self._missed = 0
         self._suspected = asyncio.Event()
         self.on_answer: Callable[[float], None] = lambda seconds: None
@@ -74,12 +78,13 @@ class Health:
         try:
             await self._engine.probe(timeout_s=self._timeout_s)
         except EngineError as error:
-            self._missed += 1
+            stays = error.error_class == ErrorClass.CORES_HELD and self._is_last()
+            self._missed += not stays
             before, self.error = self.error, f"{error.error_class or error.kind}: {error.message}"
             gone = error.error_class in (REFUSED, ErrorClass.STORAGE_AWAY)
             if error.error_class == REFUSED:
                 self.on_gone()
-            if self.up.is_set() and (gone or self._missed >= self._missed_max):
+            if self.up.is_set() and not stays and (gone or self._missed >= self._missed_max):
                 self.up.clear()
                 self._on_change(self.up.is_set(), self.error)
             elif not self.up.is_set() and self.error != before:

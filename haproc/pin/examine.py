@@ -252,6 +252,8 @@ class Examination:
         of = nature(name) if is_literal and behind == close else None
         if of is None:
             self._find("IDENTIFIER(…) calls a function whose name is computed")
+        elif name == "range":  # its arguments are told by its name (`inline`)
+            self._find("IDENTIFIER(…) calls range(), which has to be called by its name")
         elif of is not Nature.DETERMINISTIC:
             if of is Nature.UNKNOWN:
                 self.unknown.add(name)

@@ -26,7 +26,6 @@ _OPERATORS: Final = frozenset(
     {"IS", "AND", "OR", "NOT", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "BETWEEN", "DIV"}
     | {"COLLATE"}
 )
-_BEFORE_TABLE: Final = frozenset({"FROM", "JOIN", "LATERAL", "USING"})
 _ANY_WIDTH: Final = -1
 
 
@@ -162,12 +161,10 @@ def _items(scan: Scan, opening: int) -> Iterator[tuple[int, int]]:
 
 
 def _of_ranges(scan: Scan) -> Iterator[tuple[int, int]]:
-    """Yield the arguments of ``range`` where it gives rows."""
-    for at in range(len(scan.tokens)):
-        if scan.is_name(at) and scan.name(at) == "range" and scan.symbol(at + 1) == "(":
-            before = scan.chain_start(at) - 1
-            if scan.word(before) in _BEFORE_TABLE or scan.symbol(before) == ",":
-                yield from _items(scan, at + 1)
+    """Yield the arguments of ``range``, which always gives rows."""
+    for call in scan.calls(0, len(scan.tokens)):
+        if call.name == "range":
+            yield from _items(scan, call.open)
 
 
 def _is_of_merge(scan: Scan, values: int) -> bool:

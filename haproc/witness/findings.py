@@ -145,6 +145,12 @@ def findings(plan: Plan, facts: Facts) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def findings_of_root(plan: Plan, facts: Facts) -> list[str]:
+    """Return what could differ in a write's own node, for whose input rows can stand."""
+    root = plan.root
+    return findings(Plan(Node(root.name, root.text, root.indent), plan.types), facts)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """A plan with its columns told from its functions, where that is possible."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from haproc.classify.model import Classified, Kind
 from haproc.pin.functions import Nature
 from haproc.pin.model import Pinned, Treatment
-from haproc.witness.findings import Facts, findings, functions_called
+from haproc.witness.findings import Facts, findings, findings_of_root, functions_called
 from haproc.witness.known import is_query_root, is_root_of, nature_of
 from haproc.witness.plan import Plan
 from haproc.witness.targets import is_same_table, tables_named, written
@@ -101,12 +101,13 @@ def _touched(
 def _judged(statement: Classified, pinned: Pinned, plans: Sequence[Plan], facts: Facts) -> Verdict:
     reads, known, rests_on = _touched(statement, [*plans, *facts.bodies], facts.frames)
     reasons, foreign = _reasons(plans, facts)
+    own_differs = pinned.source is not None and bool(findings_of_root(plans[0], facts))
     unseen = pinned.unknown - _called(plans)
     if unseen:  # Spark computes some constants while it analyzes
         reasons.append(f"the function {min(unseen)}() is nowhere in what Spark makes of it")
     if not known:
         reasons.append("what is read has no full name in the catalog")
-    treatment = _treatment(pinned, reasons, foreign)
+    treatment = _treatment(pinned, reasons, certain=foreign or own_differs)
     if not reasons:
         reasons = [] if treatment is Treatment.REPLICATE else list(pinned.reasons)
     reads -= statement.writes if statement.kind in _OWN_TARGET else frozenset()
@@ -118,8 +119,9 @@ _OWN_TARGET = frozenset({Kind.UPDATE, Kind.DELETE})
 """Their plans read the table that they write."""
 
 
-def _treatment(pinned: Pinned, reasons: Sequence[str], foreign: bool) -> Treatment:
-    if foreign:
+def _treatment(pinned: Pinned, reasons: Sequence[str], *, certain: bool) -> Treatment:
+    """``certain``: rows cannot stand for what differs."""
+    if certain:
         return Treatment.REFUSE
     if not reasons:
         return Treatment.REPLICATE if pinned.dispellable else pinned.treatment

@@ -61,8 +61,8 @@ def merge_source(scan: Scan) -> str:
 
 def update_subqueries(scan: Scan) -> list[str]:
     """Return the subqueries in an UPDATE, whose plans are not printed."""
-    found, behind = [], 0
-    for at in range(len(scan.tokens)):
+    found, behind = [], _update_in(scan) + 1
+    for at in range(behind, len(scan.tokens)):
         if at >= behind and scan.symbol(at) == "(" and scan.starts_query(at + 1):
             behind = scan.closing[at] + 1
             found.append(scan.text(at, behind - 1))
@@ -71,12 +71,24 @@ def update_subqueries(scan: Scan) -> list[str]:
 
 def over_target(scan: Scan, subqueries: Sequence[str]) -> str:
     """Return the query that shows an UPDATE's subqueries, over its target."""
-    outside = [at for at in range(len(scan.tokens)) if not scan.depth[at]]
-    update = next((at for at in outside if scan.word(at) == "UPDATE"), -1)
-    sets = next((at for at in outside if at > update + 1 and scan.word(at) == "SET"), -1)
-    if update < 0 or sets <= update + 1:
+    update = _update_in(scan)
+    outside = [at for at in range(update + 2, len(scan.tokens)) if not scan.depth[at]]
+    sets = next((at for at in outside if scan.word(at) == "SET"), -1)
+    if sets < 0:
         raise UnclearError("the target of the UPDATE cannot be told apart")
-    return f"SELECT {', '.join(subqueries)} FROM {scan.text(update + 1, sets - 1)}"
+    common = [scan.name(at) for at in range(update) if not scan.depth[at] and scan.is_name(at)]
+    if scan.name(update + 1) in common:
+        raise UnclearError("the target of the UPDATE has the name of a query in front of it")
+    query = f"SELECT {', '.join(subqueries)} FROM {scan.text(update + 1, sets - 1)}"
+    return scan.sql[: scan.tokens[update].start] + query
+
+
+def _update_in(scan: Scan) -> int:
+    outside = (at for at in range(len(scan.tokens)) if not scan.depth[at])
+    update = next((at for at in outside if scan.word(at) == "UPDATE"), -1)
+    if update < 0:
+        raise UnclearError("the UPDATE cannot be told apart from what stands in front of it")
+    return update
 
 
 def definitions(kind: Kind, writes: frozenset[str], scan: Scan) -> list[str]:

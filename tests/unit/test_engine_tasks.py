@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from haproc import protos
-from haproc.engine.tasks import FRESH_S, OLD_S, OVERTAKEN_MAX, OVERTAKEN_S_MAX, Report, Tasks, Wait
+from haproc.engine.tasks import (
+    FRESH_S,
+    LEFT_S_MAX,
+    OLD_S,
+    OVERTAKEN_MAX,
+    OVERTAKEN_S_MAX,
+    Report,
+    Tasks,
+    Wait,
+)
 
 _Response = protos.base.ExecutePlanResponse
 
@@ -80,6 +89,42 @@ def test_statement_of_which_nothing_was_heard_for_long_keeps_nobody_waiting() ->
         assert not probe.is_excused()
         unread.hear(reporting(2, False))
         assert probe.is_excused()
+
+
+def test_cores_may_be_held_by_what_was_given_up_until_a_later_statement_is_answered() -> None:
+    now_s = 0.0
+    tasks = Tasks(lambda: now_s)
+
+    def give_up(*heard: Any) -> None:
+        with contextlib.suppress(ConnectionError), statement(tasks) as other:
+            for each in heard:
+                other.hear(each)
+            raise ConnectionError
+
+    give_up(reporting(0, False))
+    assert not queued(tasks).is_held, "it had no tasks"
+    with statement(tasks) as read:
+        read.hear(reporting(2, False))
+    assert not queued(tasks).is_held, "it was read to its end"
+    before = tasks.wait()
+    now_s += 1.0
+    give_up(reporting(2, False))
+    probe = queued(tasks)
+    assert probe.is_held and not probe.is_excused()
+    assert not tasks.wait().is_held, "it does not wait for cores"
+    before.is_over(answered=True)
+    assert probe.is_held
+    now_s += 1.0
+    later = tasks.wait()
+    later.is_over(answered=False)
+    assert probe.is_held
+    later.is_over(answered=True)
+    assert not probe.is_held
+    give_up(reporting(2, False))
+    now_s += LEFT_S_MAX
+    assert queued(tasks).is_held
+    now_s += 1.0
+    assert not queued(tasks).is_held
 
 
 def test_statement_waits_for_cores_no_longer_than_the_driver_says_so() -> None:

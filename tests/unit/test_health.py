@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
+from haproc.failure import ErrorClass
 from haproc.membership.health import Health
 from tests.simulation.clock import run
 
@@ -15,6 +16,7 @@ OK = None
 SLOW = EngineError(ErrorKind.AVAILABILITY, "no answer in time", error_class="DEADLINE")
 GONE = EngineError(ErrorKind.AVAILABILITY, "nobody listens", error_class=REFUSED)
 SICK = EngineError(ErrorKind.ENVIRONMENT, "no executors")
+HELD = EngineError(ErrorKind.AVAILABILITY, "no core is free", error_class=ErrorClass.CORES_HELD)
 INTERVAL_S = 1.0
 
 
@@ -35,7 +37,11 @@ class Cluster:
 class Watched:
     """A cluster, its health, and every change that was told."""
 
-    def __init__(self, answers: Sequence[EngineError | None]) -> None:
+    def __init__(
+        self,
+        answers: Sequence[EngineError | None],
+        is_last: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.cluster = Cluster(answers)
         self.changes: list[bool] = []
         self.health = Health(
@@ -44,6 +50,7 @@ class Watched:
             timeout_s=5.0,
             missed_max=3,
             on_change=self._changed,
+            is_last=is_last,
         )
 
     def _changed(self, up: bool, error: str) -> None:
@@ -84,6 +91,19 @@ def test_health_answers_change_it(answers: list[EngineError | None], changes: li
     assert len(watched.cluster.probed_at) == len(answers)
     assert watched.changes == changes
     assert watched.health.up.is_set() is bool(changes and changes[-1])
+
+
+def test_cluster_whose_cores_are_held_stays_only_while_no_other_serves() -> None:
+    others = [OK, HELD, HELD, HELD, HELD]
+    leaves = Watched(others)
+    run(watching(leaves, 4.5 * INTERVAL_S))
+    assert leaves.changes == [True, False]
+    last = Watched([*others, SLOW, SLOW, SLOW], is_last=lambda: True)
+    run(watching(last, 4.5 * INTERVAL_S))
+    assert last.changes == [True]
+    answered = Watched([*others, SLOW, SLOW, SLOW], is_last=lambda: True)
+    run(watching(answered, 7.5 * INTERVAL_S))
+    assert answered.changes == [True, False], "a silent one leaves in any case"
 
 
 def test_that_nothing_listens_is_told_each_time() -> None:
