@@ -38,21 +38,20 @@ class Health:
         timeout_s: float,
         missed_max: int,
         on_change: Callable[[bool, str], None],
-        is_last: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``is_last``: whether no other cluster serves."""
         self._engine = engine
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._missed_max = missed_max
         self._on_change = on_change
-        self._is_last = is_last
         self._missed = 0
         self._suspected = asyncio.Event()
         self.on_answer: Callable[[float], None] = lambda seconds: None
         """Hears after how many seconds the cluster has answered a probe."""
         self.on_gone: Callable[[], None] = lambda: None
         """Hears that nothing listens there."""
+        self.is_last: Callable[[], bool] = lambda: False
+        """Whether no other cluster serves."""
         self.up = asyncio.Event()
         self.error = ""
 
@@ -78,7 +77,7 @@ class Health:
         try:
             await self._engine.probe(timeout_s=self._timeout_s)
         except EngineError as error:
-            stays = error.error_class == ErrorClass.CORES_HELD and self._is_last()
+            stays = error.error_class == ErrorClass.CORES_HELD and self.is_last()
             self._missed += not stays
             before, self.error = self.error, f"{error.error_class or error.kind}: {error.message}"
             gone = error.error_class in (REFUSED, ErrorClass.STORAGE_AWAY)

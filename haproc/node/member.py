@@ -135,6 +135,7 @@ def build_member(config: Config, world: World, observers: Observers | None = Non
             position.read if config.archive.holds_trimming else None,
         ),
     )
+    core.health.is_last = lambda: not members.ready()
     members.attach(member)
     return member
 

@@ -264,24 +264,24 @@ class Analysis:
 
         Its own, those of what is hidden, and the texts in it that look like parts of a plan.
         """
-        form = asked.neutral
-        try:
-            return (
-                await explaining.plans(form.own),
-                await explaining.plans(form.hidden),
-                form.misleading,
-            )
-        except UnreadableError:
-            if form == asked.as_it_stands:
-                raise
-        except EngineError as error:
-            if form == asked.as_it_stands or error.kind is not ErrorKind.APPLICATION:
-                raise
+        if asked.neutral != asked.as_it_stands:
+            form = asked.neutral
+            try:
+                return (
+                    await explaining.plans(form.own),
+                    await explaining.plans(form.hidden),
+                    form.misleading,
+                )
+            except UnreadableError:
+                pass
+            except EngineError as error:
+                if error.kind is not ErrorKind.APPLICATION:
+                    raise
         form = asked.as_it_stands
         own = await explaining.plans(form.own)
         try:
             return own, await explaining.plans(form.hidden), form.misleading
-        except EngineError as error:
+        except EngineError as error:  # not of the statement: Spark has explained that
             if error.kind is not ErrorKind.APPLICATION or not asked.shape:
                 raise
             raise UnreadableError(f"a part of it alone is an error: {error.message}") from error

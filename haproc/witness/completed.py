@@ -14,6 +14,7 @@ from haproc.classify.moments import is_time_of_day
 from haproc.witness.columns import Type, type_of
 from haproc.witness.exact import DEPTH_MAX, branches
 from haproc.witness.lists import closing, split
+from haproc.witness.results import DATES, INTEGERS, KEEPING, MOMENTS
 
 REASON = (
     "a text that becomes a TIMESTAMP is completed by today's date if it is a time of day: give "
@@ -29,20 +30,7 @@ _TIMESTAMP = re.compile(r"\btimestamp(?:_ltz)?\b")
 _FALLBACK = "enabledatetimeparsingfallback"
 _COMPUTED = re.compile(r"[§~#]")
 _NUMBER = re.compile(r"-?[0-9.]+|null|true|false")
-_NEVER_TEXT = frozenset(
-    {"date_add", "date_sub", "add_months", "to_date", "try_to_date", "make_date", "last_day"}
-    | {"next_day", "trunc", "date_trunc", "timestamp_seconds", "timestamp_millis", "count"}
-    | {"timestamp_micros", "make_timestamp", "make_timestamp_ltz", "make_timestamp_ntz", "sum"}
-    | {"to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz", "try_to_timestamp", "timestampadd"}
-    | {"from_utc_timestamp", "to_utc_timestamp", "date_from_unix_date", "convert_timezone"}
-    | {"unix_timestamp", "unix_seconds", "unix_millis", "unix_micros", "now", "current_date"}
-)
-"""What these give is a date, a timestamp or a number."""
-KEEPING = frozenset(
-    {"max", "min", "coalesce", "greatest", "least", "ifnull", "nvl", "nullif", "first", "last"}
-    | {"any_value", "outer", "lag", "lead", "element", "knownnotnull"}
-)
-"""What these give is of the type of what they are given."""
+_NEVER_TEXT = DATES | MOMENTS | INTEGERS | {"sum"}
 
 
 def may_convert(text: str) -> bool:

@@ -6,19 +6,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from haproc.witness.columns import Type
+from haproc.witness.columns import COLUMN, Type, type_of
 from haproc.witness.lists import closing, split
+from haproc.witness.results import INTEGERS, KEEPING
 
 _CAST = re.compile(r"(?:cast|try_cast|trycast)\((.*) as ([a-z_]+(?:\([0-9, ]+\))?)\)\Z", re.DOTALL)
-_CALL = re.compile(r"([a-z_0-9]+)\(")
+_CALL = re.compile(r"([A-Za-z_0-9]+)\(")
+_TO_FLOAT = re.compile(r" as (?:double|float)\)")
 _SUM = re.compile(r"(?<![\w.$])(?:try_)?(?:sum|avg|mean)\(", re.IGNORECASE)
-_COUNTS = frozenset({"count", "count_if", "length", "char_length", "size", "array_size"})
-_KEEPING = frozenset(
-    {"sum", "try_sum", "max", "min", "abs", "coalesce", "greatest", "least", "ifnull", "nvl"}
-    | {"negative", "positive", "pmod", "nullif", "try_add", "try_subtract", "try_multiply"}
-)
+_KEEPING = KEEPING | {
+    *("sum", "try_sum", "abs", "negative", "positive", "pmod", "round", "bround", "floor", "ceil"),
+    *("try_add", "try_subtract", "try_multiply", "zeroifnull", "nullifzero"),
+}
 """Exact if all arguments are."""
-_OPERATORS = (" + ", " - ", " * ", " % ", " div ")
+_OPERATORS = (" + ", " - ", " * ", " % ", " div ", " & ", " | ", " ^ ")
 DEPTH_MAX = 50
 
 
@@ -49,7 +50,10 @@ def sums_reason(expression: str, numbers: Numbers) -> str:
         averages = "avg" in name or "mean" in name
         if kind is None or (averages and kind is not Type.DECIMAL):
             # the average of integers is computed in doubles
-            return "floating point values depends on the order of rows"
+            return (
+                "floating point values, or of what is not known to be exact, depends on the order "
+                "of rows"
+            )
         if name.startswith("try_") or (kind is Type.DECIMAL and not numbers.ansi):
             return "what may overflow to NULL depends on the order of rows"
     return ""
@@ -81,10 +85,17 @@ def exact_type(
         return Type.DECIMAL if word == "decimal" else None
     call = _CALL.match(text)
     if call is not None and closing(text, call.end() - 1) == len(text) - 1:
-        if call[1] in _COUNTS:
+        name = call[1].lower()
+        if name in INTEGERS:
             return Type.INTEGER
-        inner = text[call.end() : -1].removeprefix("distinct ")
-        return _widest([again(part) for part in split(inner)]) if call[1] in _KEEPING else None
+        given = split(text[call.end() : -1].removeprefix("distinct "))
+        if name == "nvl2":
+            given = given[1:]
+        elif name == "decode":
+            given = values_of_decode(given)
+        elif name not in _KEEPING:
+            return None
+        return _widest([again(part) for part in given])
     if text.startswith("(") and closing(text, 0) == len(text) - 1:
         return _binary(text[1:-1], again)
     if text.startswith("-"):
@@ -96,6 +107,15 @@ def exact_type(
     if text.startswith("CASE ") and text.endswith(" END"):
         return _widest([again(part) for part in branches(text)])
     return None
+
+
+def may_be_loose(text: str, types: Mapping[str, Type]) -> bool:
+    """Whether equal values of an expression may differ, since it rests on such values."""
+    cast = _CAST.match(text)
+    if cast is not None and closing(text, text.index("(")) == len(text) - 1:
+        return type_of(cast[2]) is Type.LOOSE
+    rests_on = (types.get(number) for number in COLUMN.findall(text))
+    return Type.LOOSE in rests_on or _TO_FLOAT.search(text) is not None
 
 
 def _binary(text: str, again: object) -> Type | None:
@@ -125,6 +145,11 @@ def branches(text: str) -> list[str]:
         else:
             branch.append(word)
     return found
+
+
+def values_of_decode(given: list[str]) -> list[str]:
+    """Return the arguments of a ``decode`` that it may give."""
+    return [*given[2::2], *(given[-1:] if len(given) % 2 == 0 else [])]
 
 
 def _widest(kinds: list[Type | None]) -> Type | None:

@@ -13,7 +13,7 @@ from haproc.pin.inline import Rows, doubtful
 from haproc.pin.reasons import REASONS
 from haproc.witness.columns import INLINE, Columns, Type, table_read
 from haproc.witness.completed import REASON, is_completed, may_convert, never_text
-from haproc.witness.exact import Numbers, exact_type, sums_reason
+from haproc.witness.exact import Numbers, exact_type, may_be_loose, sums_reason
 from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, is_query_root, nature_of
 from haproc.witness.lists import closing, is_balanced, leading, split
 from haproc.witness.plan import Node, Plan, UnreadableError
@@ -212,7 +212,9 @@ def _hides_subqueries(node: Node, facts: Facts) -> bool:
     """Whether it has subqueries whose plans neither stand below it nor are asked about."""
     printed = len({match[1] for match in _SUBQUERY.finditer(node.text)})
     of_target = node.name in _OF_TARGET
-    return printed > (facts.subqueries if of_target else len(node.subplans))
+    if of_target:
+        return printed != facts.subqueries
+    return printed > len(node.subplans)
 
 
 def _texts(node: Node, unsure: Set[int]) -> list[str]:
@@ -387,6 +389,8 @@ def _learn_types(columns: Columns, unsure: Set[int], *, decimals: bool) -> None:
                         kind = columns.types.get(item.expression[1:])
                     if kind is None and never_text(item.expression, columns.types):
                         kind = Type.PLAIN
+                    if kind is None and may_be_loose(item.expression, columns.types):
+                        kind = Type.LOOSE
                     if kind is not None and item.id not in columns.types:
                         columns.types[item.id] = kind
 

@@ -32,6 +32,8 @@ _CHANGING = frozenset({"ADD", "ALTER", "CHANGE"})
 _NO_COLUMNS = frozenset({"CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "FOREIGN"})
 _RETURNS_END = frozenset({"LANGUAGE", "DETERMINISTIC", "NOT", "COMMENT", "CONTAINS", "READS"})
 _RETURNS_END |= frozenset({"SQL", "RETURN", "DEFAULT", "CALLED"})
+_GOES_ON = frozenset({"UNION", "INTERSECT", "EXCEPT", "MINUS", "ORDER", "SORT", "LIMIT", "OFFSET"})
+"""Behind a query in brackets, one with more of it begins."""
 _LABEL = re.compile(r"([A-Z][A-Za-z ]*): +(.*)\Z")
 
 
@@ -63,10 +65,22 @@ def update_subqueries(scan: Scan) -> list[str]:
     """Return the subqueries in an UPDATE, whose plans are not printed."""
     found, behind = [], _update_in(scan) + 1
     for at in range(behind, len(scan.tokens)):
-        if at >= behind and scan.symbol(at) == "(" and scan.starts_query(at + 1):
+        if at >= behind and _is_query(scan, at):
             behind = scan.closing[at] + 1
             found.append(scan.text(at, behind - 1))
     return found
+
+
+def _is_query(scan: Scan, opening: int) -> bool:
+    """Whether what is in these brackets is one query, and no expression that begins with one."""
+    if scan.symbol(opening) != "(" or not scan.starts_query(opening + 1):
+        return False
+    first = opening + 1
+    if scan.symbol(first) != "(":
+        return True
+    behind = scan.closing[first] + 1
+    is_all = behind == scan.closing[opening] or scan.word(behind) in _GOES_ON
+    return is_all and _is_query(scan, first)
 
 
 def over_target(scan: Scan, subqueries: Sequence[str]) -> str:

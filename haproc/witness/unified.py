@@ -15,9 +15,10 @@ from typing import Final
 from haproc.classify.moments import SPECIAL_DATETIME, is_moment
 from haproc.pin.inline import Rows, doubtful
 from haproc.witness.columns import COLUMN, INLINE, Columns, Type
-from haproc.witness.completed import KEEPING, calls, never_text
-from haproc.witness.exact import DEPTH_MAX
+from haproc.witness.completed import calls, never_text
+from haproc.witness.exact import DEPTH_MAX, values_of_decode
 from haproc.witness.lists import closing, leading, split
+from haproc.witness.results import CONDITIONS, DATES, KEEPING, NUMBERS, TEXTS
 
 _UNIFYING = re.compile(
     r"(?<![\w.$])(between|nvl2?|ifnull|nullif|equal_null|decode|try_add|try_subtract|extract"
@@ -40,17 +41,7 @@ _GIVING = re.compile(
 )
 """What may give a TIMESTAMP though it is given none (functions of the catalog, which have a dot in
 their names, might); all others have it in their names."""
-_NEVER: Final = frozenset(
-    {"upper", "lower", "initcap", "trim", "ltrim", "rtrim", "btrim", "lpad", "rpad", "repeat"}
-    | {"concat_ws", "substring", "substr", "left", "right", "replace", "translate", "format_string"}
-    | {"regexp_replace", "regexp_extract", "split_part", "md5", "sha1", "sha2", "hex", "base64"}
-    | {"length", "char_length", "abs", "round", "floor", "ceil", "count", "sum", "avg", "quarter"}
-    | {"year", "month", "day", "dayofmonth", "dayofyear", "dayofweek", "weekday", "weekofyear"}
-    | {"hour", "minute", "second", "date_format", "date_diff", "datediff", "months_between"}
-    | {"unix_timestamp", "unix_seconds", "unix_millis", "unix_micros", "from_unixtime"}
-    | {"to_date", "try_to_date", "date_add", "date_sub", "add_months", "make_date", "last_day"}
-    | {"next_day", "trunc", "hash", "xxhash64", "isnull", "isnotnull", "get_json_object", "to_json"}
-)
+_NEVER: Final = TEXTS | NUMBERS | DATES | CONDITIONS
 """What these give neither is nor holds a TIMESTAMP, whatever they are given."""
 _TARGET = re.compile(r".* as ([a-z_0-9<>:, ()]+)\Z", re.DOTALL)
 
@@ -102,8 +93,7 @@ def _unifies(call: str, given: Sequence[str], types: Mapping[str, Type], without
     if call == "nvl2" and re.fullmatch(r"§\d+", given[0]):
         given = given[1:]  # it is only asked whether that is NULL
     if call == "decode":  # what is looked for has one type, and what is given
-        looked, shown = [given[0], *given[1:-1:2]], given[2::2]
-        shown += given[-1:] if len(given) % 2 == 0 else []
+        looked, shown = [given[0], *given[1:-1:2]], values_of_decode(given)
         return _mixed(looked, types, without) or _mixed(shown, types, without)
     return _mixed(given, types, without)
 

@@ -105,6 +105,18 @@ AS_IT_STANDS = [
     "date_sub(DATE '2024-01-02', 1))",
     "UPDATE t SET b = ')', ts = CAST(d AS TIMESTAMP) WHERE b = ':(' OR b IN ('a, b', 'x as y')",
     "UPDATE t SET a = (SELECT max(a) FROM u), b = (SELECT max(q.b) FROM u q WHERE q.a = 1)",
+    "UPDATE t SET a = coalesce((SELECT max(a) FROM u), (SELECT max(a) FROM p)), "
+    "b = if((SELECT count(*) FROM u) > 3, (SELECT max(b) FROM u), 'x')",
+    "UPDATE t SET a = ((SELECT max(a) FROM u) - (SELECT min(a) FROM u)) div 2",
+    "UPDATE t SET a = ((SELECT max(a) FROM u) UNION (SELECT max(a) FROM u))",
+    "WITH q AS (SELECT max(a) m FROM u) UPDATE t SET a = (SELECT m FROM q)",
+    "WITH q AS (SELECT a, b FROM u) UPDATE t SET a = 5 WHERE b = 'x'",
+    "INSERT INTO t REPLACE WHERE d >= DATE '2026-01-01' AND a > 3 SELECT * FROM t WHERE a > 3 AND "
+    "d >= DATE '2026-01-01'",
+    "INSERT INTO u SELECT id, 'x', 1 FROM (range(3)) CROSS JOIN (SELECT 1)",
+    "MERGE INTO u USING (SELECT a AS k, sum(year(d) + datediff(d, DATE '2020-01-01')) AS v, "
+    "sum(floor(m)) AS w, sum(nvl2(b, 1, 0) + decode(b, 'a', 1, 2) + (a & 1)) AS x FROM t "
+    "GROUP BY a) s ON u.a = s.k WHEN MATCHED THEN UPDATE SET i = s.v",
     "UPDATE t AS x SET a = (SELECT count(*) FROM u WHERE u.a IN (SELECT a FROM p)) WHERE x.a = 1",
     "MERGE INTO t USING (SELECT id AS k, max(ts) AS ts FROM big GROUP BY id) s ON t.a = s.k "
     "WHEN MATCHED THEN UPDATE SET ts = s.ts",
@@ -137,6 +149,12 @@ AS_IT_STANDS = [
     "CREATE SCHEMA nn",
 ]
 ROWS = {
+    "INSERT INTO u SELECT id, 'x', 1 FROM IDENTIFIER('range')(3)": "by its name",
+    "INSERT INTO u SELECT id, 'x', 1 FROM (range(datediff(CAST(concat('10', ':00') AS TIMESTAMP), "
+    "DATE '2026-01-01')))": "moment",
+    "INSERT INTO u SELECT a, b, 1 FROM (SELECT a, b, -c AS x FROM t) ORDER BY a, b, x LIMIT 2": (
+        "LIMIT"
+    ),
     "INSERT INTO u SELECT a, _metadata.file_name, 1 FROM t": "_metadata",
     "INSERT INTO u VALUES (1, IDENTIFIER('current_user')(), 1)": "current_user",
     "INSERT INTO u SELECT a, IDENTIFIER('uuid')(), 1 FROM t": "uuid",
@@ -184,6 +202,20 @@ ROWS = {
     "CREATE TABLE n USING delta AS SELECT * FROM t VERSION AS OF 0": "VERSION AS OF",
 }
 REFUSED = {
+    "UPDATE t SET a = (SELECT count(*) FROM (range(datediff(CAST(concat('10', ':00') AS "
+    "TIMESTAMP), DATE '2026-01-01'))))": "moment",
+    "INSERT INTO t REPLACE WHERE d >= CAST('to' || 'day' AS DATE) SELECT * FROM t": "moment",
+    "INSERT INTO t REPLACE WHERE ts >= CAST(concat('10', ':00') AS TIMESTAMP) SELECT * FROM t": (
+        "moment"
+    ),
+    "WITH u AS (SELECT c AS a FROM t) UPDATE t SET c = (SELECT sum(a) FROM u) WHERE b = 'k'": (
+        "floating point"
+    ),
+    "WITH u AS (SELECT b a FROM t) UPDATE t SET ts = (SELECT CAST(max(a) AS TIMESTAMP) FROM u)": (
+        "time of day"
+    ),
+    "WITH t AS (SELECT 1 AS a) UPDATE t SET a = (SELECT max(a) FROM u)": "name of a query",
+    "UPDATE t SET a = ((SELECT a FROM u) UNION ALL (SELECT a FROM u) LIMIT 1)": "LIMIT",
     "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2": "several INSERTs",
     "MERGE INTO t USING v ON t.a = v.a WHEN MATCHED THEN DELETE": "view",
     "MERGE INTO t USING (SELECT a, sum(c) s FROM t GROUP BY a) x ON t.a = x.a "

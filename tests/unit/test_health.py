@@ -50,8 +50,8 @@ class Watched:
             timeout_s=5.0,
             missed_max=3,
             on_change=self._changed,
-            is_last=is_last,
         )
+        self.health.is_last = is_last
 
     def _changed(self, up: bool, error: str) -> None:
         """Note a change of state; that the reason of a DOWN became known is none."""

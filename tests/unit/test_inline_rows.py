@@ -72,8 +72,11 @@ def test_rows_within_rows_are_shown_with_them() -> None:
 
 
 def test_arguments_of_range_are_asked_about() -> None:
-    sql = "SELECT * FROM range(0, 10), system.builtin.range(datediff(a(), b())) JOIN t ON range(1)"
-    assert made_items(Scan(sql)) == ["datediff(a(), b())"]
+    sql = (
+        "WITH range (x) AS (SELECT 1) SELECT * FROM range(0, 10), "
+        "system.builtin.range(f(a(), b())) JOIN (range(g(1))) AS range(d) JOIN range"
+    )
+    assert made_items(Scan(sql)) == ["f(a(), b())", "g(1)"]
 
 
 NONE = frozenset[int]()

@@ -202,6 +202,25 @@ def test_subqueries_of_an_update_are_asked_about_over_its_target() -> None:
     assert over_target(scan, found) == f"SELECT {found[0]} FROM s.t AS x"
 
 
+def test_subqueries_of_an_update_are_told_from_what_begins_or_stands_before_it() -> None:
+    def found(expression: str) -> list[str]:
+        return update_subqueries(Scan(f"WITH q AS (SELECT 1) UPDATE t SET a = {expression}"))
+
+    one, other = "(SELECT 1)", "(SELECT 2)"
+    assert found(f"coalesce({one}, {other})") == [one, other]
+    assert found(f"({one} - {other}) / 2") == [one, other]
+    assert found(f"({one})") == [f"({one})"]
+    for joint in ("UNION ALL", "EXCEPT", "INTERSECT"):
+        assert found(f"(({one} {joint} {other}))") == [f"(({one} {joint} {other}))"]
+    assert found(f"({one} LIMIT 1)") == [f"({one} LIMIT 1)"]
+    assert found("3") == []
+    scan = Scan("WITH q AS (SELECT 1) UPDATE t SET a = (TABLE q)")
+    asked = over_target(scan, update_subqueries(scan))
+    assert asked == "WITH q AS (SELECT 1) SELECT (TABLE q) FROM t"
+    with pytest.raises(UnclearError):
+        over_target(Scan("WITH t AS (SELECT 1) UPDATE `T` SET a = (TABLE q)"), ["(TABLE q)"])
+
+
 def test_plan_of_any_depth_is_read_and_travels() -> None:
     lines = [f"{'   ' * at}+- Project [a#3L]" for at in range(3_000)]
     plan = plan_of(INSERT, *lines, f"{'   ' * len(lines)}+- {U}")

@@ -114,7 +114,6 @@ class Core:
             timeout_s=timeouts.probe_timeout_s,
             missed_max=timeouts.probes_missed,
             on_change=condition.cluster_answers,
-            is_last=lambda: not members.ready(),
         )
         return cls(
             identity=identity,
