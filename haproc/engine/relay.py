@@ -97,7 +97,7 @@ class SparkRelay:
     async def _run(
         self, request: bytes, operation_id: str, timeout_s: float, planned: Planned | None
     ) -> AsyncGenerator[bytes, None]:
-        """Run a plan once; however this is left, nothing of it goes on on the cluster."""
+        """Run a plan once; however this is left, it is stopped on the cluster unless it ended."""
         was = copy(self._remote)
         made = to_spark("ExecutePlan", request, was.names, USER, operation_id)
         self._channel.check_bytes(len(made))

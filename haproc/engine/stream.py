@@ -85,7 +85,7 @@ class QueryStream:
                     raise
 
     async def _run(self, epoch: int) -> AsyncGenerator[Chunk, None]:
-        """Run the statement once; however this is left, nothing of it goes on on the cluster."""
+        """Run the statement once; however this is left, it is stopped unless it ended."""
         async with contextlib.aclosing(
             self._remote.execute(
                 self._plan,

@@ -145,6 +145,9 @@ def _pin_unsplit(statement: Classified, examination: Examination) -> Pinned:
 
 def _pin_create_as(statement: Classified, examination: Examination) -> Pinned:
     split = split_create(examination.scan)
+    if split is None and "CLONE" in examination.scan.words:
+        reason = "a clone names a version of a table, which each cluster numbers itself"
+        return _refused(statement.sql, [reason], "write CREATE TABLE … AS SELECT * FROM the table")
     if split is None:
         reason = "the query of CREATE TABLE AS cannot be told apart"
         return _refused(statement.sql, [reason], "create the table, then INSERT … SELECT")

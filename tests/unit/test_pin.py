@@ -466,3 +466,9 @@ def test_statement_that_a_rule_vouches_for_is_replicated_unless_it_asks_for_chan
 
     assert pinned("CALL system.compact('t')") is Treatment.REPLICATE
     assert pinned("CALL system.compact(rand())") is Treatment.REFUSE
+
+
+def test_pin_clone_is_refused_for_what_it_is() -> None:
+    result = pinned("CREATE OR REPLACE TABLE t SHALLOW CLONE u VERSION AS OF 3")
+    assert result.treatment is Treatment.REFUSE
+    assert "clone" in result.reasons[0] and "SELECT" in result.hint
