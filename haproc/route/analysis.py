@@ -28,7 +28,7 @@ from haproc.route.planning import Planning
 from haproc.route.remembered import Remembered
 from haproc.route.shared_sessions import SharedSessions
 from haproc.sessions.client import ClientSession
-from haproc.witness.asking import Questions, questions, session_questions
+from haproc.witness.asking import Form, Questions, questions, session_questions
 from haproc.witness.findings import Facts, assigns_completed
 from haproc.witness.judge import (
     HINT_ANALYSIS,
@@ -227,11 +227,11 @@ class Analysis:
             return Verdict(Treatment.REPLICATE, rests_on=statement.reads | statement.writes)
         explaining = await self.clean(settings, user, carried)
         try:
-            own, hidden, misleading = await self._plans(explaining, asked)
+            own, hidden, form = await self._plans(explaining, asked)
             plans = [*own, *hidden]
             size = size_of(plans)
             if statement.kind not in OF_ROWS:
-                facts = await explaining.facts(hidden, Facts({}, misleading=misleading))
+                facts = await explaining.facts(hidden, Facts({}, misleading=form.misleading))
                 main = own[0] if own else None
                 return await self._texts.run(
                     user, size, judge_definition, statement, pinned, main, hidden, facts
@@ -240,8 +240,8 @@ class Analysis:
                 {},
                 decimals=asked.decimals,
                 rows=asked.rows,
-                misleading=misleading,
-                subqueries=asked.subqueries,
+                misleading=form.misleading,
+                subqueries=form.subqueries,
             )
             source = asked.as_it_stands.hidden[0] if statement.kind is Kind.MERGE else ""
             facts = await explaining.facts(plans, known, source)
@@ -259,19 +259,15 @@ class Analysis:
 
     async def _plans(
         self, explaining: Explaining, asked: Questions
-    ) -> tuple[list[Plan], list[Plan], frozenset[str]]:
-        """Return the plans of the neutral form, or of the statement as it stands.
+    ) -> tuple[list[Plan], list[Plan], Form]:
+        """Return the plans of the neutral form, or of the statement as it stands, and which it is.
 
-        Its own, those of what is hidden, and the texts in it that look like parts of a plan.
+        Its own, and those of what is hidden.
         """
-        if asked.neutral != asked.as_it_stands:
-            form = asked.neutral
+        form = asked.neutral
+        if form != asked.as_it_stands:
             try:
-                return (
-                    await explaining.plans(form.own),
-                    await explaining.plans(form.hidden),
-                    form.misleading,
-                )
+                return await explaining.plans(form.own), await explaining.plans(form.hidden), form
             except UnreadableError:
                 pass
             except EngineError as error:
@@ -280,7 +276,7 @@ class Analysis:
         form = asked.as_it_stands
         own = await explaining.plans(form.own)
         try:
-            return own, await explaining.plans(form.hidden), form.misleading
+            return own, await explaining.plans(form.hidden), form
         except EngineError as error:  # not of the statement: Spark has explained that
             if error.kind is not ErrorKind.APPLICATION or not asked.shape:
                 raise

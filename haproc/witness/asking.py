@@ -23,12 +23,13 @@ class Form:
     ``own``: the statement itself; none for Delta's own, which cannot be explained. ``hidden``: what
     its plan does not show: the source of a MERGE (the first of them), subqueries of an UPDATE,
     items of rows, and expressions that are kept as text. ``misleading``: texts in them that look
-    like parts of a plan.
+    like parts of a plan. ``subqueries``: so many are in an UPDATE, and among the hidden.
     """
 
     own: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     misleading: frozenset[str] = frozenset()
+    subqueries: int = 0
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -42,8 +43,7 @@ class Questions:
 
     ``shape``: what statements have in common whose verdict is the same; empty if there is no such
     thing. ``decimals``: no number in it is a float. ``rows``: what rows that stand in it may hold.
-    ``subqueries``: so many are in an UPDATE, and among the hidden. ``unclear`` says why nothing can
-    be asked.
+    ``unclear`` says why nothing can be asked.
     """
 
     as_it_stands: Form = Form()
@@ -51,7 +51,6 @@ class Questions:
     shape: str = ""
     decimals: bool = False
     rows: tuple[Rows, ...] = ()
-    subqueries: int = 0
     unclear: str = ""
 
 
@@ -74,7 +73,6 @@ def questions(statement: Classified, pinned: Pinned) -> Questions | None:
             neutral.sql,
             decimals=not writes_floats(scan.tokens),
             rows=rows_in(scan),
-            subqueries=len(update_subqueries(scan)) if statement.kind is Kind.UPDATE else 0,
         )
     except UnclearError as error:
         return Questions(unclear=str(error))
@@ -93,11 +91,12 @@ def session_questions(sql: str) -> Questions:
 
 def _of_rows(kind: Kind, scan: Scan) -> Form:
     hidden = shown(scan)
-    if kind is Kind.UPDATE and (subqueries := update_subqueries(scan)):
+    subqueries = update_subqueries(scan) if kind is Kind.UPDATE else []
+    if subqueries:
         hidden = [over_target(scan, subqueries), *hidden]
     if kind is Kind.MERGE:
         hidden = [merge_source(scan), *hidden]
-    return Form((scan.sql,), tuple(hidden), misleading_texts(scan))
+    return Form((scan.sql,), tuple(hidden), misleading_texts(scan), len(subqueries))
 
 
 def _definitions(
