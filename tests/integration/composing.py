@@ -78,12 +78,14 @@ class Pair:
         assert found is not None
         self._columns = [Column(c.name, c.type_text) for c in found]
 
-    async def run(self, tally: Tally, length: int) -> None:
-        """Run one window of up to ``length`` statements on both; they hold the same in the end."""
+    async def run(self, tally: Tally, length: int, shortest: int | None) -> None:
+        """Run one window on both; they hold the same in the end."""
         self._tally = tally
         quoted = [Column(ddl.rpartition(" ")[0], c.type_text) for ddl, c in self._named()]
         writer = Writer(self._rng, "THE_TABLE", quoted, self._keys)
-        sqls = writer.window(self._rng.randint(2, length))
+        if shortest is not None:
+            length = self._rng.randint(shortest, length)
+        sqls = writer.window(length)
         began = time.perf_counter()
         good = [sql for sql in sqls if await self._runs(sql, "a")]
         between = time.perf_counter()
@@ -127,9 +129,18 @@ class Pair:
 
 
 async def compare(
-    engine: SparkConnectEngine, schema: str, seed: str, *, windows: int, length: int
+    engine: SparkConnectEngine,
+    schema: str,
+    seed: str,
+    *,
+    windows: int,
+    length: int,
+    shortest: int | None = None,
 ) -> Tally:
-    """Run windows of statements on all tables, two at a time; return what they came to."""
+    """Run windows of statements on all tables, two at a time; return what they came to.
+
+    They have ``length`` statements, or from ``shortest`` to so many.
+    """
     tally, left = Tally(), iter(range(windows))
     pairs = [Pair(engine, schema, n, f"{seed}/{n}") for n in range(min(windows, len(TABLES)))]
     waiting = list(pairs)
@@ -139,7 +150,7 @@ async def compare(
     async def work() -> None:
         for _ in left:
             pair = waiting.pop(0)
-            await pair.run(tally, length)
+            await pair.run(tally, length, shortest)
             waiting.append(pair)
 
     await asyncio.gather(work(), work())
@@ -154,8 +165,9 @@ async def _main(windows: int, seed: str = "0", length: str = "12") -> None:
             await apply(engine, "CREATE SCHEMA composing")
             for number in range(0, windows, 50):
                 count = min(50, windows - number)
+                each = f"{seed}/{number}"
                 tally = await compare(
-                    engine, "composing", f"{seed}/{number}", windows=count, length=int(length)
+                    engine, "composing", each, windows=count, length=int(length), shortest=2
                 )
                 print(number + count, tally, flush=True)
         finally:

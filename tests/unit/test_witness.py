@@ -13,7 +13,7 @@ from haproc.classify.rules import Rules
 from haproc.pin.inline import UnclearError
 from haproc.pin.scan import Scan
 from haproc.witness.commands import is_deltas_own
-from haproc.witness.findings import Facts, findings
+from haproc.witness.findings import Facts, findings, findings_of_root
 from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan
 from haproc.witness.probes import (
     Function,
@@ -219,6 +219,19 @@ def test_subqueries_of_an_update_are_told_from_what_begins_or_stands_before_it()
     assert asked == "WITH q AS (SELECT 1) SELECT (TABLE q) FROM t"
     with pytest.raises(UnclearError):
         over_target(Scan("WITH t AS (SELECT 1) UPDATE `T` SET a = (TABLE q)"), ["(TABLE q)"])
+
+
+def test_rows_stand_for_what_differs_below_a_write_and_not_for_what_differs_in_it() -> None:
+    below = ("+- Project [rand(3) AS a#11]", f"   +- {U}")
+    own = "OverwriteByExpression RelationV2[d#3] spark_catalog.s.u, (d#3 >= cast({} as date))"
+    for root, differs in (
+        (INSERT, False),
+        (own.format("2026-01-01"), False),
+        (own.format("concat(to, day)"), True),
+    ):
+        assert bool(findings_of_root(plan_of(root, *below), Facts(SCHEMAS))) is differs
+    query = plan_of("Project [rand(3) AS a#11]", f"+- {U}")
+    assert findings(query, Facts(SCHEMAS)) and not findings_of_root(query, Facts(SCHEMAS))
 
 
 def test_plan_of_any_depth_is_read_and_travels() -> None:
