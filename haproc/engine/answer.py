@@ -76,9 +76,12 @@ class Answer:
             closes.cancel()
         return False
 
-    def end(self, *, answered: bool) -> None:
-        """End the call, ``answered`` or not. A statement that runs does so on."""
-        self._tasks.end(self._report, answered=answered)
+    def end(self, *, answered: bool, left: bool = False) -> None:
+        """End the call, ``answered`` or not. A statement that runs does so on.
+
+        ``left``: it was given up, and its tasks may not have ended yet.
+        """
+        self._tasks.end(self._report, answered=answered, left=left)
         self._call.cancel()
         if self._reading is not None:
             self._reading.add_done_callback(_forget)

@@ -255,15 +255,15 @@ class RemoteSession:
     async def _stop(
         self, operation_id: str, planned: Planned | None, answer: Answer | None
     ) -> None:
+        left = True
         try:
-            ended = answer is not None and await answer.follow(self.channel.closing)
-            if not ended:
-                ended = await self._interrupt_until_ended(operation_id)
+            left = answer is None or not await answer.follow(self.channel.closing)
+            ended = not left or await self._interrupt_until_ended(operation_id)
             if ended and planned is not None:
                 planned(Phase.ENDED)
         finally:
             if answer is not None:
-                answer.end(answered=False)
+                answer.end(answered=False, left=left)
 
     async def _interrupt_until_ended(self, operation_id: str) -> bool:
         """Interrupt an operation until the server says that it ended; False if it does not.

@@ -130,11 +130,11 @@ class Tasks:
         self._reports.add(report)
         return report
 
-    def end(self, report: Report, *, answered: bool) -> None:
-        """Count it no more. ``answered``: as far as its client wanted."""
+    def end(self, report: Report, *, answered: bool, left: bool = False) -> None:
+        """Count it no more. ``answered``: as far as its client wanted; ``left``: given up."""
         self._answered += answered
         self._reports.discard(report)
-        if not answered and report.has_tasks:
+        if left and report.has_tasks:
             self._left_at = self._clock()
 
     def wait(self) -> Wait:

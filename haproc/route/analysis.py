@@ -29,7 +29,7 @@ from haproc.route.remembered import Remembered
 from haproc.route.shared_sessions import SharedSessions
 from haproc.sessions.client import ClientSession
 from haproc.witness.asking import Form, Questions, questions, session_questions
-from haproc.witness.findings import Facts, assigns_completed
+from haproc.witness.findings import Facts, assigns_completed, subqueries_shown
 from haproc.witness.judge import (
     HINT_ANALYSIS,
     OF_ROWS,
@@ -236,12 +236,13 @@ class Analysis:
                 return await self._texts.run(
                     user, size, judge_definition, statement, pinned, main, hidden, facts
                 )
+            updates = statement.kind is Kind.UPDATE
             known = Facts(
                 {},
                 decimals=asked.decimals,
                 rows=asked.rows,
                 misleading=form.misleading,
-                subqueries=form.subqueries,
+                subqueries=subqueries_shown(hidden[0]) if updates and hidden else 0,
             )
             source = asked.as_it_stands.hidden[0] if statement.kind is Kind.MERGE else ""
             facts = await explaining.facts(plans, known, source)

@@ -12,7 +12,7 @@ from haproc.pin.model import Pinned, Treatment
 from haproc.pin.scan import Scan
 from haproc.witness.commands import is_deltas_own
 from haproc.witness.judge import OF_ROWS
-from haproc.witness.probes import definitions, merge_source, over_target, update_subqueries
+from haproc.witness.probes import definitions, merge_source, update_values
 from haproc.witness.shape import misleading_texts, shape, writes_floats
 
 
@@ -21,15 +21,14 @@ class Form:
     """What to explain of a statement, in one form of it.
 
     ``own``: the statement itself; none for Delta's own, which cannot be explained. ``hidden``: what
-    its plan does not show: the source of a MERGE (the first of them), subqueries of an UPDATE,
+    its plan does not show: the source of a MERGE or the values of an UPDATE (the first of them),
     items of rows, and expressions that are kept as text. ``misleading``: texts in them that look
-    like parts of a plan. ``subqueries``: so many are in an UPDATE, and among the hidden.
+    like parts of a plan.
     """
 
     own: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     misleading: frozenset[str] = frozenset()
-    subqueries: int = 0
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -91,12 +90,11 @@ def session_questions(sql: str) -> Questions:
 
 def _of_rows(kind: Kind, scan: Scan) -> Form:
     hidden = shown(scan)
-    subqueries = update_subqueries(scan) if kind is Kind.UPDATE else []
-    if subqueries:
-        hidden = [over_target(scan, subqueries), *hidden]
+    if kind is Kind.UPDATE and (values := update_values(scan)):
+        hidden = [values, *hidden]
     if kind is Kind.MERGE:
         hidden = [merge_source(scan), *hidden]
-    return Form((scan.sql,), tuple(hidden), misleading_texts(scan), len(subqueries))
+    return Form((scan.sql,), tuple(hidden), misleading_texts(scan))
 
 
 def _definitions(

@@ -12,7 +12,7 @@ from haproc.witness.results import INTEGERS, KEEPING
 
 _CAST = re.compile(r"(?:cast|try_cast|trycast)\((.*) as ([a-z_]+(?:\([0-9, ]+\))?)\)\Z", re.DOTALL)
 _CALL = re.compile(r"([A-Za-z_0-9]+)\(")
-_TO_FLOAT = re.compile(r" as (?:double|float)\)")
+_LOOSE_SIGN = re.compile(r" as (?:double|float)\)|\bcollate\b", re.IGNORECASE)
 _SUM = re.compile(r"(?<![\w.$])(?:try_)?(?:sum|avg|mean)\(", re.IGNORECASE)
 _KEEPING = KEEPING | {
     *("sum", "try_sum", "abs", "negative", "positive", "pmod", "round", "bround", "floor", "ceil"),
@@ -91,7 +91,7 @@ def exact_type(
         given = split(text[call.end() : -1].removeprefix("distinct "))
         if name == "nvl2":
             given = given[1:]
-        elif name == "decode":
+        elif name == "decode" and len(given) % 2 == 0:  # without a default it may be a DOUBLE
             given = values_of_decode(given)
         elif name not in _KEEPING:
             return None
@@ -110,12 +110,12 @@ def exact_type(
 
 
 def may_be_loose(text: str, types: Mapping[str, Type]) -> bool:
-    """Whether equal values of an expression may differ, since it rests on such values."""
+    """Whether equal values of an expression may differ: it rests on such, or on what is unknown."""
     cast = _CAST.match(text)
     if cast is not None and closing(text, text.index("(")) == len(text) - 1:
         return type_of(cast[2]) is Type.LOOSE
-    rests_on = (types.get(number) for number in COLUMN.findall(text))
-    return Type.LOOSE in rests_on or _TO_FLOAT.search(text) is not None
+    rests_on = {types.get(number) for number in COLUMN.findall(text)}
+    return bool(rests_on & {None, Type.LOOSE}) or _LOOSE_SIGN.search(text) is not None
 
 
 def _binary(text: str, again: object) -> Type | None:

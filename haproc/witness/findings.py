@@ -12,8 +12,8 @@ from haproc.pin.functions import Nature
 from haproc.pin.inline import Rows, doubtful
 from haproc.pin.reasons import REASONS
 from haproc.witness.columns import INLINE, Columns, Type, table_read
-from haproc.witness.completed import REASON, is_completed, may_convert, never_text
-from haproc.witness.exact import Numbers, exact_type, may_be_loose, sums_reason
+from haproc.witness.completed import REASON, is_completed, is_plain, may_convert
+from haproc.witness.exact import Numbers, exact_type, sums_reason
 from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, is_query_root, nature_of
 from haproc.witness.lists import closing, is_balanced, leading, split
 from haproc.witness.plan import Node, Plan, UnreadableError
@@ -72,7 +72,7 @@ class Facts:
     the name that is printed; ``bodies``: what those and others are. ``decimals``: the statement
     writes no floating point numbers. ``rows``: what rows that it brings may hold; None: anything.
     ``misleading``: texts in it that look like parts of a plan: what is around them is not read.
-    ``subqueries``: so many of the statement are asked about beside it.
+    ``subqueries``: so many of the statement are in a plan beside its own.
     ``frames``: the DataFrames that came with the statement, which Spark shows as views; what they
     hold stands below them. ``merged``: the types of columns of a MERGE's two sides, by name.
     ``ansi``: what overflows is an error, ``legacy``: the clock has a say in what is parsed by a
@@ -90,6 +90,16 @@ class Facts:
     merged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     ansi: bool = True
     legacy: bool = False
+
+
+def subqueries_shown(plan: Plan) -> int:
+    """Return how many subqueries a query has itself, not in those or in its relations."""
+    found, node = set[str](), plan.root
+    while True:
+        found |= {match[1] for match in _SUBQUERY.finditer(node.text)}
+        if not node.inputs:
+            return len(found)
+        node = node.inputs[-1]
 
 
 def needs_types(plan: Plan) -> bool:
@@ -389,10 +399,8 @@ def _learn_types(columns: Columns, unsure: Set[int], *, decimals: bool) -> None:
                     kind = exact_type(item.expression, columns.types, decimals=decimals)
                     if item.expression.startswith("§"):
                         kind = columns.types.get(item.expression[1:])
-                    if kind is None and never_text(item.expression, columns.types):
+                    if kind is None and is_plain(item.expression, columns.types):
                         kind = Type.PLAIN
-                    if kind is None and may_be_loose(item.expression, columns.types):
-                        kind = Type.LOOSE
                     if kind is not None and item.id not in columns.types:
                         columns.types[item.id] = kind
 

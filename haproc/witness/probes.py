@@ -9,7 +9,7 @@ What a DEFAULT gives is of its column's type then: Spark makes it that whenever 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from haproc.classify.model import Kind
@@ -32,8 +32,6 @@ _CHANGING = frozenset({"ADD", "ALTER", "CHANGE"})
 _NO_COLUMNS = frozenset({"CONSTRAINT", "CHECK", "PRIMARY", "UNIQUE", "FOREIGN"})
 _RETURNS_END = frozenset({"LANGUAGE", "DETERMINISTIC", "NOT", "COMMENT", "CONTAINS", "READS"})
 _RETURNS_END |= frozenset({"SQL", "RETURN", "DEFAULT", "CALLED"})
-_GOES_ON = frozenset({"UNION", "INTERSECT", "EXCEPT", "MINUS", "ORDER", "SORT", "LIMIT", "OFFSET"})
-"""Behind a query in brackets, one with more of it begins."""
 _LABEL = re.compile(r"([A-Z][A-Za-z ]*): +(.*)\Z")
 
 
@@ -61,48 +59,49 @@ def merge_source(scan: Scan) -> str:
     return f"{common} SELECT * FROM {source}".strip()
 
 
-def update_subqueries(scan: Scan) -> list[str]:
-    """Return the subqueries in an UPDATE, whose plans are not printed."""
-    found, behind = [], _update_in(scan) + 1
-    for at in range(behind, len(scan.tokens)):
-        if at >= behind and _is_query(scan, at):
-            behind = scan.closing[at] + 1
-            found.append(scan.text(at, behind - 1))
-    return found
+def update_values(scan: Scan) -> str:
+    """Return the query that shows what an UPDATE computes; empty if it has no subqueries.
 
-
-def _is_query(scan: Scan, opening: int) -> bool:
-    """Whether what is in these brackets is one query, and no expression that begins with one."""
-    if scan.symbol(opening) != "(" or not scan.starts_query(opening + 1):
-        return False
-    first = opening + 1
-    if scan.symbol(first) != "(":
-        return True
-    behind = scan.closing[first] + 1
-    is_all = behind == scan.closing[opening] or scan.word(behind) in _GOES_ON
-    return is_all and _is_query(scan, first)
-
-
-def over_target(scan: Scan, subqueries: Sequence[str]) -> str:
-    """Return the query that shows an UPDATE's subqueries, over its target."""
-    update = _update_in(scan)
-    outside = [at for at in range(update + 2, len(scan.tokens)) if not scan.depth[at]]
-    sets = next((at for at in outside if scan.word(at) == "SET"), -1)
-    if sets < 0:
-        raise UnclearError("the target of the UPDATE cannot be told apart")
+    Their plans are not printed.
+    """
+    outside = [at for at in range(len(scan.tokens)) if not scan.depth[at]]
+    update = next((at for at in outside if scan.word(at) == "UPDATE"), -1)
+    sets = next((at for at in outside if at > update + 1 and scan.word(at) == "SET"), -1)
+    if update < 0 or sets < 0:
+        raise UnclearError("the parts of the UPDATE cannot be told apart")
+    if not any(
+        scan.symbol(at) == "(" and scan.starts_query(at + 1) for at in range(len(scan.tokens))
+    ):
+        return ""
     common = [scan.name(at) for at in range(update) if not scan.depth[at] and scan.is_name(at)]
     if scan.name(update + 1) in common:
         raise UnclearError("the target of the UPDATE has the name of a query in front of it")
-    query = f"SELECT {', '.join(subqueries)} FROM {scan.text(update + 1, sets - 1)}"
-    return scan.sql[: scan.tokens[update].start] + query
+    end = len(scan.tokens)
+    where = next((at for at in outside if at > sets and scan.word(at) == "WHERE"), end)
+    values = [_assigned(scan, *item) for item in _assignments(scan, sets + 1, where)]
+    return " ".join(
+        [
+            f"{scan.sql[: scan.tokens[update].start]}SELECT {', '.join(values)}",
+            f"FROM {scan.text(update + 1, sets - 1)}",
+            *([scan.text(where, end - 1)] if where < end else []),
+        ]
+    )
 
 
-def _update_in(scan: Scan) -> int:
-    outside = (at for at in range(len(scan.tokens)) if not scan.depth[at])
-    update = next((at for at in outside if scan.word(at) == "UPDATE"), -1)
-    if update < 0:
-        raise UnclearError("the UPDATE cannot be told apart from what stands in front of it")
-    return update
+def _assignments(scan: Scan, first: int, end: int) -> Iterator[tuple[int, int]]:
+    for at in range(first, end + 1):
+        if at == end or (scan.symbol(at) == "," and not scan.depth[at]):
+            yield first, at
+            first = at + 1
+
+
+def _assigned(scan: Scan, first: int, end: int) -> str:
+    """Return the value in ``column = value``."""
+    value = next((at + 1 for at in range(first, end) if scan.symbol(at) in ("=", "==")), end)
+    if value == end:
+        raise UnclearError("an assignment of the UPDATE cannot be told apart")
+    is_default = value + 1 == end and scan.word(value) == "DEFAULT"
+    return "NULL" if is_default else f"({scan.text(value, end - 1)})"
 
 
 def definitions(kind: Kind, writes: frozenset[str], scan: Scan) -> list[str]:

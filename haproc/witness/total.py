@@ -21,7 +21,7 @@ _AGGREGATES = frozenset(
 
 def settles(keys: frozenset[str], node: Node, columns: Columns) -> bool:
     """Whether rows of the node's that have equal keys are equal."""
-    firm = frozenset(key for key in keys if columns.types.get(key, Type.PLAIN) is not Type.LOOSE)
+    firm = frozenset(key for key in keys if columns.types.get(key, Type.LOOSE) is not Type.LOOSE)
     return _settles(firm, node, columns)
 
 

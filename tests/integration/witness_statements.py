@@ -38,6 +38,8 @@ AS_IT_STANDS = [
     "INSERT INTO w SELECT * FROM w",
     "INSERT INTO wp SELECT v, c FROM w",
     "INSERT INTO u SELECT a, b, 1 FROM t WHERE b = 'now'",
+    "INSERT INTO u SELECT a, x, y FROM (SELECT a, upper(b) || 'x' AS x, year(d) AS y FROM t) "
+    "ORDER BY a, x, y LIMIT 2",
     "INSERT INTO u SELECT a, b, i FROM u ORDER BY a, b, i LIMIT 2",
     "INSERT INTO u SELECT a, b, i FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY b, i) "
     "rn FROM u) WHERE rn = 1",
@@ -149,6 +151,10 @@ AS_IT_STANDS = [
     "CREATE SCHEMA nn",
 ]
 ROWS = {
+    "INSERT INTO t (c) SELECT x FROM (SELECT c * 1 AS x FROM t) ORDER BY x LIMIT 1": "LIMIT",
+    "INSERT INTO t (c) SELECT x FROM (SELECT try_divide(0, i) AS x FROM u) ORDER BY x LIMIT 1": (
+        "LIMIT"
+    ),
     "INSERT INTO u SELECT id, 'x', 1 FROM IDENTIFIER('range')(3)": "by its name",
     "INSERT INTO u SELECT id, 'x', 1 FROM (range(datediff(CAST(concat('10', ':00') AS TIMESTAMP), "
     "DATE '2026-01-01')))": "moment",
@@ -216,6 +222,11 @@ REFUSED = {
     ),
     "WITH t AS (SELECT 1 AS a) UPDATE t SET a = (SELECT max(a) FROM u)": "name of a query",
     "UPDATE t SET a = ((SELECT a FROM u) UNION ALL (SELECT a FROM u) LIMIT 1)": "LIMIT",
+    "UPDATE t SET a = ((SELECT a FROM u) |> LIMIT 1)": "LIMIT",
+    "UPDATE t SET a = ((SELECT a FROM u) DISTRIBUTE BY a LIMIT 1)": "LIMIT",
+    "UPDATE t SET c = ((SELECT c FROM t) |> AGGREGATE sum(c) AS s)": "floating point",
+    "MERGE INTO t USING (SELECT a, sum(decode(a, 1, a, 2, m)) AS v FROM t GROUP BY a) s ON "
+    "t.a = s.a WHEN MATCHED THEN UPDATE SET c = s.v": "floating point",
     "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2": "several INSERTs",
     "MERGE INTO t USING v ON t.a = v.a WHEN MATCHED THEN DELETE": "view",
     "MERGE INTO t USING (SELECT a, sum(c) s FROM t GROUP BY a) x ON t.a = x.a "

@@ -96,16 +96,20 @@ def test_cores_may_be_held_by_what_was_given_up_until_a_later_statement_is_answe
     tasks = Tasks(lambda: now_s)
 
     def give_up(*heard: Any) -> None:
-        with contextlib.suppress(ConnectionError), statement(tasks) as other:
-            for each in heard:
-                other.hear(each)
-            raise ConnectionError
+        report = tasks.begin()
+        for each in heard:
+            report.hear(each)
+        tasks.end(report, answered=False, left=True)
 
     give_up(reporting(0, False))
     assert not queued(tasks).is_held, "it had no tasks"
     with statement(tasks) as read:
         read.hear(reporting(2, False))
     assert not queued(tasks).is_held, "it was read to its end"
+    with contextlib.suppress(ConnectionError), statement(tasks) as failed:
+        failed.hear(reporting(2, False))
+        raise ConnectionError
+    assert not queued(tasks).is_held, "it failed: its executors may be gone"
     before = tasks.wait()
     now_s += 1.0
     give_up(reporting(2, False))

@@ -13,7 +13,7 @@ from haproc.classify.rules import Rules
 from haproc.pin.inline import UnclearError
 from haproc.pin.scan import Scan
 from haproc.witness.commands import is_deltas_own
-from haproc.witness.findings import Facts, findings, findings_of_root
+from haproc.witness.findings import Facts, findings, findings_of_root, subqueries_shown
 from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan
 from haproc.witness.probes import (
     Function,
@@ -21,8 +21,7 @@ from haproc.witness.probes import (
     described_function,
     function_query,
     merge_source,
-    over_target,
-    update_subqueries,
+    update_values,
 )
 from haproc.witness.shape import shape, writes_floats
 from haproc.witness.targets import tables_named, written
@@ -195,30 +194,48 @@ def test_subquery_whose_plan_is_not_printed_is_found() -> None:
     assert "subquery" in reasons(*head, *last)
 
 
-def test_subqueries_of_an_update_are_asked_about_over_its_target() -> None:
-    scan = Scan("UPDATE s.t AS x SET a = (SELECT max(b) FROM u WHERE c IN (SELECT 1)), b = ( 2 )")
-    found = update_subqueries(scan)
-    assert found == ["(SELECT max(b) FROM u WHERE c IN (SELECT 1))"]
-    assert over_target(scan, found) == f"SELECT {found[0]} FROM s.t AS x"
+@pytest.mark.parametrize(
+    ("update", "asked"),
+    [
+        ("UPDATE t SET a = 3 WHERE b IN ('x')", ""),
+        (
+            "UPDATE s.t AS x SET a = (SELECT max(b) FROM u WHERE c IN (SELECT 1)), x.b = f(1, 2)",
+            "SELECT ((SELECT max(b) FROM u WHERE c IN (SELECT 1))), (f(1, 2)) FROM s.t AS x",
+        ),
+        (
+            "WITH q AS (SELECT 1 FROM a) UPDATE t SET a = DEFAULT, b = (TABLE q) WHERE c = 1",
+            "WITH q AS (SELECT 1 FROM a) SELECT NULL, ((TABLE q)) FROM t WHERE c = 1",
+        ),
+        (
+            "UPDATE t SET a = ((SELECT 1) |> LIMIT 1), b = (a = (SELECT 2))",
+            "SELECT (((SELECT 1) |> LIMIT 1)), ((a = (SELECT 2))) FROM t",
+        ),
+    ],
+)
+def test_update_with_subqueries_is_asked_about_as_a_query(update: str, asked: str) -> None:
+    assert update_values(Scan(update)) == asked
 
 
-def test_subqueries_of_an_update_are_told_from_what_begins_or_stands_before_it() -> None:
-    def found(expression: str) -> list[str]:
-        return update_subqueries(Scan(f"WITH q AS (SELECT 1) UPDATE t SET a = {expression}"))
-
-    one, other = "(SELECT 1)", "(SELECT 2)"
-    assert found(f"coalesce({one}, {other})") == [one, other]
-    assert found(f"({one} - {other}) / 2") == [one, other]
-    assert found(f"({one})") == [f"({one})"]
-    for joint in ("UNION ALL", "EXCEPT", "INTERSECT"):
-        assert found(f"(({one} {joint} {other}))") == [f"(({one} {joint} {other}))"]
-    assert found(f"({one} LIMIT 1)") == [f"({one} LIMIT 1)"]
-    assert found("3") == []
-    scan = Scan("WITH q AS (SELECT 1) UPDATE t SET a = (TABLE q)")
-    asked = over_target(scan, update_subqueries(scan))
-    assert asked == "WITH q AS (SELECT 1) SELECT (TABLE q) FROM t"
+@pytest.mark.parametrize(
+    "update",
+    ["WITH t AS (SELECT 1) UPDATE `T` SET a = (TABLE q)", "UPDATE t SET a (SELECT 1)", "UPDATE t"],
+)
+def test_update_whose_parts_are_unclear_is_not_guessed(update: str) -> None:
     with pytest.raises(UnclearError):
-        over_target(Scan("WITH t AS (SELECT 1) UPDATE `T` SET a = (TABLE q)"), ["(TABLE q)"])
+        update_values(Scan(update))
+
+
+def test_subqueries_are_counted_where_a_query_has_them_itself() -> None:
+    plan = plan_of(
+        "Project [scalar-subquery#9 [a#3L] AS a#11, scalar-subquery#10 [] AS b#12]",
+        ":  :- Aggregate [max(scalar-subquery#20 []) AS x#13]",
+        ":  :  +- OneRowRelation",
+        ":  +- OneRowRelation",
+        "+- Filter exists#14 []",
+        "   :  +- OneRowRelation",
+        f"   +- {U}",
+    )
+    assert subqueries_shown(plan) == 3
 
 
 def test_rows_stand_for_what_differs_below_a_write_and_not_for_what_differs_in_it() -> None:
