@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from haproc.classify.moments import is_time_of_day
 from haproc.witness.columns import Type, type_of
-from haproc.witness.exact import DEPTH_MAX, branches, may_be_loose
+from haproc.witness.exact import DEPTH_MAX, branches
 from haproc.witness.lists import closing, split
-from haproc.witness.results import CONDITIONS, DATES, INTEGERS, KEEPING, MOMENTS, TEXTS
+from haproc.witness.results import DATES, INTEGERS, KEEPING, MOMENTS
 
 REASON = (
     "a text that becomes a TIMESTAMP is completed by today's date if it is a time of day: give "
@@ -76,18 +76,6 @@ def _is_firm(call: str, inner: str, types: Mapping[str, Type]) -> bool:
         return never_text(parts[0], types)
     by_format = "(timestampFormat," in inner and _FALLBACK not in inner.lower()
     return "TimestampType" not in inner or by_format
-
-
-def is_plain(text: str, types: Mapping[str, Type]) -> bool:
-    """Whether equal values of an expression certainly are the same value."""
-    if may_be_loose(text, types):
-        return False
-    call = re.match(r"(\w+)\(", text)
-    if call is not None and closing(text, call.end() - 1) == len(text) - 1:
-        name = call[1].lower()
-        if name in TEXTS or name in CONDITIONS or name in KEEPING or name == "concat":
-            return True
-    return never_text(text, types)
 
 
 def never_text(text: str, types: Mapping[str, Type], depth: int = 0) -> bool:

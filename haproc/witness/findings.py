@@ -12,13 +12,13 @@ from haproc.pin.functions import Nature
 from haproc.pin.inline import Rows, doubtful
 from haproc.pin.reasons import REASONS
 from haproc.witness.columns import INLINE, Columns, Type, table_read
-from haproc.witness.completed import REASON, is_completed, is_plain, may_convert
+from haproc.witness.completed import REASON, is_completed, may_convert
 from haproc.witness.exact import Numbers, exact_type, sums_reason
 from haproc.witness.known import BY_VALUE, CONDITIONAL, OPERATORS, is_query_root, nature_of
 from haproc.witness.lists import closing, is_balanced, leading, split
 from haproc.witness.plan import Node, Plan, UnreadableError
 from haproc.witness.targets import frame_in
-from haproc.witness.total import limit_is_total, window_reason
+from haproc.witness.total import is_plain, limit_is_total, window_reason
 from haproc.witness.unified import is_unified, may_unify, without_moments
 
 _METADATA = re.compile(r"(?<![\w.])_metadata#\d+")

@@ -2,8 +2,9 @@
 
 Spark keeps the expressions of generated columns, checks and function bodies as text, and computes a
 DEFAULT only for some formats. So each becomes a query of its own, over typed NULLs where it may
-name columns or parameters; and the source of a MERGE, whose plan is not printed, becomes one too.
-What a DEFAULT gives is of its column's type then: Spark makes it that whenever it is used.
+name columns or parameters; and the source of a MERGE and the values of an UPDATE, whose subqueries
+have no printed plans, become one too. What a DEFAULT gives is of its column's type then: Spark
+makes it that whenever it is used.
 """
 
 from __future__ import annotations

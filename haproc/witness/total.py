@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from haproc.witness.columns import Columns, Type, table_read
-from haproc.witness.exact import Numbers, sums_reason
+from haproc.witness.completed import never_text
+from haproc.witness.exact import Numbers, may_be_loose, sums_reason
 from haproc.witness.lists import closing, leading, split
 from haproc.witness.plan import Node
+from haproc.witness.results import CONDITIONS, KEEPING, TEXTS
 
 _PASSING = frozenset({"Filter", "Sort", "SubqueryAlias", "ResolvedHint", "Distinct", "WithCTE"})
 _PASSING |= frozenset({"PipeOperator"})
 _RANKS = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
+_PLAIN = TEXTS | CONDITIONS | KEEPING | {"concat"}
 _WHOLE = "unboundedpreceding$(), unboundedfollowing$()"
 _AGGREGATES = frozenset(
     {"sum", "try_sum", "avg", "try_avg", "mean", "count", "max", "min", "count_if", "bool_and"}
     | {"bool_or", "every", "some", "any", "bit_and", "bit_or", "bit_xor"}
 )
+
+
+def is_plain(text: str, types: Mapping[str, Type]) -> bool:
+    """Whether equal values of an expression certainly are the same value."""
+    if may_be_loose(text, types):
+        return False
+    call = re.match(r"(\w+)\(", text)
+    if call is None or closing(text, call.end() - 1) != len(text) - 1:
+        return never_text(text, types)
+    return call[1].lower() in _PLAIN or never_text(text, types)
 
 
 def settles(keys: frozenset[str], node: Node, columns: Columns) -> bool:
