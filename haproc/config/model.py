@@ -266,7 +266,8 @@ class Jobs:
     restarts_max: int = 100
     """What a request may ask for."""
     memory_bytes_max: int = 4 << 30
-    """Address space of a process, stacks and libraries included: 1.5 GiB for PySpark's alone."""
+    """Address space of a process, stacks and libraries included: 1.5 GiB for PySpark's alone. Also
+    what all processes of a program hold together, looked at every second or so."""
     cpu_s: float = 86_400.0
     """Time of the CPU."""
     wall_s: float = 86_400.0

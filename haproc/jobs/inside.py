@@ -51,6 +51,7 @@ def main(plan: dict[str, Any]) -> NoReturn:
         except BaseException as error:
             _tell({"failed": f"{type(error).__name__}: {error}"})
             os._exit(EXEC_FAILED)
+    _tell({"began": True})
     while True:
         readable, _, _ = select.select([0, woken], [], [])
         if 0 in readable:

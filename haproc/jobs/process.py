@@ -91,6 +91,7 @@ class Plan:
             "folder": str(self.folder),
             "wall_s": self.wall_s,
             "disk_bytes": self.disk_bytes_max,
+            "memory_bytes": self.memory_bytes,
             "free_bytes": self.disk_free_bytes_min,
             "inside": {
                 "source": INSIDE.read_text(),
@@ -176,6 +177,7 @@ ENDED_WHY: Final = {
         Outcome.LIMIT,
         "its folder takes up more than jobs.disk_bytes_max, or cannot be looked at",
     ),
+    "memory": (Outcome.LIMIT, "its processes together hold more memory than it may"),
     "full": (Outcome.LIMIT, "the filesystem of its folder is full (jobs.disk_free_bytes_min)"),
     "asked": (Outcome.LOST, "it was told to stop"),
 }
@@ -198,7 +200,7 @@ def end_of(told: Sequence[str], cpu_limit_s: float) -> End:
         outcome, why = ENDED_WHY[words["why"]]
         return End(outcome, words.get("code", -signal.SIGKILL), why)
     if "code" not in words:
-        if others:
+        if others and "began" not in words:
             said = "; ".join(others)[:SAID_MAX]
             return End(Outcome.ERROR, None, f"the program could not be started: {said}")
         return End(Outcome.FAILED, None, "its first process was killed")

@@ -14,11 +14,14 @@ from typing import Final
 
 SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib64"),
-    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/hosts", "/etc/resolv.conf"),
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/pki/ca-trust"),
+    *("/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf"),
+    *("/etc/ca-certificates", "/etc/crypto-policies", "/etc/hosts", "/etc/resolv.conf"),
     *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/passwd"),
     *("/etc/group", "/etc/ld.so.cache", "/etc/mime.types", "/etc/alternatives"),
 )
-"""What Python, gRPC and Arrow read of a system; no folder in which HAProc's files may be."""
+"""What Python, gRPC and Arrow read of a system; no folder in which HAProc's files may be, such as
+those of private keys."""
 SHARED_MEMORY_BYTES: Final = 64 << 20
 """Of /dev/shm; as containers have it."""
 USER_NAMESPACE_FD: Final = 3

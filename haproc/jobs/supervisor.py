@@ -1,3 +1,4 @@
+# ruff: noqa: PTH123, PTH208
 """Ends a program, with everything that it started, at a limit or with its HAProc. Run as a file.
 
 Imports nothing of HAProc, so that it is there at once. Its standard input is one line of JSON
@@ -30,13 +31,17 @@ NAMESPACE_FD = 3
 ALL_USERS = b"0 0 4294967295"
 LOOK_S = 0.2
 """How often the free space is looked at."""
-DISK_LOOK_S = 1.0
-DISK_LOOK_SHARE = 20
-"""What the folder takes up is looked at every second, and for a twentieth of the time at most."""
+USED_LOOK_S = 1.0
+USED_LOOK_SHARE = 20
+"""What folder and processes take up is looked at every second, for a twentieth of the time at most.
+"""
 ENTRY_BYTES = 4096
 """What a file or folder takes up at least, as it is counted: so empty ones are bounded, too."""
 CLEARING_S = 10.0
 """How long what the program left behind is killed again and again."""
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+FIRST_OUT = b"1000"
+"""Where the host has no memory left, the kernel ends programs before HAProc."""
 EXEC_FAILED = 127
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -126,6 +131,7 @@ def _enter(command: list[str], reading: int, namespace: int | None, parent: int)
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(EXEC_FAILED)
+    _put("/proc/self/oom_score_adj", FIRST_OUT)
     os.dup2(reading, 0)
     if namespace is not None:
         if namespace == NAMESPACE_FD:
@@ -153,7 +159,7 @@ def _wait(child: int, plan: dict[str, Any]) -> dict[str, Any]:
 def _over(pidfd: int, plan: dict[str, Any]) -> str:
     """Return why the program is to be ended, once it is; empty: it has ended by itself."""
     folder, began = plan["folder"], time.monotonic()
-    deadline, look_at = began + plan["wall_s"], began + DISK_LOOK_S
+    deadline, look_at = began + plan["wall_s"], began + USED_LOOK_S
     while True:
         left = deadline - time.monotonic()
         readable, _, _ = select.select([0, pidfd], [], [], max(0.0, min(left, LOOK_S)))
@@ -169,8 +175,10 @@ def _over(pidfd: int, plan: dict[str, Any]) -> str:
         if now >= look_at:
             if _takes_more(folder, plan["disk_bytes"]):
                 return "disk"
+            if _hold_more(plan["memory_bytes"]):
+                return "memory"
             done = time.monotonic()
-            look_at = done + max(DISK_LOOK_S, DISK_LOOK_SHARE * (done - now))
+            look_at = done + max(USED_LOOK_S, USED_LOOK_SHARE * (done - now))
 
 
 def _free_bytes(folder: str) -> int:
@@ -196,11 +204,48 @@ def _takes_more(folder: str, most: int) -> bool:
     return False
 
 
+def _hold_more(most: int) -> bool:
+    """Whether all processes of the job together hold more memory.
+
+    What several share counts once: that is asked for only when it may matter, since it takes long.
+    """
+    pids = _descendants(os.getpid())
+    return sum(map(_resident, pids)) > most and sum(map(_proportional, pids)) > most
+
+
+def _descendants(top: int) -> list[int]:
+    found, looking = [], [top]
+    while looking:
+        pid = looking.pop()
+        with contextlib.suppress(OSError):  # it has ended
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                below = _children(pid, int(thread))
+                found += below
+                looking += below
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as told:
+            return int(told.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as told:
+            return sum(int(line.split()[1]) << 10 for line in told if line.startswith("Pss:"))
+    except OSError:
+        return _resident(pid)
+
+
 def _clear() -> None:
     """Kill whatever has become a child of ours, until there is none."""
     until = time.monotonic() + CLEARING_S
     while time.monotonic() < until:
-        for pid in _children():
+        for pid in _children(os.getpid(), os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -211,8 +256,8 @@ def _clear() -> None:
         time.sleep(0.01)
 
 
-def _children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as listing:  # noqa: PTH123
+def _children(pid: int, thread: int) -> list[int]:
+    with open(f"/proc/{pid}/task/{thread}/children") as listing:
         return [int(pid) for pid in listing.read().split()]
 
 

@@ -38,6 +38,7 @@ class Trial:
     disk_bytes_max: int = 64 << 20
     room_bytes: int = 1 << 40
     """How much less free there may be on the disk."""
+    memory_bytes: int = 4 << 30
     wall_s: float = 30.0
     args: tuple[str, ...] = ()
 
@@ -55,7 +56,7 @@ async def run(base: Path, trial: Trial) -> dict[str, Any]:
         (str(python), "-u", str(folder / "p.py"), str(os.getpid()), str(base), *trial.args),
         folder,
         {"HOME": str(folder)},
-        memory_bytes=4 << 30,
+        memory_bytes=trial.memory_bytes,
         cpu_s=60,
         wall_s=trial.wall_s,
         output_bytes_max=1 << 20,

@@ -99,6 +99,8 @@ def is_open(fd):
 found["fds"] = sorted(filter(is_open, map(int, os.listdir("/proc/self/fd"))))
 found["pids"] = len([pid for pid in os.listdir("/proc") if pid.isdigit()])
 found["root"] = os.getuid() == 0
+found["ended first"] = int(open("/proc/self/oom_score_adj").read())
+found["keys"] = os.path.exists("/etc/ssl/private")
 def tried(call):
     try:
         call()
@@ -204,6 +206,8 @@ async def test_program_in_a_sandbox_has_what_a_program_of_pyspark_needs(
         "fds": [0, 1, 2],
         "pids": 2,
         "root": False,
+        "ended first": 1000,
+        "keys": False,
         "ptrace of the first process": False,
         "files of the first process": False,
         **dict.fromkeys(("own", "tmp", "shm", "null", "network"), True),
@@ -336,6 +340,29 @@ async def test_fork_bomb_is_bounded_for_each_job_by_itself(base: Path, as_user: 
     shut, _ = await attacked(base, Trial(FORKS, "bubblewrap"), as_user)
     assert shut[0] == "no more" and 50 < int(shut[1]) < 64
     assert not left_over(base)
+
+
+HOLD = """
+import os, sys, time
+apart, shared = 100 << 20, 300 << 20
+held = os.urandom(1 << 20) * (shared >> 20)
+for _ in range(4):
+    if os.fork() == 0:
+        break
+if sys.argv[-1] == "apart":
+    own = os.urandom(1 << 20) * (apart >> 20)
+time.sleep(4)
+"""
+
+
+@pytest.mark.parametrize("as_user", WHO)
+async def test_memory_of_all_processes_counts_together_and_once(base: Path, as_user: bool) -> None:
+    """Five processes with 300 MiB in common, and then with 100 MiB each besides."""
+    for how, outcome in (("shared", "success"), ("apart", "limit")):
+        trial = Trial(HOLD, "bubblewrap", memory_bytes=600 << 20, args=(how,))
+        _, end = await attacked(base, trial, as_user)
+        assert end["outcome"] == outcome, (how, end)
+    assert "memory" in end["why"]
 
 
 SHUT = """
