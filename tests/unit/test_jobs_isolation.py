@@ -11,6 +11,8 @@ import os
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from haproc.config.model import Isolation, Jobs
 from haproc.jobs import isolation
 from haproc.jobs.isolation import IsolationError, check_isolation
 from haproc.jobs.working_folder import remove_folder
-from tests.unit.sandboxing import Trial, attacked, private_folder, started
+from tests.unit.sandboxing import CHECKOUT, Trial, attacked, private_folder, started
 
 PATIENCE_S = 30.0
 ABOVE, SHARED = Path("/new-file-of-a-job"), Path("/dev/shm/seen-by-all")
@@ -81,12 +83,14 @@ tried("outside", lambda: open(f"{base}/new", "w"))
 tried("above", lambda: open("/new-file-of-a-job", "w"))
 tried("shared memory", lambda: open("/dev/shm/seen-by-all", "w"))
 tried("kernel", lambda: os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)))
+tried("ended last", lambda: open("/proc/self/oom_score_adj", "w").write("0"))
 tried("namespace", lambda: checked(libc.unshare(0x10000000)))
 print(json.dumps(found))
 """
 REACHED = (
     *("limits of the supervisor", "limits of haproc", "signal", "ptrace", "environment", "memory"),
     *("root of haproc", "secret", "mode", "other jobs", "socket", "outside", "namespace"),
+    "ended last",
 )
 
 OWN = """
@@ -430,6 +434,21 @@ async def test_isolation_that_does_not_work_here_is_refused_with_what_to_install
         await check_isolation(Jobs(enabled=True), tmp_path / "jobs", tmp_path)
     await check_isolation(Jobs(enabled=True, isolation=Isolation.NONE), tmp_path / "jobs", tmp_path)
     assert list((tmp_path / "jobs").iterdir()) == []
+
+
+def test_haproc_on_whose_host_the_isolation_does_not_work_does_not_start(tmp_path: Path) -> None:
+    config = tmp_path / "ring.yaml"
+    config.write_text(
+        "{ring: r, log: 'sqlite:///log.db', secret: {env: RING_SECRET}, state_dir: state, "
+        "clusters: [{name: a, listen: '127.0.0.1:1', peer: '127.0.0.1:2', "
+        "connect: '127.0.0.1:3', spark: {url: 'sc://127.0.0.1:4'}}], jobs: {enabled: true}}"
+    )
+    command = [sys.executable, "-m", "haproc", "serve", "--config", str(config), "--cluster", "a"]
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": str(CHECKOUT), "RING_SECRET": "x" * 40}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "jobs.isolation bubblewrap does not work here: there is no program bwrap" in done.stderr
+    assert "apt install bubblewrap" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
