@@ -59,15 +59,14 @@ def sandboxed(
     in ``hidden``. ``as_root``: the caller is root and gives a user namespace as a descriptor.
     """
     shown = sorted({*map(Path, SYSTEM), *readable})
-    covered = [each for each in hidden if any(each.is_relative_to(path) for path in shown)]
+    covered = _seen(hidden, shown)
     made: list[str] = [bwrap, *_NAMESPACES, *(_AS_ROOT if as_root else _AS_USER)]
-    for parent in _parents([*shown, folder]):
-        made += ["--perms", "0755", "--dir", str(parent)]
-    made += _DEVICES
+    made += [*_open_to_all(_parents([*shown, folder])), *_DEVICES]
     for path in shown:
         made += ["--ro-bind-try", str(path), str(path)]
     for path in covered:
         made += ["--perms", "0755", "--tmpfs", str(path)]
+    made += _open_to_all(_parents([folder]) if covered else ())
     made += ["--bind", str(folder), str(folder)]
     if not any(path.is_relative_to(_TMP) for path in (*shown, folder)):
         made += ["--bind", str(folder / "tmp"), str(_TMP)]
@@ -76,9 +75,24 @@ def sandboxed(
     return [*made, "--chdir", "/", "--", *command]
 
 
+def _seen(hidden: Iterable[Path], shown: Sequence[Path]) -> list[Path]:
+    """Return where what is to be hidden would be found below what is shown, links followed."""
+    found = set()
+    for secret in (each.resolve() for each in hidden):
+        for path in shown:
+            if secret.is_relative_to(real := path.resolve()):
+                found.add(path / secret.relative_to(real))
+    return sorted(found)
+
+
 def _parents(paths: Iterable[Path]) -> list[Path]:
-    """Return all folders that lead to these; the way to them must be open to the program's user."""
+    """Return all folders that lead to these."""
     return sorted({parent for path in paths for parent in path.parents if parent != Path("/")})
+
+
+def _open_to_all(folders: Iterable[Path]) -> list[str]:
+    """Return what makes these, so that whoever the program's user is can go through them."""
+    return [part for each in folders for part in ("--perms", "0755", "--dir", str(each))]
 
 
 def homes_of(python: Path) -> list[Path]:

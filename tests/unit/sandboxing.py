@@ -41,6 +41,7 @@ class Trial:
     memory_bytes: int = 4 << 30
     wall_s: float = 30.0
     args: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
 
 
 async def run(base: Path, trial: Trial) -> dict[str, Any]:
@@ -66,6 +67,7 @@ async def run(base: Path, trial: Trial) -> dict[str, Any]:
         isolation=isolation,
         python=python,
         user=user,
+        readable=[Path(path) for path in trial.readable],
         hidden=(base,),
     )
     running = await Running.start(plan)

@@ -401,6 +401,31 @@ async def test_program_that_fills_the_disk_out_of_sight_is_ended(
 
 
 @pytest.mark.parametrize("as_user", WHO)
+async def test_what_is_hidden_is_not_found_below_what_is_shown_by_any_way(
+    base: Path, as_user: bool
+) -> None:
+    above, link = base.parent, base.parent.parent / f"{base.parent.name}-link"
+    (above / "shown").write_text("yes")
+    (above / "shown").chmod(0o644)
+    code = """
+import json, os, sys
+ways = sys.argv[3:]
+found = [os.path.exists(f"{way}/state/secret") for way in ways]
+print(json.dumps([found, [open(f"{way}/shown").read() for way in ways]]))
+open("own", "w")
+"""
+    link.symlink_to(above)
+    try:
+        ways = (str(above), str(link))
+        trial = Trial(code, "bubblewrap", args=ways, readable=ways)
+        lines, end = await attacked(base, trial, as_user)
+    finally:
+        link.unlink()
+    assert end["outcome"] == "success", (lines, end)
+    assert json.loads(lines[-1]) == [[False, False], ["yes", "yes"]]
+
+
+@pytest.mark.parametrize("as_user", WHO)
 async def test_links_in_the_working_folder_lead_nobody_out_of_it(base: Path, as_user: bool) -> None:
     code = """
 import os, shutil, sys
