@@ -224,12 +224,13 @@ async def test_load_that_broke_off_goes_on_with_what_is_not_there(
     connection = connect(servers)
     path = tmp_path / "t.csv"
     path.write_bytes(LINES)
-    options = {"columns": "id,s", "piece_bytes": 4000, "at_once": 1}
+    options = {"columns": ["id", "s"], "piece_bytes": 4000, "at_once": 1}
     servers[0].rows_script += [UNAVAILABLE]
     servers[1].rows_script += [failing(400, "refused", "HAPROC_ROWS_MISFIT")]
     with pytest.raises(haclient.DatabaseError, match=r"t.csv, from line 1 on: said by b") as raised:
         await settle(connection.load(path, "t", **options))
     load_id = raised.value.request_id.removesuffix(".0")
+    assert servers[1].bodies[0][1]["columns"] == "id,s"
     assert raised.value.hint == f"go on with {load_id}"
     for server in servers:
         server.bodies.clear()
