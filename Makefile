@@ -12,10 +12,10 @@ KILLS ?= 100
 SPREAD := --numprocesses 2 --no-loadscope-reorder
 export PYTHON
 
-.PHONY: help setup demo test quick check ring bench simulate stories torture lock clean
+.PHONY: help setup demo quick test test-all check ring bench simulate stories torture lock clean
 
 help: ## Show the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 $(READY): pyproject.toml requirements.lock scripts/setup
 	@scripts/setup
@@ -26,11 +26,16 @@ setup: $(READY) ## Install everything into .venv, fetch the jars
 demo: $(READY) ## A ring of three survives the loss of its parts, with real data (LOG=kafka)
 	@$(PY) scripts/demo.py --log $(LOG)
 
-test: $(READY) ## All tests, in two processes: one has the ring of real Sparks
-	@$(PY) -m pytest $(SPREAD)
+quick: $(READY) ## Decisions and the simulated ring, for the edit loop: at most 3 minutes
+	@$(PY) -m pytest $(SPREAD) -m "not thorough" tests/unit tests/simulation
 
-quick: $(READY) ## The tests that need no server, for the edit loop: about 2 minutes
-	@$(PY) -m pytest $(SPREAD) tests/unit tests/simulation -k "not broken_on_purpose"
+test: $(READY) ## What tells most, also on a ring of real Sparks: at most 15 minutes on 2 cores
+	@$(PY) -m pytest $(SPREAD) -m "not thorough" --durations 25
+
+# More seeds than the tests take by themselves.
+test-all: export SEEDS := 64
+test-all: $(READY) ## Every test, rules broken on purpose and long ones too: about an hour
+	@$(PY) -m pytest $(SPREAD) --durations 50
 
 check: $(READY) ## Formatting, lint, types
 	@$(VENV)/bin/ruff format --check .

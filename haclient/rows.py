@@ -20,7 +20,7 @@ WHOLE_BYTES_MAX: Final = 8 << 20
 
 
 class Rows:
-    """A pyarrow Table, batch, reader or iterable of batches, a DataFrame, or a function.
+    """Anything that gives an Arrow stream, an iterable of pyarrow batches, or a function.
 
     A function returns any of the others, with the same rows each time. Raises InterfaceError,
     DataError; what reading the rows raises is in ``error``, too.
@@ -30,7 +30,7 @@ class Rows:
         self.error: Exception | None = None
         self._open = _opener(data)
         self._consumed = False
-        self._once = not callable(data) and isinstance(data, Iterator | pa.RecordBatchReader)
+        self._once = _is_read_once(data)
         self._whole: bytes | None = None
 
     def body(self) -> bytes | Iterator[bytes]:
@@ -106,6 +106,17 @@ class _Sink:
         return data
 
 
+def _is_read_once(data: Any) -> bool:
+    """Return whether a second reading may give other rows than the first, or none.
+
+    What gives an Arrow stream and has a length is a collection (a table, a DataFrame); without one
+    it may be a stream that is gone once it was read.
+    """
+    if hasattr(data, "__arrow_c_stream__"):
+        return not hasattr(type(data), "__len__")
+    return isinstance(data, Iterator)
+
+
 def _opener(data: Any) -> Callable[[], tuple[Any, Iterable[Any]]]:
     """Return what gives the schema and the batches from the beginning."""
     if callable(data) and not isinstance(data, Iterable):
@@ -115,13 +126,21 @@ def _opener(data: Any) -> Callable[[], tuple[Any, Iterable[Any]]]:
             data = pa.Table.from_pandas(data, preserve_index=False)
         except pa.ArrowException as error:
             raise DataError(f"the DataFrame has no Arrow form: {error}") from error
-    if isinstance(data, pa.Table):
-        return lambda: (data.schema, data.to_batches())
+    if hasattr(data, "__arrow_c_stream__"):
+        return lambda: _streamed(data)
     if isinstance(data, pa.RecordBatch):
         return lambda: (data.schema, (data,))
     if isinstance(data, Iterable):
         return lambda: _opened(iter(data), getattr(data, "schema", None))
     raise InterfaceError(f"a {type(data).__name__} cannot be appended")
+
+
+def _streamed(data: Any) -> tuple[Any, Iterable[Any]]:
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(f"a {type(data).__name__} gave no Arrow stream: {error}") from error
+    return reader.schema, reader
 
 
 def _opened(batches: Iterator[Any], schema: Any) -> tuple[Any, Iterator[Any]]:

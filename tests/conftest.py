@@ -65,7 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several processes one has the ring, which takes longest, from the beginning.
 
     What reads all that a ring holds comes first there: each other test leaves tables behind.
+    Rules that are broken on purpose say something about tests, and are thorough by their name.
     """
+    for item in items:
+        if "broken_on_purpose" in item.name:
+            item.add_marker("thorough")
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
     for item in items:
         needs = "sparks" in getattr(item, "fixturenames", ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,10 +147,11 @@ class AsyncConnection:
 
         ``age_s``: how long ago this ``request_id`` was first sent, if it was.
 
-        ``data``: a pyarrow Table, RecordBatch, RecordBatchReader or iterable of batches, a pandas
-        DataFrame, or a function that returns one of these: of any size, sent as it is read. A
-        reader or an iterator of many rows cannot be read again: where the request has to be sent to
-        another server, that raises InterfaceError. ``table``: ``[catalog.][schema.]name``.
+        ``data``: what gives an Arrow stream (a Table or reader of pyarrow, a DataFrame of pandas or
+        polars, a relation of DuckDB, a cursor), an iterable of pyarrow batches, or a function that
+        returns one of these: of any size, sent as it is read. A reader or an iterator of many rows
+        cannot be read again: where the request has to be sent to another server, that raises
+        InterfaceError. ``table``: ``[catalog.][schema.]name``.
         """
         source = Rows(data)
         result = await self.send_rows(
@@ -249,7 +250,7 @@ class AsyncConnection:
         table: str,
         *,
         kind: str | None = None,
-        columns: str | None = None,
+        columns: str | Sequence[str] | None = None,
         delimiter: str | None = None,
         null: str | None = None,
         time_zone: str | None = None,
@@ -260,10 +261,13 @@ class AsyncConnection:
         """Load a file into a table, piece by piece, and return how much that was.
 
         ``kind``: ``csv``, ``jsonl``, ``parquet`` or ``arrow``, if the name does not say it. The
-        next four are those of the server's rows. ``resume``: the id of a load that broke off.
+        next four are those of the server's rows; ``columns``: names, or a line of CSV that has
+        them. ``resume``: the id of a load that broke off.
         ``options``: ``at_once`` (pieces under way), ``timeout_s`` (of each), ``write_concern``,
         ``on_progress`` (called with a `Loaded`, at first with that of nothing).
         """
+        if columns is not None and not isinstance(columns, str):
+            columns = protocol.columns_text(columns)
         said = {"columns": columns, "delimiter": delimiter, "null": null, "time_zone": time_zone}
         file = LoadFile(Path(path), form_of(Path(path), kind, **said), piece_bytes)
         load = AsyncLoad(self, file, table, resume=resume, where=await self.place(), **options)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from haclient import columns, protocol
 from haclient.aio.result import AsyncResult
+from haclient.arrow import AsyncArrowResult
 from haclient.exceptions import DatabaseError, InterfaceError, Outcome, ProgrammingError
 from haclient.parameters import Parameters, encode
 from haclient.protocol import Statement
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from haclient.aio.connection import AsyncConnection
 
 
-class AsyncCursor:
+class AsyncCursor(AsyncArrowResult):
     """Runs statements, one after another, and holds the last one's result.
 
     ``description``, ``rowcount`` and ``arraysize`` are PEP 249's. ``ha`` is the last answer's

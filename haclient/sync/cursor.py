@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from haclient import columns, protocol
+from haclient.arrow import ArrowResult
 from haclient.exceptions import DatabaseError, InterfaceError, Outcome, ProgrammingError
 from haclient.parameters import Parameters, encode
 from haclient.protocol import Statement
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from haclient.sync.connection import Connection
 
 
-class Cursor:
+class Cursor(ArrowResult):
     """Runs statements, one after another, and holds the last one's result.
 
     ``description``, ``rowcount`` and ``arraysize`` are PEP 249's. ``ha`` is the last answer's

@@ -9,14 +9,14 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.config.shares import Shares
-from haproc.doors.clients.answers import Answers
+from haproc.doors.clients.answers import LINK_SECRET, Answers
 from haproc.doors.clients.job_door import JobDoor
 from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
 from haproc.doors.clients.statement_request import READ_HEADERS
 from haproc.doors.clients.streamed import StreamedAnswers
-from haproc.doors.http.access import ADMITTED, USER, Admission, Credentials
+from haproc.doors.http.access import ADMITTED, USER, Admission, Admitted, Credentials
 from haproc.doors.http.bodies import HELD
 from haproc.doors.http.connections import Connection
 from haproc.doors.http.errors import ASKED, CLUSTER, as_request_error, error_response
@@ -134,7 +134,7 @@ def _boundary(
     @web.middleware
     async def boundary(request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
-            request[ADMITTED] = await admission.admit(request.headers)
+            request[ADMITTED] = await _admitted(request, admission)
             user = request[USER] = request[ADMITTED].user
             if isinstance(request.protocol, Connection):
                 request.protocol.is_of(user)
@@ -156,6 +156,14 @@ def _boundary(
             return response
 
     return boundary
+
+
+async def _admitted(request: web.Request, admission: Admission) -> Admitted:
+    """Return whose a request is. A link to a result says that itself: it is handed on."""
+    secret = request.match_info.get(LINK_SECRET)
+    if secret is None:
+        return await admission.admit(request.headers)
+    return Admitted(request.app[REGISTRY].find_link(secret).request.user)
 
 
 async def _sent(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:

@@ -108,7 +108,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         "get",
-        "/api/ha/results/{secret}/{chunk_index}",
+        "/api/ha/results/{link_secret}/{chunk_index}",
         "A chunk's bytes, by the link that an answer gave",
         "data_array",
         ("404",),

@@ -242,11 +242,11 @@ class Registry:
         self._running[execution.key] = execution
         execution.task = asyncio.create_task(self._run(execution, place, answer))
 
-    def find_link(self, secret: str, user: str) -> Execution:
+    def find_link(self, secret: str) -> Execution:
         """Return the statement whose result link holds this secret; raises RequestError."""
         self.purge()
         execution = self._links.get(secret)
-        if execution is None or execution.request.user != user:
+        if execution is None:
             raise refused(
                 ErrorClass.STATEMENT_UNKNOWN,
                 "this link is not valid, or no longer",

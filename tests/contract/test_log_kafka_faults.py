@@ -104,6 +104,7 @@ async def all_works(log: Log, first: int) -> None:
     assert await waiting
 
 
+@pytest.mark.thorough
 async def test_broker_killed_all_fails_in_time_and_works_again_after_its_restart(
     broker: LocalBroker, log: Log
 ) -> None:
@@ -160,6 +161,7 @@ async def test_broker_frozen_never_blocks_the_event_loop(broker: LocalBroker, lo
     await until_works(log.end)
 
 
+@pytest.mark.thorough
 async def test_broker_killed_right_after_a_commit_has_the_cursor(
     broker: LocalBroker, log: Log, url: str
 ) -> None:
@@ -227,6 +229,7 @@ async def test_producer_closed_with_a_record_under_way_ends(
         broker.signal(signal.SIGCONT)
 
 
+@pytest.mark.thorough
 async def test_open_without_a_broker_fails_in_time(broker: LocalBroker, url: str) -> None:
     for end, go_on in ((signal.SIGSTOP, True), (signal.SIGKILL, False)):
         broker.signal(end)
@@ -282,6 +285,7 @@ async def test_topic_made_anew_under_a_handle_is_another_log(
     await other.close()
 
 
+@pytest.mark.thorough
 async def test_broker_that_lost_its_disk_is_a_lost_log(tmp_path: Path) -> None:
     kafka = LocalKafka.open_or_create(tmp_path / "kafka")
     await kafka.start()

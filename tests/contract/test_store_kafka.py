@@ -154,6 +154,7 @@ async def test_pieces_of_replaced_values_and_dead_writers_are_cleared_away(
     await store.close()
 
 
+@pytest.mark.thorough
 async def test_compaction_takes_nothing_that_is_kept(
     kafka: LocalKafka, admin: Any, url: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +242,7 @@ async def all_works(store: KeyedStore, revision: int) -> None:
     assert await store.wait("after", revision, DEADLINE_S)
 
 
+@pytest.mark.thorough
 async def test_broker_killed_and_started_again_all_works_on_the_same_handle(
     store: KeyedStore, broker: LocalBroker
 ) -> None:
@@ -265,6 +267,7 @@ async def test_broker_that_hangs_for_a_while_all_works_on_the_same_handle(
     await all_works(store, revision)
 
 
+@pytest.mark.thorough
 async def test_open_without_a_broker_is_unavailable(
     url: str, kafka: LocalKafka, broker: LocalBroker
 ) -> None:

@@ -128,6 +128,7 @@ def test_haproc_replaced_while_it_applies_an_insert_doubles_nothing(
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "y"), (3, "z")]
 
 
+@pytest.mark.thorough
 def test_haproc_replaced_while_it_runs_ddl_does_not_bring_it_back(
     rig: Rig, seconds: list[Second], tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_haproc_replaced_while_it_runs_ddl_does_not_bring_it_back(
     assert rig.everywhere("SHOW TABLES") == before
 
 
+@pytest.mark.thorough
 def test_two_haprocs_started_at_once_for_a_cluster_leave_one(
     rig: Rig, seconds: list[Second], tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.fault.job_kills import Deed, Killing
 from tests.rig import Rig
 
-pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite")]
+pytestmark = [pytest.mark.fault, pytest.mark.logs("sqlite"), pytest.mark.thorough]
 
 SEED = 1313
 

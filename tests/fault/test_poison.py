@@ -22,7 +22,13 @@ from haproc.engine.connect import SparkConnectEngine
 from tests.integration.engine_calls import rows
 from tests.rig import Rig
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.logs("sqlite"), pytest.mark.early]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.fault,
+    pytest.mark.logs("sqlite"),
+    pytest.mark.early,
+    pytest.mark.thorough,
+]
 
 STUCK_S = 400.0
 

@@ -118,6 +118,7 @@ def goes_on(rig: Rig, loads: list[Load]) -> None:
     rig.wait(lambda: all(x.written > n for x, n in zip(loads, told, strict=True)), 120)
 
 
+@pytest.mark.thorough
 def test_haprocs_and_a_spark_restarted_one_after_another_under_load_fail_no_request(
     rig: Rig,
 ) -> None:

@@ -11,7 +11,7 @@ from tests.fault.torture.plan import Target
 from tests.fault.torture.run import Options, torture
 from tests.rig import Rig
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.thorough]
 
 SEED = 2724
 KILLS = 5

@@ -18,7 +18,7 @@ from haproc.ring.broker import BrokerStartError, LocalBroker, LocalKafka
 from haproc.ring.broker_settings import Ports
 from haproc.ring.ports import free_port
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 TOPIC = "t"
 

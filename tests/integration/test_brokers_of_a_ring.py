@@ -20,7 +20,7 @@ from haproc.cli.main import main
 from haproc.ring.daemon import launch, process_of
 from haproc.ring.local import LocalRing, LogChoice
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 WAIT_S = 120.0
 
 

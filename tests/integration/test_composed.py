@@ -29,6 +29,7 @@ async def test_windows_combined_leave_what_their_statements_leave(
     assert tally.together > 2 and not tally.apart
 
 
+@pytest.mark.thorough
 async def test_literals_of_every_type_are_stored_as_each_of_them_alone(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -33,6 +33,7 @@ async def sums(engine: SparkConnectEngine, schema: str) -> dict[str, str]:
     return {name: await engine.checksum(state, timeout_s=60) for name, state in found.items()}
 
 
+@pytest.mark.thorough
 async def test_checksums_of_equal_content_are_equal_and_of_different_content_differ(
     engine: SparkConnectEngine, schema: str
 ) -> None:
@@ -65,6 +66,7 @@ async def test_checksum_is_of_the_version_that_was_surveyed(
     assert (await sums(engine, schema))["t"] != expected
 
 
+@pytest.mark.thorough
 async def test_checksums_know_columns_views_and_other_formats(
     engine: SparkConnectEngine, schema: str
 ) -> None:

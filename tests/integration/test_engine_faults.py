@@ -39,6 +39,7 @@ async def engine(running: LocalSpark) -> AsyncIterator[SparkConnectEngine]:
     await made.aclose()
 
 
+@pytest.mark.thorough
 async def test_server_killed_is_noticed_at_once_and_started_again_has_marks_and_settings(
     engine: SparkConnectEngine, running: LocalSpark
 ) -> None:

@@ -129,6 +129,7 @@ async def test_rows_that_do_not_fit_the_table_are_an_application_error(
     assert (await _content(engine, schema))[1] == 2
 
 
+@pytest.mark.thorough
 async def test_rows_of_64_mib_are_applied(engine: SparkConnectEngine, schema: str) -> None:
     await apply(engine, f"CREATE TABLE {schema}.t (id BIGINT, name STRING) USING delta")
     count = 64 * 1024

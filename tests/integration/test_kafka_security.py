@@ -20,7 +20,7 @@ from haproc.ring.broker import LocalBroker
 from haproc.ring.broker_settings import Ports
 from haproc.ring.ports import free_port
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 
 TLS = Path(__file__).parent / "tls"
 PASSWORD = "a-password-for-kafka"

@@ -35,6 +35,7 @@ async def test_start_of_a_warm_server_does_not_warm_it_again(spark: LocalSpark) 
     assert not [step for step in said if "warming" in step]
 
 
+@pytest.mark.thorough
 async def test_start_that_has_no_time_to_warm_up_serves_and_the_next_one_cleans_up(
     spark: LocalSpark,
 ) -> None:

@@ -80,6 +80,7 @@ async def connection(
             await listener.aclose()
 
 
+@pytest.mark.thorough
 async def test_fifty_megabytes_are_appended_once_in_one_commit_with_little_memory(
     connection: Any, engine: SparkConnectEngine, schema: str
 ) -> None:

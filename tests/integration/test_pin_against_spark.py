@@ -86,6 +86,7 @@ async def contents(engine: SparkConnectEngine, name: str) -> list[str]:
     return sorted(map(repr, await rows(session, f"SELECT * FROM {name}")))
 
 
+@pytest.mark.thorough
 async def test_functions_of_the_server_are_all_known(engine: SparkConnectEngine) -> None:
     session = engine.session("functions")
     names = [str(row[0]) for row in await rows(session, "SHOW SYSTEM FUNCTIONS")]
@@ -298,6 +299,7 @@ async def test_materialised_parts_are_gathered_with_every_type_and_value(
 WIDE = "repeat('x', 1000 * 1000)"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "query",
     [

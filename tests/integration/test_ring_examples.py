@@ -9,7 +9,7 @@ import pytest
 from tests.integration.test_ring_jobs import ENDED_S, ended, log, submit
 from tests.rig import Rig
 
-pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
+pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.thorough]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BATCHES = 8

@@ -41,6 +41,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
 # -- one HAProc ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_scripts_start_stop_and_show_a_haproc_and_repeating_them_is_harmless(rig: Rig) -> None:
     file = str(rig.ring.file)
@@ -164,6 +165,7 @@ def test_haproc_told_to_stop_answers_the_write_under_way_before_it_ends(rig: Rig
     assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(1000, 1000)]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_haproc_told_to_exit_when_its_cluster_is_down_ends_with_code_4(
     rig: Rig, tmp_path: Path

@@ -20,7 +20,12 @@ from haproc.pipeline.report import usage
 from tests.integration.test_ring_jobs import ended, log, submit
 from tests.rig import Rig
 
-pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite"), pytest.mark.early]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.logs("sqlite"),
+    pytest.mark.early,
+    pytest.mark.thorough,
+]
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = "haproc.operations"

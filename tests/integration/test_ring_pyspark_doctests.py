@@ -10,7 +10,7 @@ from tests.doctests.exceptions import allowed
 from tests.doctests.run import QUICK, run
 from tests.rig import Rig
 
-pytestmark = pytest.mark.logs("sqlite")
+pytestmark = [pytest.mark.logs("sqlite"), pytest.mark.thorough]
 
 
 @pytest.mark.parametrize("module", QUICK)

@@ -11,6 +11,7 @@ import pytest
 
 from haproc.classify.model import OperationClass
 from haproc.config.limits import Limits
+from haproc.config.model import User
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column
@@ -135,6 +136,21 @@ async def test_result_breaking_off_is_a_failure(tmp_path: Path) -> None:
         rig.service.table["MANY"] = Canned([*chunks_of(*NUMBERS), wrong])
         failed = await rig.post(statement="MANY")
         assert failed["status"]["error"]["error_class"] == "DIVIDE_BY_ZERO"
+
+
+async def test_link_to_a_result_needs_no_token_and_opens_nothing_else(tmp_path: Path) -> None:
+    async with door(tmp_path, users=(User("ann", "ann-token"), User("bob", "bob-token"))) as rig:
+        body = {"statement": "SELECT 1", "disposition": "EXTERNAL_LINKS"}
+        headers = {"Authorization": "Bearer ann-token"}
+        async with rig.http.post(rig.url + STATEMENTS, json=body, headers=headers) as response:
+            link = (await response.json())["result"]["external_links"][0]["external_link"]
+        for shown in ({}, {"Authorization": "Bearer bob-token"}):
+            async with rig.http.get(link, headers=shown) as response:
+                assert (response.status, await response.json()) == (200, [["1"]])
+        guessed = link.rsplit("/", 2)[0] + "/guessed/0"
+        for other, status in ((guessed, 404), (rig.url + STATEMENTS + "/x", 401)):
+            async with rig.http.get(other) as response:
+                assert response.status == status
 
 
 async def test_kept_results_expire(tmp_path: Path) -> None:

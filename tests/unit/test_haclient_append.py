@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 import haclient
+from tests.unit.haclient_server import chunked
 from tests.unit.test_haclient_connection import (
+    BIG,
     UNAVAILABLE,
     Open,
     Server,
@@ -52,9 +54,53 @@ async def test_append_of_many_rows_fails_over_where_they_can_be_read_again(
     await settle(again.append("t", MANY.slice(0, 10).to_reader()))
 
 
+class Frame:
+    """A DataFrame of some other library: an Arrow stream as often as it is asked."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return MANY.__arrow_c_stream__(requested_schema)
+
+    def __len__(self) -> int:
+        return len(MANY)
+
+
+class Stream:
+    """A stream of some other library: whether it can be read again is not known."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return MANY.__arrow_c_stream__(requested_schema)
+
+
+async def test_append_of_what_gives_an_arrow_stream_sends_its_rows(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].rows_script += [UNAVAILABLE, UNAVAILABLE]
+    assert (await settle(connect(servers).append("t", Frame())))["cluster"] == "b"
+    assert servers[1].appended[0][2].equals(MANY)
+    await settle(connect(servers[1:]).append("t", Stream()))
+    assert servers[1].appended[1][2].equals(MANY)
+
+
+async def test_append_of_an_arrow_stream_without_a_length_is_read_once(
+    connect: Open, servers: list[Server]
+) -> None:
+    servers[0].rows_script += [UNAVAILABLE, UNAVAILABLE]
+    with pytest.raises(haclient.InterfaceError, match="cannot be read a second time"):
+        await settle(connect(servers).append("t", Stream()))
+    assert not servers[1].appended
+
+
 async def test_append_whose_source_fails_raises_that_and_asks_nobody_else(
     connect: Open, servers: list[Server]
 ) -> None:
     with pytest.raises(LookupError, match="away"):
         await settle(connect(servers).append("t", batches_of_many(fails=True)))
     assert not servers[0].appended and not servers[1].appended
+
+
+def test_result_is_an_arrow_stream_for_other_libraries(servers: list[Server]) -> None:
+    servers[0].script.append(chunked(BIG, 1000))
+    with haclient.connect([servers[0].url], discover=False) as connection:
+        cursor = connection.execute("SELECT 1")
+        assert cursor.fetchone() == (0,)
+        assert pa.table(cursor).equals(BIG.slice(1))

@@ -224,7 +224,7 @@ async def test_load_that_broke_off_goes_on_with_what_is_not_there(
     connection = connect(servers)
     path = tmp_path / "t.csv"
     path.write_bytes(LINES)
-    options = {"columns": "id,s", "piece_bytes": 4000, "at_once": 1}
+    options = {"columns": ["id", "s"], "piece_bytes": 4000, "at_once": 1}
     servers[0].rows_script += [UNAVAILABLE]
     servers[1].rows_script += [failing(400, "refused", "HAPROC_ROWS_MISFIT")]
     with pytest.raises(haclient.DatabaseError, match=r"t.csv, from line 1 on: said by b") as raised:
@@ -238,6 +238,8 @@ async def test_load_that_broke_off_goes_on_with_what_is_not_there(
             server.written[known] = {"affected_rows": 7}
     loaded = await settle(connection.load(path, "t", resume=load_id, **options))
     assert (loaded.pieces, loaded.skipped, loaded.load_id) == (4, 2, load_id)
+    bodies = servers[0].bodies + servers[1].bodies
+    assert {query["columns"] for _, query, _ in bodies} == {"id,s"}
     ids = [query["request_id"] for server in servers for _, query, _ in server.bodies]
     assert ids == [f"{load_id}.1", f"{load_id}.3"]
     ages = [float(query["age_s"]) for server in servers for _, query, _ in server.bodies]

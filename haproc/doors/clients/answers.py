@@ -22,6 +22,8 @@ from haproc.statements.spark_types import manifest_column
 from haproc.statements.store import Kept
 
 RESULTS_PATH = "/api/ha/results"
+LINK_SECRET = "link_secret"
+"""The part of a link's path that lets in whoever shows it, until the result is gone."""
 
 
 class Answers:

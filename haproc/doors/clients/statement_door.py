@@ -13,7 +13,7 @@ from aiohttp import web
 from dmq import Json
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Config
-from haproc.doors.clients.answers import RESULTS_PATH, Answers
+from haproc.doors.clients.answers import LINK_SECRET, RESULTS_PATH, Answers
 from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
 from haproc.doors.clients.streamed import StreamedAnswers
 from haproc.doors.http import fields
@@ -65,7 +65,9 @@ class StatementDoor:
             web.get(one, self.status, allow_head=False),
             web.get(one + "/result/chunks/{chunk_index}", self.chunk, allow_head=False),
             web.post(one + "/cancel", self.cancel),
-            web.get(RESULTS_PATH + "/{secret}/{chunk_index}", self.result, allow_head=False),
+            web.get(
+                f"{RESULTS_PATH}/{{{LINK_SECRET}}}/{{chunk_index}}", self.result, allow_head=False
+            ),
         ]
 
     async def execute(self, request: web.Request) -> web.StreamResponse:
@@ -125,7 +127,7 @@ class StatementDoor:
 
     async def result(self, request: web.Request) -> web.Response:
         """Answer with a chunk's bytes, found by its link."""
-        execution = self._registry.find_link(request.match_info["secret"], request[USER])
+        execution = self._registry.find_link(request.match_info[LINK_SECRET])
         data = await self._answers.data(execution, _index(request))
         assert execution.delivery is not None
         if execution.delivery.format is Format.JSON_ARRAY:
