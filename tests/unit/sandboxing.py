@@ -42,15 +42,16 @@ class Trial:
     wall_s: float = 30.0
     args: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
+    python: str = sys.executable
 
 
 async def run(base: Path, trial: Trial) -> dict[str, Any]:
     """Run a program below a folder that is private; its output is passed on."""
     isolation = Isolation(trial.isolation)
-    user = user_of(Jobs(isolation=isolation))
+    user = user_of(Jobs(isolation=isolation, user=NOBODY if isolation is Isolation.USER else None))
     found = os.statvfs(base)
     folder = base / "jobs" / "1-1"
-    python = Path(sys.executable)
+    python = Path(trial.python)
     tidy = lambda: remove_folder(folder)  # noqa: E731
     make_folder(folder, [("p.py", trial.code.encode())], user, tidy)
     plan = Plan(
