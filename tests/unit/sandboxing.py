@@ -142,6 +142,37 @@ def _open_to_all(path: Path) -> bool:
     return all(each.stat().st_mode & 0o001 for each in (path, *path.parents))
 
 
+def left_over(base: Path) -> list[int]:
+    """Return the processes of a program that live."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_text().split("\0")
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if str(base / "jobs" / "1-1" / "p.py") in words and state != "Z":
+            found.append(int(process.name))
+    return found
+
+
+def parent_of(pid: int) -> int:
+    """Return the process that is a process' parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def supervisor_of(pid: int) -> int:
+    """Return the supervisor below a process; 0: there is none."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in map(int, children):
+        if b"supervisor.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+            return child
+        deeper = supervisor_of(child)
+        if deeper:
+            return deeper
+    return 0
+
+
 if __name__ == "__main__":
     told = Trial(**json.loads(sys.stdin.readline()))
     print(json.dumps(asyncio.run(run(Path(sys.argv[1]), told))), flush=True)

@@ -25,7 +25,16 @@ from haproc.config.model import Isolation, Jobs
 from haproc.jobs import isolation
 from haproc.jobs.isolation import IsolationError, check_isolation
 from haproc.jobs.working_folder import remove_folder
-from tests.unit.sandboxing import CHECKOUT, Trial, attacked, private_folder, started
+from tests.unit.sandboxing import (
+    CHECKOUT,
+    Trial,
+    attacked,
+    left_over,
+    parent_of,
+    private_folder,
+    started,
+    supervisor_of,
+)
 
 PATIENCE_S = 30.0
 SLOW = [pytest.mark.thorough] if os.geteuid() == 0 else []
@@ -263,41 +272,12 @@ for number in (9, 15, 19, 2):
     assert not left_over(base)
 
 
-def left_over(base: Path) -> list[int]:
-    """Return the processes of a program that live."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_text().split("\0")
-            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if str(base / "jobs" / "1-1" / "p.py") in words and state != "Z":
-            found.append(int(process.name))
-    return found
-
-
 async def all_gone(base: Path) -> None:
     """Wait until none lives."""
     until = time.monotonic() + PATIENCE_S
     while left_over(base):
         assert time.monotonic() < until
         await asyncio.sleep(0.02)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def supervisor_of(pid: int) -> int:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for child in map(int, children):
-        if b"supervisor.py" in Path(f"/proc/{child}/cmdline").read_bytes():
-            return child
-        deeper = supervisor_of(child)
-        if deeper:
-            return deeper
-    return 0
 
 
 @pytest.mark.parametrize("as_user", WHO)
