@@ -242,6 +242,7 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="NAME",
         help="a user with a token, and TLS for PySpark; may be repeated (anybody may use it)",
     )
+    up.add_argument("--jobs", action="store_true", help="take jobs (needs bubblewrap)")
     up.add_argument("--log", choices=("sqlite", "kafka"), help="what the log is kept in (sqlite)")
     up.add_argument("--brokers", type=int, help="run so many Kafka brokers for it (1)")
     up.add_argument(
