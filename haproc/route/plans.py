@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.parsing import opened, parse
@@ -104,7 +104,9 @@ class Frames:
             return SparkPlan(with_text(self.plan, pinned.sql))
         source, reading = pinned.source, read_plan(self.plan)
         assert source is not None
-        query = protos.base.Plan.FromString(text_question(self.plan, source.query, rows=True)).root
+        query = wire.parsed(
+            protos.base.Plan, text_question(self.plan, source.query, rows=True)
+        ).root
         rests = verdict.of_session or reading.user_code or reading.blobs or reading.handles
         ref = session_ref(self.session) if rests else None
         template = text_over(source.head, hole())

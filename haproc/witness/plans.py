@@ -62,7 +62,7 @@ def shape_of(question: bytes) -> bytes | None:
 
     Every DataFrame numbers its steps anew. None: an expression means a step by its number.
     """
-    plan = protos.base.Plan.FromString(question)
+    plan = wire.parsed(protos.base.Plan, question)
     stack = [plan.root]
     while stack:
         message = stack.pop()
@@ -79,7 +79,7 @@ def shape_of(question: bytes) -> bytes | None:
 def texts_in(question: bytes) -> frozenset[str]:
     """Return the texts in it that would be hard to tell from what Spark makes of it."""
     found = set[str]()
-    stack: list[Any] = [protos.base.Plan.FromString(question).root]
+    stack: list[Any] = [wire.parsed(protos.base.Plan, question).root]
     while stack:
         for field, value in stack.pop().ListFields():
             if field.message_type is not None:

@@ -52,7 +52,8 @@ def only_removes(plan: bytes) -> bool:
 def handles_in(responses: Sequence[bytes]) -> set[str]:
     """Return what a command made that only its server's session has: checkpoints, models."""
     found: set[str] = set()
-    for response in map(_base.ExecutePlanResponse.FromString, responses):
+    for each in responses:
+        response = wire.parsed(_base.ExecutePlanResponse, each)
         found.add(response.checkpoint_command_result.relation.relation_id)
         found.add(response.ml_command_result.operator_info.obj_ref.id)
     return found - {""}
