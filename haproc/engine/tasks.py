@@ -20,7 +20,6 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
-
 from haproc import protos, wire
 
 _RESPONSE = protos.base.ExecutePlanResponse

@@ -12,13 +12,14 @@ from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.classify.plans import parsing
 from haproc.classify.plans.commands import read_plan
-from haproc.engine.holes import plan_of_query, rests_on_handles, with_rows
+from haproc.engine.holes import hole, plan_of_query, rests_on_handles, with_rows
 from haproc.failure import ErrorClass
 from haproc.pin.plan_parts import inlined, input_of
 from haproc.pin.plans import plan_reasons
 from haproc.route.plans import computed
 from haproc.witness.plans import (
     condition_questions,
+    empty_rows,
     frames_of,
     input_question,
     shape_of,
@@ -30,7 +31,7 @@ from tests.unit.recorded_plans import recorded
 
 STEPS = 190
 """What docs/pyspark.md promises."""
-ROWS = [("c1", "bigint")]
+ROWS = empty_rows([("c1", "bigint")])
 
 
 def deepened(message: Any, count: int) -> Any:
@@ -113,7 +114,7 @@ def passes(plan: Any) -> None:
         assert question is not None
         shape_of(question)
         texts_in(question)
-    made = computed(plan, None)
+    made = computed(plan, None, hole())
     plan_of_query(made.query)
     assert not rests_on_handles(made.query)
     filled = parsing.parse(protos.base.Plan, with_rows(made.template, b"rows"))
