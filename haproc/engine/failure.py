@@ -13,9 +13,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from haproc import wire
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.status import Link, kind_of_chain, kind_of_code, needs_causes
 
@@ -76,12 +76,12 @@ def decode(error: grpc.aio.AioRpcError) -> Failure:
 
 def _error_info(packed: bytes) -> Any | None:
     try:
-        status = status_pb2.Status.FromString(packed)
+        status = wire.parsed(status_pb2.Status, packed)
         for detail in status.details:
             info = error_details_pb2.ErrorInfo()
             if detail.Unpack(info):
                 return info
-    except (DecodeError, ValueError):  # a proxy in between may have cut the metadata
+    except ValueError:  # a proxy in between may have cut the metadata
         pass
     return None
 

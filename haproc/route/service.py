@@ -42,6 +42,7 @@ from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
 from haproc.route.shared_sessions import SharedSessions
 from haproc.route.streams import Collected, Running
+from haproc.route.unforeseen import of_query
 from haproc.sessions.client import ClientSession
 from haproc.sessions.sessions import Sessions
 
@@ -127,6 +128,10 @@ class RingService:
         try:
             with self._lending.during(request.key):
                 return await self._answer(request)
+        except Exception as error:
+            if self._only_reads.get(request.key):
+                raise of_query(error, f"statement {request.id}") from error
+            raise
         finally:
             self._only_reads.pop(request.key, None)
             self._unmade.discard(request.key)

@@ -41,7 +41,7 @@ def test_report_of_refused_statement_says_why() -> None:
     assert made.as_dict()["refused"] == {
         "error_class": "HAPROC_UNCLASSIFIED",
         "reason": "KILL begins no statement that HAProc knows",
-        "hint": "a rule with kind: unknown, matching this statement, would allow it",
+        "hint": "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it",
     }
     assert "KILL begins no statement" in made.as_text()
 

@@ -135,3 +135,10 @@ def test_long_message_is_cut_so_that_metadata_holds_it() -> None:
     info = error_details_pb2.ErrorInfo()
     assert status_pb2.Status.FromString(ending.packed).details[0].Unpack(info)
     assert json.loads(info.metadata["classes"])[-1] == "java.lang.Object"
+
+
+def test_class_of_an_error_stands_once_in_its_message() -> None:
+    """Spark's parser begins its messages with an empty line."""
+    text = '\n[UNSUPPORTED_DATATYPE] Unsupported data type "INTT".\n== SQL =='
+    error = RequestError(FailureKind.APPLICATION, text, error_class="UNSUPPORTED_DATATYPE")
+    assert told(error).message.count("[UNSUPPORTED_DATATYPE]") == 1

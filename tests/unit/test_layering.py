@@ -187,6 +187,21 @@ def test_no_haproc_reads_parquet_itself() -> None:
     assert found == allowed
 
 
+PARSING = frozenset({"FromString", "ParseFromString", "MergeFromString", "MergeFrom"})
+PARSER = "haproc/wire.py"
+
+
+def test_messages_are_parsed_in_one_place() -> None:
+    """Whatever else parses them has another bound, at which a promised statement fails."""
+    found = {
+        name_of(path)
+        for path in sources("haproc")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in PARSING
+    }
+    assert found == {PARSER}
+
+
 def test_modules_and_functions_are_small() -> None:
     found: list[str] = []
     for path in (*modules(), *sources("tests"), *sources("bench"), *sources("scripts")):

@@ -21,15 +21,17 @@ from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.model import Standing
+from haproc.route.unforeseen import as_told
 from haproc.sessions.chain import Key
 from haproc.statements.gate import Gate, Held
-from haproc.statements.unforeseen import as_told
 
 _SESSION = 1
 CONTROL_BYTES_MAX: Final = 1 << 20
 """Of a call that brings no plan and no file: what it names is looked at in the event loop, some
 microseconds each. Chosen: 25,000 operations' ids."""
 _WITH_PLANS: Final = frozenset({"AnalyzePlan"})
+_RUNNING: Final = frozenset({"ExecutePlan", "ReattachExecute"})
+"""What may write; nothing else that fails leaves a write in doubt."""
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """As clients write a UUID; Python takes one with any number of dashes for one, too."""
 
@@ -164,7 +166,7 @@ class Boundary:
         if ending is None:
             if isinstance(error, EngineError):
                 error = self._explained(error)
-            ending = told(as_told(error, rpc))
+            ending = told(as_told(error, rpc, only_reads=rpc not in _RUNNING))
         await abort(context, ending)
         raise AssertionError("abort raises")
 

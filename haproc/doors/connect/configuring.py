@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.allowed_settings import allowed, instead
 from haproc.doors.connect import options
 from haproc.failure import ErrorClass, RequestError, refused
@@ -95,7 +95,7 @@ def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
     Raises RequestError for an option that has no value where one is asked for.
     """
     kind = operation.WhichOneof("op_type")
-    told = _base.ConfigResponse.FromString(response)
+    told = wire.parsed(_base.ConfigResponse, response)
     if kind == "get_all":
         _tell_all(operation.get_all, told, found)
     elif kind in ("get", "get_option", "get_with_default", "is_modifiable"):

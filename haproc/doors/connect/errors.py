@@ -159,7 +159,8 @@ def _add(status: status_pb2.Status, detail: error_details_pb2.ErrorInfo) -> None
 
 def _message(error: RequestError) -> str:
     prefix = f"[{error.error_class}] "
-    text = error.message if error.message.startswith(prefix) else prefix + error.message
+    own = error.message.lstrip()  # Spark's parser begins with an empty line
+    text = error.message if own.startswith(prefix) else prefix + error.message
     if error.hint:
         text += f"; {error.hint}"
     if error.sqlstate and "SQLSTATE" not in text:

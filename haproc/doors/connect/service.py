@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.plans.parsing import parse
 from haproc.config.model import Config
 from haproc.doors.connect import artifacts, configuring, options
@@ -216,7 +216,7 @@ class ConnectService:
             response = await session.spark.relay.upload(
                 call.rpc, requests, timeout_s=CONTROL_S, changes=True
             )
-            for each in artifacts.arrived(files, _base.AddArtifactsResponse.FromString(response)):
+            for each in artifacts.arrived(files, wire.parsed(_base.AddArtifactsResponse, response)):
                 blobs = [
                     await self._sessions.put_blob(session, piece)
                     for piece in each.pieces(PIECE_BYTES_MAX)
