@@ -191,6 +191,60 @@ async def test_errors_are_the_exceptions_that_spark_s_would_be(
         await _run(work, port)
 
 
+async def test_failed_writes_say_all_that_spark_says(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    """The exception, its condition, SQLSTATE, parameters and places are those of Spark itself."""
+    asked = (
+        'spark.sql("CREATE TABLE z (a INTT)")',
+        'spark.sql("CREATE TABLE z (a INTERVAL YEAR) USING delta")',
+        'spark.sql("ALTER TABLE t DROP COLUMN a")',
+        'spark.sql("ALTER TABLE t ALTER COLUMN a TYPE STRING")',
+        'spark.sql("INSERT INTO t VALUES (1)")',
+        'spark.sql("INSERT INTO nosuch VALUES (1)")',
+        'spark.sql("USE nosuch")',
+        'spark.sql("SET spark.sql.session.timeZone = Nowhere")',
+        'spark.range(1).write.format("delta").bucketBy(2, "id").saveAsTable("bucketed")',
+        "spark.sql(\"SELECT 7 AS a, 'x' AS b\").write.format('delta').mode('overwrite')"
+        ".option('replaceWhere', 'a = 1').saveAsTable('t')",
+        "spark.range(1).select(F.udf(lambda x: 1 // x, 'int')('id')).writeTo('of_one').append()",
+    )
+
+    def all_told(program: Program) -> list[tuple[Any, ...]]:
+        program.run(f'spark.sql("USE {schema}")')
+        told = []
+        for line in asked:
+            with pytest.raises(FailedError) as failed:
+                program.run(line)
+            told.append((line, failed.value.kind, *failed.value.said))
+        return told
+
+    def direct() -> list[tuple[Any, ...]]:
+        program = Program(f"sc://localhost:{spark.port}/;token={spark.token}")
+        try:
+            program.run(f'spark.sql("CREATE TABLE {schema}.t (a INT, b STRING) USING delta")')
+            program.run(f'spark.sql("CREATE TABLE {schema}.of_one (a INT) USING delta")')
+            return all_told(program)
+        finally:
+            program.end()
+
+    expected = await asyncio.to_thread(direct)
+
+    def work(program: Program) -> None:
+        assert all_told(program) == expected
+        for refused, kind in (
+            ('spark.sql("SELEC 1")', "ParseException"),
+            ('spark.udf.registerJavaFunction("f", "no.Such", "int")', "AnalysisException"),
+            ('spark.conf.set("spark.sql.warehouse.dir", "x")', "AnalysisException"),
+        ):
+            with pytest.raises(FailedError) as failed:
+                program.run(refused)
+            assert failed.value.kind == kind
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
 async def test_files_and_checkpoints_are_the_session_s(spark: LocalSpark, tmp_path: Path) -> None:
     module = tmp_path / "shipped.py"
     module.write_text("def ten(x):\n    return 10 * x\n")
