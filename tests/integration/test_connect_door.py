@@ -138,6 +138,28 @@ async def test_settings_are_spark_s_or_haproc_s_or_refused(
         assert run('spark.conf.get("haproc.consistency")') == "bounded"
         with pytest.raises(FailedError, match="there is no option"):
             run('spark.sql("SET haproc.nothing = 1")')
+        for key, value in (
+            ("spark.my.own", "1"),
+            ("spark.sql.execution.pythonUDF.arrow.enabled", "true"),
+            ("spark.sql.execution.pythonUDTF.arrow.enabled", "true"),
+            ("spark.sql.pyspark.udf.profiler", "perf"),
+        ):
+            run(f'spark.conf.set("{key}", "{value}")')
+            assert run(f'spark.conf.get("{key}")') == value
+            run(f'spark.conf.unset("{key}")')
+            assert run(f'spark.sql("SET {key} = {value}").collect()') == [[key, value]]
+        place = "spark.sql.warehouse.dir"
+        run(f'spark.conf.set("{place}", spark.conf.get("{place}"))')
+        same = f'spark.sql("SET {place} = " + spark.conf.get("{place}")).collect()'
+        assert run(same) == [[place, run(f'spark.conf.get("{place}")')]]
+        for refused in (
+            f'spark.conf.set("{place}", "elsewhere")',
+            f'spark.sql("SET {place} = elsewhere")',
+            'spark.conf.set("spark.executor.memory", "9g")',
+            'spark.conf.set("spark.job.tags", "mine")',
+        ):
+            with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
+                run(refused)
         with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
             run('spark.conf.set("spark.sql.warehouse.dir", "/tmp")')
 
@@ -207,7 +229,8 @@ async def test_failed_writes_say_all_that_spark_says(
         'spark.range(1).write.format("delta").bucketBy(2, "id").saveAsTable("bucketed")',
         "spark.sql(\"SELECT 7 AS a, 'x' AS b\").write.format('delta').mode('overwrite')"
         ".option('replaceWhere', 'a = 1').saveAsTable('t')",
-        "spark.range(1).select(F.udf(lambda x: 1 // x, 'int')('id')).writeTo('of_one').append()",
+        "spark.range(1).select(F.udf(lambda x: 1 // x, 'int')('id').alias('a'))"
+        ".writeTo('of_one').append()",
     )
 
     def all_told(program: Program) -> list[tuple[Any, ...]]:

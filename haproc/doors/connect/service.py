@@ -167,8 +167,14 @@ class ConnectService:
     async def config(self, call: Call, request: bytes) -> bytes:
         """Read or change settings."""
         asked = parse(_base.ConfigRequest, request)
-        operation = configuring.checked(asked.operation)
-        session = await self._session(call)
+        reserved, session = configuring.reserved(asked.operation), None
+        held: Mapping[str, str] = {}
+        if reserved:
+            session = await self._session(call)
+            answer = await self._configured(session, configuring.asking(reserved))
+            held = configuring.values(answer)
+        operation = configuring.checked(asked.operation, held)
+        session = session or await self._session(call)
         left, entry = configuring.for_spark(operation), configuring.entry(operation)
         if left is not None:
             asked.operation.CopyFrom(left)
