@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeVar
 
+from haproc.spark_error import NO_DETAILS, Details
+
 E = TypeVar("E", bound=Exception)
 
 
@@ -172,6 +174,7 @@ class RequestError(Exception):
         outcome: WriteOutcome = WriteOutcome.NOT_SENT,
         hint: str = "",
         offset: int | None = None,
+        details: Details = NO_DETAILS,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -181,6 +184,7 @@ class RequestError(Exception):
         self.outcome = outcome
         self.hint = hint
         self.offset = offset
+        self.details = details
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         """Exceptions are copied between processes by what made them."""

@@ -207,7 +207,11 @@ class RingService:
                 hint="send USE in the session, or leave session_id out",
             )
         settings = self._settings(session, request.catalog, request.schema)
-        statement = await self._classifying.request(request, settings)
+        try:
+            statement = await self._classifying.request(request, settings)
+        except RequestError as error:
+            request = await self._session_statements.unless_set_already(request, session, error)
+            statement = await self._classifying.request(request, settings)
         statement = await self._session_statements.owned(statement, session, request.id)
         return Understood(request, session, settings, statement)
 

@@ -71,5 +71,6 @@ def _of_engine(error: EngineError) -> RequestError:
         error.message,
         error_class=error.error_class,
         sqlstate=error.sqlstate,
+        details=error.details,
         hint="" if application else "try the next HAProc with the same request id",
     )

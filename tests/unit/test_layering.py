@@ -44,6 +44,7 @@ WORLD = frozenset(
 """What decides nothing and makes a decision depend on more than its arguments."""
 
 ORDER = (
+    "spark_error",
     "failure",
     "backoff",
     "protos",

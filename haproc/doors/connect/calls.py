@@ -7,6 +7,7 @@ either is decided here, for all calls.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from haproc.doors.connect.errors import DETAILS, Told, as_given, invalid_handle, told
+from haproc.doors.connect.errors import DETAILS, Enriched, Told, as_given, invalid_handle, told
 from haproc.doors.http.access import Admission, Admitted
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
@@ -88,6 +89,7 @@ class Boundary:
         self._gate = gate
         self._server_id = server_id
         self._explained = explained
+        self.enriched = Enriched()
 
     def unary(self, rpc: str, handle: Unary) -> grpc.RpcMethodHandler:
         """Return the handler of a call with one request and one answer."""
@@ -166,7 +168,11 @@ class Boundary:
         if ending is None:
             if isinstance(error, EngineError):
                 error = self._explained(error)
-            ending = told(as_told(error, rpc, only_reads=rpc not in _RUNNING))
+            error_id = str(uuid.uuid4())
+            only_reads = rpc not in _RUNNING
+            ending = told(as_told(error, rpc, only_reads=only_reads), error_id=error_id)
+            if ending.enriched:
+                self.enriched.keep(error_id, ending.enriched)
         await abort(context, ending)
         raise AssertionError("abort raises")
 

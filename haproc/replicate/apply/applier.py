@@ -307,8 +307,7 @@ class Applier:
                 return Outcome(Status.APPLIED, assumed=True)
         except EngineError as unsure:
             return unsure
-        failure = Failure(error.error_class, error.sqlstate, error.message)
-        return Outcome(Status.FAILED, failure=failure)
+        return Outcome(Status.FAILED, failure=Failure.of(error))
 
     async def _refuted(self, unit: Unit) -> EngineError | None:
         """Return why an application error may be none of the statement's, if it may be so.

@@ -54,7 +54,12 @@ from haproc.replicate.records.contents import (
     check_message,
     check_record,
 )
-from haproc.replicate.records.failures import Failure, failure_json, failure_of
+from haproc.replicate.records.failures import (
+    Failure,
+    failure_headers,
+    failure_if_any,
+    failure_in,
+)
 from haproc.replicate.records.fence import Fence, fence_message, fence_record
 from haproc.replicate.records.fields import names, number, text
 from haproc.replicate.records.members import Roster
@@ -391,7 +396,7 @@ def to_record(message: Message) -> Record:
                     "verdict": message.verdict.value,
                     "by": message.by,
                     "epoch": message.epoch,
-                    "failure": failure_json(message.failure),
+                    **failure_headers(message.failure),
                 },
             )
         case FailureReport():
@@ -402,7 +407,7 @@ def to_record(message: Message) -> Record:
                     "offset": message.offset,
                     "cluster": message.cluster,
                     "epoch": message.epoch,
-                    "failure": failure_json(message.failure),
+                    **failure_headers(message.failure),
                 },
             )
         case Claim():
@@ -431,11 +436,11 @@ def from_record(record: Record) -> Message | Filler:
             case kind if kind in OPERATIONS:
                 return _operation(record)
             case "decision":
-                failure = failure_of(h["failure"])
+                failure = failure_if_any(h)
                 verdict = Verdict(h["verdict"])
                 return Decision(h["offset"], record.key, verdict, h["by"], h["epoch"], failure)
             case "outcome":
-                return FailureReport(h["offset"], h["cluster"], h["epoch"], Failure(*h["failure"]))
+                return FailureReport(h["offset"], h["cluster"], h["epoch"], failure_in(h))
             case "claim":
                 return Claim(h["cluster"], h["incarnation"])
             case kind if kind in KINDS:
