@@ -1,10 +1,11 @@
 package haproc.spark;
 
 import java.lang.reflect.Method;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.UUID;
-import java.util.function.Predicate;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.MultiInstanceRelation;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -31,7 +32,10 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.Function1;
 import scala.Option;
+import scala.collection.Seq;
 import scala.collection.immutable.IndexedSeq;
+import scala.collection.immutable.Vector$;
+import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
 /**
@@ -75,7 +79,7 @@ final class CacheIdentity extends Rule<LogicalPlan> {
         return plan.transformUpWithSubqueries(new Step(tags));
     }
 
-    /** Gives each relation its tag; tags of before (Spark normalizes some plans twice) are taken off. */
+    /** Gives each relation its tag, in place of one of before: some plans are normalized twice. */
     private static final class Step extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
         private final Tags tags;
 
@@ -192,17 +196,17 @@ final class CacheIdentity extends Rule<LogicalPlan> {
             Method set = CacheManager.class.getDeclaredMethod("cachedData_$eq", IndexedSeq.class);
             get.setAccessible(true);
             set.setAccessible(true);
-            IndexedSeq<CachedData> stale = filtered(get.invoke(cache), this::isStale);
+            List<CachedData> stale = entries(get.invoke(cache));
+            stale.removeIf(entry -> !isStale(entry));
             if (stale.isEmpty()) {
                 return;
             }
             synchronized (cache) {  // as each change of Spark's own is
-                set.invoke(cache, filtered(get.invoke(cache), entry -> !stale.contains(entry)));
+                List<CachedData> kept = entries(get.invoke(cache));
+                kept.removeAll(stale);
+                set.invoke(cache, Vector$.MODULE$.from(CollectionConverters.asScala(kept)));
             }
-            stale.foreach(entry -> {
-                entry.cachedRepresentation().cacheBuilder().clearCache(false);
-                return null;
-            });
+            stale.forEach(entry -> entry.cachedRepresentation().cacheBuilder().clearCache(false));
         } catch (Exception | LinkageError error) {
             LOGGER.warn("what is cached is freed, as it can't be told whether it is stale", error);
             cache.clearCache();
@@ -210,12 +214,13 @@ final class CacheIdentity extends Rule<LogicalPlan> {
     }
 
     @SuppressWarnings("unchecked")
-    private static IndexedSeq<CachedData> filtered(Object entries, Predicate<CachedData> kept) {
-        return (IndexedSeq<CachedData>) ((IndexedSeq<CachedData>) entries).filter(kept::test);
+    private static List<CachedData> entries(Object found) {
+        return new ArrayList<>(CollectionConverters.asJava((Seq<CachedData>) found));
     }
 
     private boolean isStale(CachedData entry) {
-        return entry.plan().collectWithSubqueries(new Outdated()).nonEmpty();
+        Seq<LogicalPlan> outdated = entry.plan().collectWithSubqueries(new Outdated());
+        return !CollectionConverters.asJava(outdated).isEmpty();
     }
 
     /** Finds the relations of a plan whose tag they don't get any more. */
@@ -223,8 +228,11 @@ final class CacheIdentity extends Rule<LogicalPlan> {
         @Override
         public boolean isDefinedAt(LogicalPlan node) {
             String tag = tagOf(node);
-            if (tag == null || !(logIndex(((Filter) node).child()) instanceof TahoeLogFileIndex in)) {
-                return tag != null && tag.startsWith(UNIQUE);
+            if (tag == null || tag.startsWith(UNIQUE)) {
+                return tag != null;
+            }
+            if (!(logIndex(((Filter) node).child()) instanceof TahoeLogFileIndex in)) {
+                return false;
             }
             // Delta forgets its object of a table that nobody uses, which then moves no more.
             DeltaLog log = DeltaLog.forTable(session, in.deltaLog().dataPath());
