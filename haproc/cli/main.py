@@ -215,6 +215,11 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     classify.add_argument("--time-zone", default="UTC")
     _json(classify)
     classify.set_defaults(run=tools.classify)
+    plugin = commands.add_parser(
+        "spark-jar", help="print the jar of HAProc's Spark plugin, and the settings that load it"
+    )
+    _json(plugin)
+    plugin.set_defaults(run=tools.spark_jar)
 
 
 def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
