@@ -124,7 +124,7 @@ class Schedule:
         return False
 
     def provide(self, offset: int) -> None:
-        """Note that the rows of a computed operation are in the log: it may run."""
+        """Note that an operation's rows are in the log."""
         self._readiness.provide(offset)
 
     def permit(self, offset: int) -> None:
@@ -192,8 +192,7 @@ class Schedule:
         units: list[Unit] = []
         lanes = lanes_free + len(self._running)
         has = Counter(unit.operations[0].user for unit in self._running.values())
-        turns = self._turns.by_user(self._farthest)
-        waiting = {user: self._runnable(offsets) for user, offsets in turns.items()}
+        waiting = {u: self._runnable(o) for u, o in self._turns.by_user(self._farthest).items()}
         heads = {user: task for user, tasks in waiting.items() if (task := next(tasks, None))}
         self.composing.begin()
         while heads and len(units) < lanes_free and not self.composing.tried:
@@ -407,6 +406,10 @@ class Schedule:
                 return offset
         return self._read_to
 
+    def applied_of(self, tables: frozenset[str]) -> int:
+        """Return the offset below which all is done that may change these tables."""
+        return max(self.low, self._turns.first_change(tables, self._read_to))
+
     @property
     def high(self) -> int:
         """The offset at or above which nothing was ever started: no table shows any of it."""
@@ -453,16 +456,15 @@ class Schedule:
     @property
     def progress(self) -> Progress:
         """What to store of the queue with the cursor now."""
-        low = self.low
+        low, rejected = self.low, self._readiness.rejected
         self._done = {offset for offset in self._done if offset >= low}
         self._readiness.forget(low)
         self._singles = {offset for offset in self._singles if offset >= low}
-        units = self._running.values()
-        batches = {u.offsets[0]: u.offsets[-1] for u in units if u.intent is Intent.BATCH}
+        running = self._running.values()
+        batches = {u.offsets[0]: u.offsets[-1] for u in running if u.intent is Intent.BATCH}
         batches |= self._old_batches
-        # A rejected operation may be any distance ahead, where nothing else is done; the log says
-        # again that it is rejected, and the note beside the cursor has no room for all of them.
-        rejected = self._readiness.rejected
+        # A rejected operation may be any distance ahead; the log says again that it is rejected,
+        # and the note beside the cursor has no room for all of them.
         return Progress(
             low=low,
             done=frozenset(o for o in self._done if o < low + SPAN_MAX or not rejected(o)),

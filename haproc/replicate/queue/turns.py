@@ -100,6 +100,12 @@ class Turns:
         line = self._lines.get(next(iter(tables))) if len(tables) == 1 else None
         return -1 if line is None else next(reversed(line.writing), -1)
 
+    def first_change(self, tables: Collection[str], none: int) -> int:
+        """Return the first unfinished one that may change what tables hold or are; or ``none``."""
+        lines = (self._lines[table] for table in tables if table in self._lines)
+        firsts = [next(iter(line.writing), none) for line in lines]
+        return min([next(iter(self._exclusive), none), *firsts])
+
     def in_turn(self, below: int) -> Iterator[int]:
         """Yield those below an offset whose turn it is, in log order."""
         yield from merge(*self.by_user(below).values())
