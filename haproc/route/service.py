@@ -35,6 +35,7 @@ from haproc.route.failing import refused, timed_out
 from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
+from haproc.route.narrowing import Narrowing
 from haproc.route.offload import Inline, Texts
 from haproc.route.planning import Planning
 from haproc.route.reads import Reads
@@ -111,6 +112,7 @@ class RingService:
             sessions.get_blob,
             fanout_parallel=config.fanout_parallel,
         )
+        self._narrowing = Narrowing(core, self._analysis)
         repeatable = Repeatable(core, self._analysis, self._texts)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
         self._shared = SharedSessions(
@@ -230,7 +232,11 @@ class RingService:
 
     async def _read(self, asked: Understood) -> Answer:
         """Answer a query from what is kept, by another cluster, or by running it."""
-        answer = await self._reads.elsewhere(asked.request, partial(self._caching.held, asked))
+        answer = await self._reads.elsewhere(
+            asked.request,
+            partial(self._caching.held, asked),
+            partial(self._narrowing.applied, asked),
+        )
         if answer is None:
             here = partial(self._query, asked, self.planning.departures())
             answer = await self._caching.answer(asked, here)

@@ -130,7 +130,7 @@ class Comparison:
             answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
-        if answer.get("assumed") and facts.exclusive:
+        if answer.get("assumed") and facts.unmarked:
             return None  # DDL in doubt that "already exists" may have failed before, too
         match answer.get("status"):
             case Status.APPLIED.value:

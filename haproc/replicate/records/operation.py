@@ -144,6 +144,8 @@ class Operation:
     """The tables, views and functions that were looked up; ``*`` stands for any."""
     redefines: frozenset[str] | None = frozenset()
     """What it may define anew; None: anything."""
+    named: bool = False
+    """It is DDL that touches nothing but the tables it names, see `replicate.heard.named`."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -158,7 +160,18 @@ class Operation:
     @property
     def exclusive(self) -> bool:
         """Whether it runs with nothing beside it: its tables don't say all that it touches."""
-        return self.synchronous or not self.tables_known or self.kind not in _SIDE_BY_SIDE
+        plain = self.tables_known and self.kind in _SIDE_BY_SIDE and not self.synchronous
+        return not (plain or self.beside)
+
+    @property
+    def beside(self) -> bool:
+        """Whether it runs beside others though it is DDL: a computation that may take hours."""
+        return self.named and self.kind is Kind.CREATE_TABLE_AS
+
+    @property
+    def unmarked(self) -> bool:
+        """Whether only a look at what stood there before tells that it was applied."""
+        return self.exclusive or self.beside
 
     @property
     def computed(self) -> bool:
@@ -255,6 +268,8 @@ def _operation_record(op: Operation) -> Record:
         "tables_known": op.tables_known,
         "created_ms": op.created_ms,
     }
+    if op.named:  # older readers pass over it, and run it with nothing beside it
+        headers["named"] = True
     if op.insert is not None:
         headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
     kind = OPERATION_1
@@ -336,6 +351,7 @@ def _operation(record: Record) -> Operation:
         analyzed_to=analyzed_to,
         rests_on=rests_on,
         redefines=None if redefines is None else names(redefines),
+        named=h.get("named", False) is True,
     )
 
 
