@@ -97,7 +97,7 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
             [first - progress.low, last - progress.low] for first, last in progress.batches
         ]
     if several:
-        note["u"] = [[offset - progress.low, before] for offset, before in progress.unmarked]
+        note["m"] = [[offset - progress.low, before] for offset, before in progress.unmarked]
     for offset, before in () if several else progress.unmarked:
         note |= {"a": offset, "f": before} if before else {"a": offset}
     if (diverged := progress.diverged) is not None:
@@ -122,7 +122,7 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
 def _unmarked(note: dict[str, Any], low: int) -> tuple[tuple[int, str], ...]:
     if "a" in note:
         return ((note["a"], note.get("f", "")),)
-    return tuple((offset + low, before) for offset, before in note.get("u", []))
+    return tuple((offset + low, before) for offset, before in note.get("m", []))
 
 
 def _divergence(note: dict[str, Any]) -> Divergence | None:
