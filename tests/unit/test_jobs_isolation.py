@@ -353,6 +353,7 @@ for _ in range(4):
         break
 if sys.argv[-1] == "apart":
     own = os.urandom(1 << 20) * (apart >> 20)
+    time.sleep(60)  # until it is noticed: one look after another, each after 20 times its own time
 time.sleep(4)
 """
 
