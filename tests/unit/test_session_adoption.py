@@ -14,7 +14,7 @@ from haproc.route.plans import session_ref
 from haproc.sessions.chain import Adoption, Key, Numbered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
-from haproc.sessions.journal import ArtifactEntry, ConfEntry, Entry, SettingsEntry, SqlEntry
+from haproc.sessions.journal import ArtifactEntry, ConfEntry, Kept, SettingsEntry, SqlEntry
 from haproc.sessions.rebuilding import rebuilding
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 
@@ -290,10 +290,11 @@ async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
         key: Key,
         owner: Adoption,
         ordinal: int,
-        entry: Entry,
+        entry: Kept,
         ids: tuple[str, ...],
+        replaces: int | None,
     ) -> Numbered:
-        found = await append(self, key, owner, ordinal, entry, ids)
+        found = await append(self, key, owner, ordinal, entry, ids, replaces)
         await entered(b)
         return found
 
