@@ -12,7 +12,7 @@ KILLS ?= 100
 SPREAD := --numprocesses 2 --no-loadscope-reorder
 export PYTHON
 
-.PHONY: help setup demo quick test test-all check ring bench simulate stories torture lock clean
+.PHONY: help setup demo quick test test-all check ring bench simulate stories torture wheel lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,6 +59,11 @@ stories: $(READY) ## Write the golden traces of the simulation anew (tests/golde
 torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sqlite|kafka SEED=n OPTIONS=...
 	@$(PY) -m tests.fault.torture --minutes $(MINUTES) --kills $(KILLS) --log $(LOG) \
 		$(if $(SEED),--seed $(SEED)) $(OPTIONS)
+
+wheel: $(READY) ## A wheel in dist/ that has the Spark plugin's jar inside
+	@cp "$$($(PY) -m haproc spark-jar | head -1)" haproc/spark/haproc-spark.jar
+	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .; \
+		code=$$?; rm haproc/spark/haproc-spark.jar; exit $$code
 
 lock: $(READY) ## Resolve pyproject.toml anew into requirements.lock
 	@env -u PIP_FIND_LINKS $(PY) -m piptools compile --upgrade --quiet --generate-hashes \

@@ -55,6 +55,9 @@ def _with_types(schema: Any, months: Any) -> Any:
 def _with_type(kind: Any, months: Any) -> Any:
     if _is_months(kind):
         return months
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    if all(_with_type(each, months) == each for each in inner):
+        return kind  # a map's key of type void is one that pyarrow reads, and does not make
     if pa.types.is_map(kind):
         return pa.map_(_with_type(kind.key_type, months), _with_type(kind.item_type, months))
     if pa.types.is_list(kind):

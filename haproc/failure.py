@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeVar
 
+from haproc.spark_error import NO_DETAILS, Details
+
 E = TypeVar("E", bound=Exception)
 
 
@@ -105,6 +107,7 @@ class ErrorClass(StrEnum):
     NOT_NOW = "HAPROC_NOT_NOW"
     CANCELED = "HAPROC_CANCELED"
     RESULT_TOO_LARGE = "HAPROC_RESULT_TOO_LARGE"
+    RESULT_TYPE = "HAPROC_RESULT_TYPE"
     RESULTS_FULL = "HAPROC_RESULTS_FULL"
     RESULT_CHANGED = "HAPROC_RESULT_CHANGED"
     RESULT_LOST = "HAPROC_RESULT_LOST"
@@ -115,6 +118,7 @@ class ErrorClass(StrEnum):
     # The log, Spark, storage.
     LOG_UNAVAILABLE = "HAPROC_LOG_UNAVAILABLE"
     STORAGE_AWAY = "HAPROC_STORAGE_AWAY"
+    PLUGIN_MISSING = "HAPROC_PLUGIN_MISSING"
     CORES_HELD = "HAPROC_CORES_HELD"
     AVAILABILITY = "HAPROC_AVAILABILITY"
     ENVIRONMENT = "HAPROC_ENVIRONMENT"
@@ -171,6 +175,7 @@ class RequestError(Exception):
         outcome: WriteOutcome = WriteOutcome.NOT_SENT,
         hint: str = "",
         offset: int | None = None,
+        details: Details = NO_DETAILS,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -180,6 +185,7 @@ class RequestError(Exception):
         self.outcome = outcome
         self.hint = hint
         self.offset = offset
+        self.details = details
 
     def __reduce__(self) -> tuple[object, tuple[object, ...], dict[str, object]]:
         """Exceptions are copied between processes by what made them."""

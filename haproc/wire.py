@@ -4,6 +4,9 @@ Upb goes a hundred messages deep: fifty steps of a DataFrame, since each is two.
 lifted for the whole process only, other threads and all. So a deeper message is walked through
 here, without recursion, and taken apart: what stands deep inside is cut out, parsed by itself, and
 put back. It is parsed whole or not at all.
+
+Nothing else in HAProc parses a message: what a client may send, each part that it passes through
+must be able to read. Copies by constructor, `extend` and `MergeFrom` are parsing, too.
 """
 
 from __future__ import annotations

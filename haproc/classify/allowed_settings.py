@@ -14,6 +14,28 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+_PROGRAMS_NAME: Final = re.compile(r"spark\.([a-z_]\w*)(\.[\w-]+)*", re.ASCII)
+"""A program's own setting, such as ``spark.my.own``, if its second part is none of Spark's."""
+_SPARKS: Final = frozenset(
+    re.findall(
+        r"\w+",
+        "acls admin api app appstatestore archives auth authenticate barrier blacklist block "
+        "blockmanager broadcast buffer cache callstack cdc checkpoint cleaner "
+        "clonebasedclosurecleaner connect cores databricks dead decommission default delta "
+        "deploy diskstore driver dynamicallocation eventlog excludeonfailure executor "
+        "executorenv extralisteners file files graphx hadoop hadooprdd haproc history hive io "
+        "home jars job jobgroup kafka kerberos kryo kryoserializer kubernetes launcher local "
+        "locality log logconf loglineage logging master maxremoteblocksizefetchtomem memory "
+        "metrics modify network plugins port properties pyspark python r rdd redaction "
+        "reducer remote repl resource resources resultgetter rpc scheduler security "
+        "serializer sessionwindow shuffle shutdown sparkr speculation sql ssl stage "
+        "standalone starvation storage streaming submit task taskmetrics test testing "
+        "timewindow ui unsafe user watermarkdelayms worker yarn ",
+    )
+)
+"""What stands behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and ours.
+Whatever begins so may be read by Spark, registered or not, so only what is listed above is allowed.
+"""
 _OWN_NAME: Final = re.compile(r"(hivevar:|hiveconf:)?[a-z_]\w*", re.ASCII)
 """A user's own variable. No setting of Spark, Delta or Hadoop has a name without a dot."""
 
@@ -132,10 +154,22 @@ GROUPS: Final = (
             "spark.sql.execution.arrow.maxRecordsPerBatch",
             "spark.sql.execution.arrow.pyspark.enabled",
             "spark.sql.execution.arrow.pyspark.fallback.enabled",
+            "spark.sql.execution.arrow.pyspark.selfDestruct.enabled",
             "spark.sql.maxMetadataStringLength",
             "spark.sql.repl.eagerEval.",
             "spark.sql.thriftserver.scheduler.pool",
             "spark.sql.ui.explainMode",
+        ),
+    ),
+    Group(
+        "how Python functions run, and what a program is shown of them; what they give is "
+        "replicated as rows",
+        (
+            "spark.sql.execution.pythonUDF.arrow.enabled",
+            "spark.sql.execution.pythonUDTF.arrow.enabled",
+            "spark.sql.execution.pyspark.udf.",
+            "spark.sql.execution.python.udf.",
+            "spark.sql.pyspark.",
         ),
     ),
 )
@@ -160,6 +194,8 @@ def allowed(key: str) -> bool:
     """
     key = key.lower()
     if key in _NAMES or _OWN_NAME.fullmatch(key):
+        return True
+    if (named := _PROGRAMS_NAME.fullmatch(key)) and named[1] not in _SPARKS:
         return True
     return not key.endswith(".") and key.startswith(_BEGINNINGS)
 

@@ -53,11 +53,14 @@ def joined(parts: Sequence[str]) -> str:
 
 def qualified(parts: Sequence[str], context: Context) -> str:
     """Return the full normalised name of the table that ``parts`` means in this context."""
+    return joined(completed(parts, context))
+
+
+def completed(parts: Sequence[str], context: Context) -> Sequence[str]:
+    """Return the parts of the full name, as they were written."""
     if len(parts) == 1:
-        parts = (context.catalog, context.schema, *parts)
-    elif len(parts) == 2:
-        parts = (context.catalog, *parts)
-    return joined(parts)
+        return (context.catalog, context.schema, *parts)
+    return (context.catalog, *parts) if len(parts) == 2 else parts
 
 
 def path_of(parts: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from haproc.classify.model import RefusedError
@@ -123,7 +124,7 @@ def paths_in(tokens: Sequence[Token], closing: Mapping[int, int]) -> Iterator[st
 def _read_by_function(arguments: Sequence[Token]) -> Iterator[str]:
     """Yield what a function's options say of files; a name that is put together may be any."""
     texts = [adjacent(arguments, at)[0] for at, token in enumerate(arguments) if _is_text(token)]
-    for text, behind in zip(texts, [*texts[1:], ""], strict=True):
+    for text, behind in pairwise([*texts, ""]):
         if locates(text):
             yield behind or text
     if any(token.is_symbol("||") for token in arguments) and any(map(_is_map, arguments)):

@@ -39,7 +39,7 @@ class Recognised:
     """A query that Spark's analysis has to confirm."""
 
 
-_UNCLASSIFIED_HINT = "a rule with kind: unknown, matching this statement, would allow it"
+_UNCLASSIFIED_HINT = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"
 
 
 def unknown(message: str, hint: str = _UNCLASSIFIED_HINT) -> Recognised:

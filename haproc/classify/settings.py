@@ -6,12 +6,20 @@ through for every name: Spark itself redacts the values that hold secrets.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from haproc.classify.allowed_settings import allowed, instead
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import refuse_global
 from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.classify.tokens import TokenKind
 from haproc.failure import ErrorClass
+
+_ASSIGNS: Final = re.compile(
+    r"\s*SET\s+(?P<quote>`?)(?P<key>[\w.:-]+)(?P=quote)\s*=(?P<value>[^;`'\"]*);?\s*",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 def _check_setting(reader: Reader) -> None:
@@ -32,6 +40,12 @@ def _setting_key(reader: Reader) -> str:
     if tokens and tokens[0].kind is TokenKind.QUOTED_NAME:
         return tokens[0].text[1:-1].replace("``", "`")
     return "".join(token.text for token in tokens).partition("=")[0]
+
+
+def assigned(sql: str) -> tuple[str, str] | None:
+    """Return the setting and the value of ``SET name=value``; None for anything else."""
+    match = _ASSIGNS.fullmatch(sql)
+    return None if match is None else (match["key"], match["value"].strip())
 
 
 def recognise_set(reader: Reader) -> Recognised:

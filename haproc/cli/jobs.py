@@ -48,9 +48,9 @@ async def show(asker: Asker, options: argparse.Namespace) -> int:
     lines = job.pop("log")
     for name, value in {**job, **ours}.items():
         shown = _time(value) if name.endswith("_ms") else value
-        print(f"{name.removesuffix('_ms')}: {_NEVER if shown is None else shown}")
+        output.line(f"{name.removesuffix('_ms')}: {_NEVER if shown is None else shown}")
     for line in lines:
-        print(f"  {line}")
+        output.line(f"  {line}")
     return 0
 
 
@@ -61,7 +61,7 @@ async def log(asker: Asker, options: argparse.Namespace) -> int:
         path = f"/ha/v1/jobs/{options.job}/log?from={start}&size={PAGE}"
         found = await ask_any(asker, options, "GET", path)
         for line in found["log"]:
-            print(line)
+            output.line(line)
         start = found["from"] + len(found["log"])
         if not found["log"] or start >= found["total"]:
             return 0

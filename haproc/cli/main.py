@@ -215,6 +215,11 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     classify.add_argument("--time-zone", default="UTC")
     _json(classify)
     classify.set_defaults(run=tools.classify)
+    plugin = commands.add_parser(
+        "spark-jar", help="print the jar of HAProc's Spark plugin, and the settings that load it"
+    )
+    _json(plugin)
+    plugin.set_defaults(run=tools.spark_jar)
 
 
 def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -242,6 +247,7 @@ def _ring_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         metavar="NAME",
         help="a user with a token, and TLS for PySpark; may be repeated (anybody may use it)",
     )
+    up.add_argument("--jobs", action="store_true", help="take jobs (needs bubblewrap)")
     up.add_argument("--log", choices=("sqlite", "kafka"), help="what the log is kept in (sqlite)")
     up.add_argument("--brokers", type=int, help="run so many Kafka brokers for it (1)")
     up.add_argument(

@@ -56,6 +56,7 @@ async def _up(options: argparse.Namespace) -> int:
             replication_factor=options.replication_factor,
         ),
         users=options.user,
+        jobs=options.jobs,
         progress=progress,
     )
     await ring.up()

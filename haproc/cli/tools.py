@@ -1,4 +1,4 @@
-"""``haproc config check`` and ``haproc classify``."""
+"""``haproc config check``, ``haproc classify`` and ``haproc spark-jar``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from haproc.cli import output
 from haproc.cli.report import Report, report
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
+from haproc.engine import plugin
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment
+from haproc.ring import plugin_jar
+from haproc.ring.runtime import RuntimeMissingError
+from haproc.ring.spark_settings import EXTENSIONS
 
 
 def check_config(options: argparse.Namespace) -> int:
@@ -35,6 +39,22 @@ def check_config(options: argparse.Namespace) -> int:
         output.dump({"ok": True, "ring": config.ring, "clusters": names})
     else:
         print(f"{options.file}: ring {config.ring}, clusters {', '.join(names)}: correct")
+    return 0
+
+
+def spark_jar(options: argparse.Namespace) -> int:
+    """Say where the Spark plugin's jar is, built if need be, and how a cluster loads it."""
+    try:
+        jar = plugin_jar.jar(lambda step: print(step, file=sys.stderr))
+    except RuntimeMissingError as error:
+        output.error(str(error))
+        return output.FAILED
+    settings = {"spark.jars": str(jar), "spark.sql.extensions": EXTENSIONS}
+    if options.json:
+        output.dump({"jar": str(jar), "version": plugin.version(), "settings": settings})
+    else:
+        print(jar)
+        print("\n".join(f"{key} {value}" for key, value in settings.items()))
     return 0
 
 

@@ -19,7 +19,7 @@ from haproc.config.check_redis import check_redis
 from haproc.config.errors import Finding
 from haproc.config.hosts import is_client_url, is_loopback, is_wildcard
 from haproc.config.limits import ENVELOPE_BYTES
-from haproc.config.model import LANES_MAX, Address, Config
+from haproc.config.model import LANES_MAX, Address, Config, Isolation, Jobs
 from haproc.config.shares import user_max
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -140,6 +140,7 @@ def _jobs(config: Config) -> Iterator[Finding]:
     for index, cluster in enumerate(config.clusters):
         if cluster.connect is None:
             yield f"clusters[{index}].connect", "jobs.enabled needs a Spark Connect door"
+    yield from _isolation(config.jobs)
     yield from _schedules(config)
     if config.jobs.kept_s < _JOBS_KEPT_MIN_S:
         yield (
@@ -147,6 +148,14 @@ def _jobs(config: Config) -> Iterator[Finding]:
             f"{config.jobs.kept_s:g} is less than {_JOBS_KEPT_MIN_S:g}: a repeated request would "
             "run its job again",
         )
+
+
+def _isolation(jobs: Jobs) -> Iterator[Finding]:
+    named = jobs.user is not None
+    if jobs.isolation is Isolation.USER and not named:
+        yield "jobs.user", "name the user as whom programs run (jobs.isolation is user)"
+    if jobs.isolation is Isolation.NONE and named:
+        yield "jobs.user", "programs run as HAProc itself, since jobs.isolation is none"
 
 
 def _schedules(config: Config) -> Iterator[Finding]:

@@ -221,6 +221,25 @@ class Schedule:
     """As whom; one of ``users``, where there are any."""
 
 
+class Isolation(StrEnum):
+    """What stands between the programs of jobs and HAProc."""
+
+    BUBBLEWRAP = "bubblewrap"
+    """A sandbox: namespaces, and of the files none but those that are listed."""
+    USER = "user"
+    """Another user of the system, `jobs.user`; HAProc must be root."""
+    NONE = "none"
+    """Nothing: programs may do whatever HAProc may."""
+
+
+class UnknownFields(StrEnum):
+    """What becomes of fields and settings of a request that cannot be honoured."""
+
+    REFUSE = "refuse"
+    IGNORE = "ignore"
+    """The job is taken; HAProc logs what was ignored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """Batch jobs: Python programs that run beside the HAProcs."""
@@ -231,13 +250,13 @@ class Jobs:
     """Folders whose files may be run by name; others have to be sent with the request."""
     python: Path | None = None
     """The interpreter, with PySpark; else HAProc's own."""
+    isolation: Isolation = Isolation.BUBBLEWRAP
+    """What stands between programs and HAProc. Without it no HAProc of the ring starts."""
     user: str | None = None
-    """The system's user as whom programs run; HAProc must be root then. Else as HAProc itself."""
-    confined: bool = True
-    """Whether programs find no files but their own, the interpreter's and some of the system's, and
-    cannot look into other processes. Needs Linux 5.13 with Landlock; without it no job starts."""
+    """The system's user as whom programs run; HAProc must be root then. Else as HAProc itself, and
+    as nobody in the sandbox of a HAProc that is root."""
     readable: tuple[Path, ...] = ()
-    """Further files and folders that confined programs may read."""
+    """Further files and folders that programs find in a sandbox; read-only."""
     environment: tuple[str, ...] = ()
     """Variables that programs find as HAProc has them, and that a request may set."""
     running_max: int = 4
@@ -247,19 +266,25 @@ class Jobs:
     restarts_max: int = 100
     """What a request may ask for."""
     memory_bytes_max: int = 4 << 30
-    """Address space of a process, stacks and libraries included: 1.5 GiB for PySpark's alone."""
+    """Address space of a process, stacks and libraries included: 1.5 GiB for PySpark's alone. Also
+    what all processes of a program hold together, looked at every second or so."""
     cpu_s: float = 86_400.0
     """Time of the CPU."""
     wall_s: float = 86_400.0
     """Time of the wall's clock, for each attempt."""
     processes_max: int = 256
-    """Processes and threads of `user`, all programs together; counts only where that is set."""
+    """Processes and threads of a program; of `user`, all programs together, without a sandbox."""
     disk_bytes_max: int = 4 << 30
     """What its folder may take up, looked at every second or so; no file may be larger."""
+    disk_free_bytes_min: int = 1 << 30
+    """When the filesystem of the programs' folders has less room, all of them are ended: deleted
+    files that a program holds open count nowhere else. Chosen, not measured."""
     output_bytes_max: int = 256 << 20
     """What a program may say; then it is ended."""
     log_bytes: int = 1 << 20
     """The end of what it said, which the ring keeps."""
+    unknown_fields: UnknownFields = UnknownFields.REFUSE
+    """What becomes of Livy's fields that are for a driver in a JVM, such as executorMemory."""
     files_bytes_max: int = 32 << 20
     """A job's files together. Chosen: the store keeps each as one value."""
     kept_s: float = 604_800.0

@@ -17,9 +17,8 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress
 from haproc.engine.tasks import Tasks
@@ -153,15 +152,12 @@ class Channel:
 
 
 def _reader(message: Any) -> Callable[[bytes], Any]:
-    """Return what reads an answer; None stands for one that protobuf refuses to read.
-
-    It reads 100 levels of messages: a result whose type nests structs over 30 deep has more.
-    """
+    """Return what reads an answer; None stands for one that is not to be read (`wire.parsed`)."""
 
     def read(data: bytes) -> Any:
         try:
-            return message.FromString(data)
-        except DecodeError:
+            return wire.parsed(message, data)
+        except ValueError:
             return None
 
     return read

@@ -18,10 +18,13 @@ from haproc.engine.interface import POOL, Mark, Settings
 _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
+_CACHED = "spark.sql.haproc.cached"
+"""By this a session finds what clients cached: haproc/spark/CacheIdentity.java."""
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 MARK_CONFS = (_APPLICATION, _VERSION, _USER_METADATA)
+_OWN = frozenset({*MARK_CONFS, POOL, _CACHED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,12 @@ def wanted(settings: Settings, mark: Mark | None, pool: str = "") -> dict[str, s
     """Return all settings, by their names in Spark, that a statement runs under.
 
     Whatever pool its client chose counts for nothing: it would be a way to more of the cluster than
-    a user's share.
+    a user's share. A session with a pool is a user's, and alone finds what users cached.
     """
-    confs = {k: value for k, value in settings.confs if k not in MARK_CONFS and k != POOL}
+    confs = {k: value for k, value in settings.confs if k not in _OWN}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
     if pool:
-        confs[POOL] = pool
+        confs |= {POOL: pool, _CACHED: "true"}
     if mark is not None and mark.guarded:
         confs[_APPLICATION] = mark.application
         confs[_VERSION] = str(mark.version)

@@ -20,6 +20,7 @@ from haproc.engine.confs import quoted_name
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
 from haproc.engine.interface import Column, EngineAddress, Named, Restore, Sort, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
+from haproc.engine.plugin import Plugin
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.server import settings_of_results
 from haproc.engine.session import SparkSession
@@ -55,21 +56,26 @@ class SparkConnectEngine:
         self._sessions: dict[str, SparkSession] = {}
         self._lanes: dict[int, SparkLane] = {}
         self._marker = Marker(limits.small_statement_timeout_s)
+        self._plugin = Plugin()
         self._touching: asyncio.Task[None] | None = None
 
     async def probe(self, *, timeout_s: float) -> None:
         """See Engine."""
         try:
-            if self._marker.known:
-                await self._in_own_session(lambda own: self._marker.check(own, timeout_s))
-            else:
-                await self._in_own_session(lambda own: rows_in_turn(own, _PROBE, timeout_s))
+            await self._in_own_session(lambda own: self._probe(own, timeout_s))
         except EngineError as error:
             if error.kind is ErrorKind.AVAILABILITY and await self._refuses():
                 raise EngineError(
                     error.kind, "the server refuses connections", error_class=REFUSED
                 ) from error
             raise
+
+    async def _probe(self, own: RemoteSession, timeout_s: float) -> None:
+        await self._plugin.check(own, timeout_s)
+        if self._marker.known:
+            await self._marker.check(own, timeout_s)
+        else:
+            await rows_in_turn(own, _PROBE, timeout_s)
 
     async def _refuses(self) -> bool:
         """Whether nothing listens there, which the errors of gRPC don't tell from silence."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from haproc.spark_error import NO_DETAILS, Details
+
 
 class ErrorKind(StrEnum):
     """Who must act on a failure."""
@@ -25,7 +27,7 @@ class EngineError(Exception):
     """A statement failed on a cluster.
 
     ``error_class`` and ``sqlstate`` are Spark's own (such as ``TABLE_OR_VIEW_NOT_FOUND`` and
-    ``42P01``) where it gave them.
+    ``42P01``) where it gave them, and so are the ``details``.
     """
 
     def __init__(
@@ -35,24 +37,31 @@ class EngineError(Exception):
         *,
         error_class: str = "",
         sqlstate: str = "",
+        details: Details = NO_DETAILS,
     ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.error_class = error_class
         self.sqlstate = sqlstate
+        self.details = details
 
 
 class RelayedError(EngineError):
-    """A relayed call failed; ``code``, ``details`` and ``packed`` are the failure as it came.
+    """A relayed call failed; what the server said of it is here as it came.
 
-    ``packed`` is a serialized google.rpc.Status, empty where Spark said nothing.
+    ``code`` and ``status_message`` are those of its status; ``packed`` is a serialized
+    google.rpc.Status, empty where Spark said nothing.
     """
 
-    def __init__(self, error: EngineError, code: str, details: str, packed: bytes) -> None:
+    def __init__(self, error: EngineError, code: str, status_message: str, packed: bytes) -> None:
         super().__init__(
-            error.kind, error.message, error_class=error.error_class, sqlstate=error.sqlstate
+            error.kind,
+            error.message,
+            error_class=error.error_class,
+            sqlstate=error.sqlstate,
+            details=error.details,
         )
         self.code = code
-        self.details = details
+        self.status_message = status_message
         self.packed = packed

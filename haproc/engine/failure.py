@@ -1,8 +1,10 @@
 """From a failed gRPC call to an EngineError.
 
-Spark packs an ErrorInfo into the call's trailing metadata: the outermost error's class, SQLSTATE
-and Java classes, its message cut at 2,048 characters. The whole message and the causes are asked
-for (FetchErrorDetails) only where they matter; the server keeps them for a while under an id.
+Spark packs an ErrorInfo into the call's trailing metadata: the outermost error's class, SQLSTATE,
+Java classes and (a few) parameters, its message cut at 2,048 characters. The whole message, the
+places that it is about and the causes are asked for (FetchErrorDetails) where they matter: where
+the cluster is to blame, which its operators are told, they do not. The server keeps them for a
+while under an id.
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from haproc.engine.errors import EngineError, RelayedError
+from haproc import protos, wire
+from haproc.engine.errors import EngineError, ErrorKind, RelayedError
 from haproc.engine.status import Link, kind_of_chain, kind_of_code, needs_causes
+from haproc.spark_error import NO_DETAILS, Context, Details, details
 
 _MESSAGE_CUT_AT = 2000
 """Spark cuts a status message at 2,048 characters; longer ones are asked for in full."""
 _DETAILS = "grpc-status-details-bin"
+_OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class Failure:
     message: str
     link: Link | None = None
     error_id: str = ""
+    details: Details = NO_DETAILS
 
     @property
     def wants_details(self) -> bool:
@@ -39,7 +44,9 @@ class Failure:
         if self.link is None or not self.error_id:
             return False
         cut = len(self.message) >= _MESSAGE_CUT_AT
-        return cut or not self.link.error_class or needs_causes(self.link)
+        if cut or not self.link.error_class or needs_causes(self.link):
+            return True
+        return kind_of_chain([self.link]) is ErrorKind.APPLICATION
 
     def error(self) -> EngineError:
         """Return the error that this failure amounts to while nothing is known of its causes."""
@@ -52,6 +59,7 @@ class Failure:
             self.message,
             error_class=self.link.error_class,
             sqlstate=self.link.sqlstate,
+            details=self.details,
         )
 
 
@@ -76,12 +84,12 @@ def decode(error: grpc.aio.AioRpcError) -> Failure:
 
 def _error_info(packed: bytes) -> Any | None:
     try:
-        status = status_pb2.Status.FromString(packed)
+        status = wire.parsed(status_pb2.Status, packed)
         for detail in status.details:
             info = error_details_pb2.ErrorInfo()
             if detail.Unpack(info):
                 return info
-    except (DecodeError, ValueError):  # a proxy in between may have cut the metadata
+    except ValueError:  # a proxy in between may have cut the metadata
         pass
     return None
 
@@ -91,26 +99,35 @@ def _with_info(code: str, message: str, metadata: dict[str, str]) -> Failure:
         java_classes = tuple(str(name) for name in json.loads(metadata.get("classes", "[]")))
     except ValueError:
         java_classes = ()
+    try:
+        told = json.loads(metadata.get("messageParameters", "{}"))
+        parameters = {str(name): str(value) for name, value in told.items()}
+    except (ValueError, AttributeError):
+        parameters = {}
     link = Link(metadata.get("errorClass", ""), metadata.get("sqlState", ""), java_classes)
-    return Failure(code, message, link, metadata.get("errorId", ""))
+    said = details(java_classes, parameters)
+    return Failure(code, message, link, metadata.get("errorId", ""), said)
 
 
-def error_with_details(failure: Failure, details: Any) -> EngineError:
+def error_with_details(failure: Failure, told: Any) -> EngineError:
     """Return the error that a failure amounts to, given a FetchErrorDetailsResponse."""
-    if not details.HasField("root_error_idx") or failure.link is None:
+    if not told.HasField("root_error_idx") or failure.link is None:
         return failure.error()
-    chain = [failure.link]
-    errors = list(details.errors)
-    index, messages = details.root_error_idx, [failure.message]
+    chain, said = [failure.link], [failure.details]
+    errors = list(told.errors)
+    index, messages = told.root_error_idx, [failure.message]
     seen: set[int] = set()
     while 0 <= index < len(errors) and index not in seen:
         seen.add(index)
         link, message = _link(errors[index]), errors[index].message
         if len(seen) == 1:
-            chain, messages = [_merged(failure.link, link)], [message or failure.message]
+            link = _merged(failure.link, link)
+            chain, messages = [link], [message or failure.message]
+            said = [_details(link, errors[index])]
         else:
             chain.append(link)
             messages.append(message)
+            said.append(_details(link, errors[index]))
         if not errors[index].HasField("cause_idx"):
             break
         index = errors[index].cause_idx
@@ -120,7 +137,26 @@ def error_with_details(failure: Failure, details: Any) -> EngineError:
         messages[at] or messages[0],
         error_class=chain[at].error_class,
         sqlstate=chain[at].sqlstate,
+        details=said[at],
     )
+
+
+def _details(link: Link, error: Any) -> Details:
+    throwable = error.spark_throwable
+    contexts = (
+        Context(
+            each.context_type == _OF_FRAME,
+            each.object_type,
+            each.object_name,
+            each.start_index,
+            each.stop_index,
+            each.fragment,
+            each.call_site,
+            each.summary,
+        )
+        for each in throwable.query_contexts
+    )
+    return details(link.java_classes, dict(throwable.message_parameters), contexts)
 
 
 def _link(error: Any) -> Link:

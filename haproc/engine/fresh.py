@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc.aio
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.engine import failure
 from haproc.engine.configured import ConfiguredSession
 from haproc.engine.errors import EngineError, ErrorKind
@@ -67,7 +67,7 @@ class FreshSession:
             answer = await call(requests(), self._timeout_s)
         except grpc.aio.AioRpcError as error:
             raise failure.decode(error).error() from error
-        response = _base.AddArtifactsResponse.FromString(bytes(answer))
+        response = wire.parsed(_base.AddArtifactsResponse, bytes(answer))
         if bad := [each.name for each in response.artifacts if not each.is_crc_successful]:
             raise EngineError(
                 ErrorKind.AVAILABILITY, f"files did not arrive whole: {', '.join(bad)}"

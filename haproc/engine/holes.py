@@ -58,7 +58,7 @@ def restored(schema: bytes, names: Sequence[str]) -> Any:
 
     ``schema`` is a serialized ``spark.connect.DataType``, a struct.
     """
-    fields = protos.data_types.DataType.FromString(schema).struct.fields
+    fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     carried = column_names(len(fields))
     relation = protos.relations.Relation()
     project = relation.project
@@ -76,7 +76,7 @@ def restored(schema: bytes, names: Sequence[str]) -> Any:
 
 def sql_with_rows(head: str, schema: bytes) -> bytes:
     """Return the plan of the statement that begins so, with the hole's rows as its query."""
-    fields = protos.data_types.DataType.FromString(schema).struct.fields
+    fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     plain, alias = column_names(len(fields)), _alias(head)
     items = ", ".join(
         f"{name} AS {quote_name(field.name)}" for name, field in zip(plain, fields, strict=True)
@@ -107,7 +107,7 @@ def with_table(plan: bytes, table: str) -> bytes:
 
 def plan_with_rows(template: bytes, schema: bytes) -> bytes:
     """Return a template whose hole has the schema's columns, under its names and types."""
-    fields = protos.data_types.DataType.FromString(schema).struct.fields
+    fields = wire.parsed(protos.data_types.DataType, schema).struct.fields
     return _filled(template, restored(schema, [field.name for field in fields]))
 
 

@@ -66,6 +66,7 @@ class SparkLane:
         self._one_at_a_time = asyncio.Lock()
         self._authorise = authorise
         self._in_doubt = True
+        self._outdated = False
         self._first = True
         self._open = False
         self._epoch_known = remote.epoch
@@ -96,13 +97,16 @@ class SparkLane:
             await self._fence()
 
     def renew(self) -> None:
-        """Have the next statement run in a session that has looked nothing up yet."""
-        self._in_doubt = True
+        """Have the next statement run in a session that has looked nothing up yet.
+
+        One that runs in this lane meanwhile has nothing to do with what was defined.
+        """
+        self._outdated = True
 
     async def _fence(self) -> None:
         self._in_doubt = True
         await self._authorise()  # one that was replaced is not to disturb the one in its place
-        self._open = False
+        self._open = self._outdated = False
         await self._remote.move_on(IDS_SEARCHED if self._first else 1)
         self._first = self._in_doubt = False
 
@@ -114,14 +118,14 @@ class SparkLane:
 
     async def touch(self) -> None:
         """Keep the server from dropping the session; errors are ignored (the next call sees)."""
-        if self._open and not self._in_doubt:
+        if self._open and not (self._in_doubt or self._outdated):
             with contextlib.suppress(EngineError):
                 await self._remote.get_confs([confs.TIME_ZONE])
 
     async def _apply(
         self, write: Statement, settings: Settings, mark: Mark | None, timeout_s: float
     ) -> Applied:
-        if self._in_doubt:
+        if self._in_doubt or self._outdated:
             await self._fence()
         if not self._open:
             await self._open_session()

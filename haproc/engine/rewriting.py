@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.wire import varint, varint_bytes
 
 _SESSION, _USER_CONTEXT = 1, 2
@@ -126,7 +126,7 @@ def response_id(text: str) -> bytes:
 def _reattachable(number: int, value: memoryview) -> bool:
     if number != _EXECUTE_OPTIONS:
         return False
-    return bool(_OPTION.FromString(bytes(value)).HasField("reattach_options"))
+    return bool(wire.parsed(_OPTION, bytes(value)).HasField("reattach_options"))
 
 
 def _nothing(number: int, value: memoryview) -> bool:

@@ -20,9 +20,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
-from haproc import protos
+from haproc import protos, wire
 
 _RESPONSE = protos.base.ExecutePlanResponse
 _REPORT_TAG = b"\x92\x01"
@@ -99,8 +97,8 @@ class Report:
             self._has_rows()
         elif self._planned is not None or _REPORT_TAG in response:
             try:
-                self.hear(_RESPONSE.FromString(response))
-            except DecodeError:
+                self.hear(wire.parsed(_RESPONSE, response))
+            except ValueError:
                 return
 
     def _has_rows(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from dmq.keyed import KeyedStore
 from haproc.config.model import Config
 from haproc.jobs.book import Book
+from haproc.jobs.isolation import check_isolation
 from haproc.jobs.relay import DoorAddress, Relay, doors_of
 from haproc.jobs.runner import Around, Runner
 from haproc.jobs.scheduler import Scheduler
@@ -41,6 +43,17 @@ def incarnations(members: Members) -> dict[str, str | None]:
         for name, peer in members.judged().items()
         if not members.given_up(name)
     }
+
+
+def jobs_folder(config: Config, me: str) -> Path:
+    """Return where the working folders of a HAProc's jobs are."""
+    return config.state_dir / "jobs" / me
+
+
+async def check_jobs(config: Config, me: str) -> None:
+    """Raise IsolationError if jobs could not be isolated here as the configuration says."""
+    if config.jobs.enabled:
+        await check_isolation(config.jobs, jobs_folder(config, me), config.state_dir)
 
 
 def build_jobs(
@@ -76,7 +89,8 @@ def build_jobs(
         me,
         incarnation,
         [each.client_url for each in sorted(config.clusters, key=lambda each: each.name != me)],
-        config.state_dir / "jobs" / me,
+        jobs_folder(config, me),
+        config.state_dir,
         peers,
         lambda: members.own().state is State.READY,
         close_session,

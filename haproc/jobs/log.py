@@ -18,7 +18,8 @@ from haproc.jobs.model import Attempt
 from haproc.jobs.records import LOGS
 
 LINE_BYTES_MAX: Final = 8 << 10
-"""A longer line is cut in two."""
+"""A longer line is cut in two, between two characters."""
+CHARACTER_BYTES_MAX: Final = 4
 PIECE_BYTES_MAX: Final = 64 << 10
 LINE_COST: Final = 4
 """What a line takes up beside its text where it is stored; so empty ones are bounded, too."""
@@ -89,14 +90,19 @@ class Tail:
         for line in lines:
             self._line(line)
         while len(self._open) > LINE_BYTES_MAX:
-            self._line(self._open[:LINE_BYTES_MAX])
-            self._open = self._open[LINE_BYTES_MAX:]
+            at = _cut_at(self._open)
+            self._line(self._open[:at])
+            self._open = self._open[at:]
 
     def _line(self, line: bytes) -> None:
-        for at in range(0, max(1, len(line)), LINE_BYTES_MAX):
-            text = line[at : at + LINE_BYTES_MAX].decode("utf-8", "replace")
+        while True:
+            at = _cut_at(line)
+            text = line[:at].decode("utf-8", "replace")
             self._fresh.append(text)
             self._fresh_bytes += _cost(text)
+            line = line[at:]
+            if not line:
+                break
         while self._fresh_bytes > self._bytes_max:  # they would be dropped at once
             self._fresh_bytes -= _cost(self._fresh.popleft())
             self._first_fresh += 1
@@ -130,6 +136,16 @@ class Tail:
             total -= size
             gone.append((oldest, end))
         return pieces, gone
+
+
+def _cut_at(line: bytes) -> int:
+    """Return how much of a line is the next one that is stored; no character is cut in two."""
+    if len(line) <= LINE_BYTES_MAX:
+        return len(line)
+    for at in range(LINE_BYTES_MAX, LINE_BYTES_MAX - CHARACTER_BYTES_MAX, -1):
+        if line[at] & 0b1100_0000 != 0b1000_0000:  # a character begins here
+            return at
+    return LINE_BYTES_MAX  # it is no UTF-8
 
 
 def _cut(first: int, lines: Sequence[str]) -> Iterable[Piece]:

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pwd
-import resource
+import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from haproc.config.model import Isolation
 from haproc.jobs.model import Outcome
+from haproc.jobs.sandbox import homes_of, sandboxed
 
 SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
-WRITABLE: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/shm")
-SYSTEM: Final = (
-    *("/usr", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/sys", "/dev/random", "/dev/urandom"),
-    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/hosts", "/etc/resolv.conf"),
-    *("/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/localtime", "/etc/passwd"),
-    *("/etc/group", "/etc/ld.so.cache", "/etc/mime.types", "/etc/alternatives"),
+INSIDE: Final = Path(__file__).with_name("inside.py")
+BEGIN: Final = (
+    "import json, sys; plan = json.loads(sys.stdin.buffer.readline()); "
+    "inside = {}; exec(plan.pop('source'), inside); inside['main'](plan)"
 )
-"""What Python, gRPC and Arrow read of a system; no folder in which HAProc's files may be."""
+"""What the interpreter of jobs is given: inside of a sandbox it has no file of HAProc's."""
+BUBBLEWRAP: Final = "bwrap"
 READ_BYTES: Final = 64 << 10
 FILES_OPEN_MAX: Final = 1024
+SAID_MAX: Final = 1000
+"""Characters of an error that is passed on."""
+UNPRIVILEGED: Final = "nobody"
+"""As whom programs run in the sandbox of a HAProc that is root, unless `jobs.user` says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run: an absolute command, in a folder, as whom (None: as HAProc itself)."""
+    """What to run: an absolute command, in a folder, how far from HAProc, and as whom.
+
+    ``python`` runs the job's first process. ``readable`` and ``hidden`` as in
+    `haproc.jobs.sandbox`. ``user``: None for HAProc's own.
+    """
 
     command: Sequence[str]
     folder: Path
@@ -40,51 +51,57 @@ class Plan:
     output_bytes_max: int
     processes_max: int
     disk_bytes_max: int
+    disk_free_bytes_min: int
+    isolation: Isolation
+    python: Path
     user: str | None = None
-    readable: Sequence[Path] | None = None
-    """All files and folders that it may read beside its own folder; None: whatever its user may."""
+    readable: Sequence[Path] = ()
+    hidden: Sequence[Path] = ()
+
+    @property
+    def cpu_limit_s(self) -> int:
+        """Of each process."""
+        return max(1, round(self.cpu_s))
 
     def told(self) -> dict[str, Any]:
-        """Return what the supervisor is told."""
+        """Return what the supervisor is told; raises OSError, KeyError for an unknown user."""
         limits = {
             "RLIMIT_AS": self.memory_bytes,
-            "RLIMIT_CPU": max(1, round(self.cpu_s)),
+            "RLIMIT_CPU": self.cpu_limit_s,
             "RLIMIT_FSIZE": self.disk_bytes_max,
             "RLIMIT_NOFILE": FILES_OPEN_MAX,
             "RLIMIT_CORE": 0,
         }
-        user = None
-        if self.user is not None:
-            entry = pwd.getpwnam(self.user)
-            user = [self.user, entry.pw_uid, entry.pw_gid]
-            limits["RLIMIT_NPROC"] = self.processes_max  # it counts all processes of a user
+        if self.isolation is not Isolation.NONE:  # else it would count HAProc's own processes
+            limits["RLIMIT_NPROC"] = self.processes_max
+        user = None if self.user is None else pwd.getpwnam(self.user)
+        isolated = self.isolation is Isolation.BUBBLEWRAP
+        first = [str(self.python), "-I", "-S", "-c", BEGIN]
+        if isolated:
+            bwrap = shutil.which(BUBBLEWRAP)
+            if bwrap is None:
+                raise OSError("there is no program bwrap: install bubblewrap")
+            readable = [*homes_of(self.python), *self.readable]
+            root = user is not None
+            first = sandboxed(bwrap, first, self.folder, readable, self.hidden, root)
+        groups = [] if user is None else os.getgrouplist(user.pw_name, user.pw_gid)
         return {
-            "command": [str(part) for part in self.command],
+            "command": first,
+            "user_namespace": isolated and user is not None,
             "folder": str(self.folder),
-            "environment": dict(self.environment),
             "wall_s": self.wall_s,
             "disk_bytes": self.disk_bytes_max,
-            "limits": {
-                name: _below_hard(getattr(resource, name), value) for name, value in limits.items()
+            "memory_bytes": self.memory_bytes,
+            "free_bytes": self.disk_free_bytes_min,
+            "inside": {
+                "source": INSIDE.read_text(),
+                "command": [str(part) for part in self.command],
+                "folder": str(self.folder),
+                "environment": dict(self.environment),
+                "limits": limits,
+                "user": None if user is None else [user.pw_uid, user.pw_gid, groups],
             },
-            "user": user,
-            "readable": None if self.readable is None else [str(path) for path in self.readable],
-            "writable": [str(self.folder), *WRITABLE],
         }
-
-
-def readable_for(python: Path, more: Sequence[Path]) -> list[Path]:
-    """Return all that a program may read: the system, its interpreter with its packages, and more.
-
-    Of an environment the interpreter that it was made from belongs to it, too.
-    """
-    homes = {python.parent.parent, python.resolve().parent.parent}
-    return [*(Path(path) for path in SYSTEM), *sorted(homes), *more]
-
-
-def _below_hard(which: int, value: int) -> int:
-    _, hard = resource.getrlimit(which)
-    return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +116,9 @@ class End:
 class Running:
     """A program under way."""
 
-    def __init__(self, process: asyncio.subprocess.Process, output_bytes_max: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, plan: Plan) -> None:
         self._process = process
-        self._output_bytes_max = output_bytes_max
+        self._plan = plan
         self._over = False
         self._stopped = False
 
@@ -120,7 +137,7 @@ class Running:
         )
         assert process.stdin is not None
         process.stdin.write(told)
-        return cls(process, plan.output_bytes_max)
+        return cls(process, plan)
 
     def stop(self) -> None:
         """End it, and all that it started."""
@@ -136,7 +153,7 @@ class Running:
         came = 0
         while piece := await stdout.read(READ_BYTES):
             came += len(piece)
-            if came > self._output_bytes_max:
+            if came > self._plan.output_bytes_max:
                 self._over = True
                 self.stop()
                 continue
@@ -149,27 +166,47 @@ class Running:
         await self._process.wait()
         self.stop()
         if self._over:
-            return End(Outcome.LIMIT, None, f"it said more than {self._output_bytes_max} bytes")
-        return end_of([json.loads(line) for line in told.splitlines() if line.startswith(b"{")])
+            most = self._plan.output_bytes_max
+            return End(Outcome.LIMIT, None, f"it said more than {most} bytes")
+        return end_of(told.decode("utf-8", "replace").splitlines(), self._plan.cpu_limit_s)
 
 
-def end_of(told: Sequence[Mapping[str, Any]]) -> End:
-    """Return what a supervisor's last words mean."""
-    failed = next((each["failed"] for each in told if "failed" in each), None)
-    if failed is not None:
-        return End(Outcome.ERROR, None, f"the program could not be started: {failed}")
-    ended = next((each for each in told if "code" in each), None)
-    if ended is None:
+ENDED_WHY: Final = {
+    "wall": (Outcome.LIMIT, "its time is over"),
+    "disk": (
+        Outcome.LIMIT,
+        "its folder takes up more than jobs.disk_bytes_max, or cannot be looked at",
+    ),
+    "memory": (Outcome.LIMIT, "its processes together hold more memory than it may"),
+    "full": (Outcome.LIMIT, "the filesystem of its folder is full (jobs.disk_free_bytes_min)"),
+    "asked": (Outcome.LOST, "it was told to stop"),
+}
+
+
+def end_of(told: Sequence[str], cpu_limit_s: float) -> End:
+    """Return what the last words of supervisor, first process and bubblewrap mean."""
+    words: dict[str, Any] = {}
+    others: list[str] = []
+    for line in told:
+        if line.startswith("{"):
+            words.update(json.loads(line))
+        elif line.strip():
+            others.append(line.strip())
+    if "failed" in words:
+        return End(Outcome.ERROR, None, f"the program could not be started: {words['failed']}")
+    if "ended" not in words:
         return End(Outcome.LOST, None, "its supervisor was killed")
-    code = int(ended["code"])
-    if ended["why"] == "wall":
-        return End(Outcome.LIMIT, code, "its time is over")
-    if ended["why"] == "disk":
-        why = "its folder takes up more than jobs.disk_bytes_max, or is too deep to be looked at"
-        return End(Outcome.LIMIT, code, why)
-    if ended["why"] == "asked":
-        return End(Outcome.LOST, code, "it was told to stop")
-    if ended["why"] == "cpu":
+    if words["why"]:
+        outcome, why = ENDED_WHY[words["why"]]
+        return End(outcome, words.get("code", -signal.SIGKILL), why)
+    if "code" not in words:
+        if others and "began" not in words:
+            said = "; ".join(others)[:SAID_MAX]
+            return End(Outcome.ERROR, None, f"the program could not be started: {said}")
+        return End(Outcome.FAILED, None, "its first process was killed")
+    code = int(words["code"])
+    used_up = words["cpu_s"] >= cpu_limit_s
+    if code == -signal.SIGXCPU or (code < 0 and used_up):
         return End(Outcome.LIMIT, code, "it used up its time of the CPU")
     if code == 0:
         return End(Outcome.SUCCESS, 0, "")

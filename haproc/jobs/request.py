@@ -2,7 +2,8 @@
 
 Livy's fields are for a driver in a JVM. What has a meaning for a Python program beside a HAProc is
 taken over (``driverMemory`` is the bound of its memory); what would run on a cluster of its own, or
-not at all, is refused by name, so that nobody believes it was heeded.
+not at all, is refused by name, so that nobody believes it was heeded. Where the configuration says
+so, what only describes a cluster is ignored instead; parts of the program, or another Spark, never.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from haproc.config.model import Jobs
+from haproc.config.model import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.jobs.model import File, JobLimits, Role, Submission
 
@@ -44,6 +45,13 @@ _REFUSED: Final = {
     "queue": "HAProc has no queues",
     "heartbeatTimeoutInSecond": "a batch has no heartbeat",
 }
+NEVER_IGNORED: Final = frozenset(
+    {
+        *("className", "jars", "archives", "spark.master", "spark.remote", "spark.api.mode"),
+        *("spark.archives", "spark.files", "spark.jars", "spark.plugins", "spark.submit.pyFiles"),
+    }
+)
+"""Without these a program would be another one, or run elsewhere than it says."""
 _ENVIRONMENT: Final = ("haproc.env.", "spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
 OPTIONS: Final = ("consistency", "acceptable_offset_lag", "write_concern", "fanout", "timeout_s")
 """Of the Spark Connect door, as conf ``haproc.NAME``."""
@@ -78,6 +86,8 @@ class Wanted:
     name: str | None
     proxy_user: str | None
     request_id: str | None
+    ignored: tuple[str, ...] = ()
+    """Fields and settings of the request that mean nothing here."""
 
 
 def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: Jobs) -> Wanted:
@@ -86,9 +96,12 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError:  # JSON may say halves of characters
         raise _bad("the request holds text that is no Unicode") from None
+    ignored = _Ignored(jobs)
     for field, why in _REFUSED.items():
         if body.get(field) not in (None, [], ""):
-            raise _field(field, why)
+            ignored.take(field, why)
+    for field in body.keys() - set(FIELDS):
+        ignored.take(field[:80], "HAProc and Livy know no such field")
     proxy = _text(body, "proxyUser")
     if proxy not in (None, user):
         raise _field("proxyUser", f"a job acts as who submits it, who is {user}")
@@ -98,7 +111,7 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
     paths += [(Role.DATA, path) for path in _texts(body, "files")]
     for upload in given:
         check_name(upload.name)
-    settings = _settings(body, jobs)
+    settings = _settings(body, jobs, ignored)
     args = tuple(_texts(body, "args"))
     size = sum(len(each.encode()) for each in args)
     size += sum(len(key) + len(value) for key, value in settings.all)
@@ -119,12 +132,33 @@ def wanted(body: Mapping[str, Any], uploads: Sequence[Upload], user: str, jobs: 
         tuple(sorted(settings.confs.items())),
         tuple(sorted(settings.options.items())),
         tuple(sorted(settings.environment.items())),
-        settings.limits(body, jobs),
+        settings.limits(body, jobs, ignored),
         settings.restarts,
         name,
         proxy,
         request_id,
+        tuple(sorted(ignored.names)),
     )
+
+
+class _Ignored:
+    """What of a request means nothing here, where the configuration lets that be ignored."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._allowed = jobs.unknown_fields is UnknownFields.IGNORE
+        self.names: set[str] = set()
+
+    def may(self, name: str) -> bool:
+        """Whether a field or setting may be ignored; if so, it is noted."""
+        never = name in NEVER_IGNORED or name.startswith(("haproc.", "spark.jars."))
+        if self._allowed and not never:
+            self.names.add(name)
+        return self._allowed and not never
+
+    def take(self, name: str, why: str) -> None:
+        """Ignore a field or setting; raises RequestError where it may not be ignored."""
+        if not self.may(name):
+            raise _field(name, why)
 
 
 def _program(
@@ -159,15 +193,15 @@ class _Settings:
         """Everything that is kept of it."""
         return [*self.confs.items(), *self.options.items(), *self.environment.items()]
 
-    def limits(self, body: Mapping[str, Any], jobs: Jobs) -> JobLimits:
+    def limits(self, body: Mapping[str, Any], jobs: Jobs, ignored: _Ignored) -> JobLimits:
         """Return the job's limits: those of the configuration, or less."""
         memory = _text(body, "driverMemory") or self.memory
         most = jobs.memory_bytes_max
         asked = memory_bytes(memory) if memory is not None else most
-        if asked > most:
+        if asked > most and not ignored.may("driverMemory"):
             raise _bad(f"driverMemory {memory} is more than jobs.memory_bytes_max ({most})")
         return JobLimits(
-            asked,
+            min(asked, most),
             self._seconds("haproc.cpu_s", jobs.cpu_s),
             self._seconds("haproc.wall_s", jobs.wall_s),
         )
@@ -179,7 +213,7 @@ class _Settings:
         return asked
 
 
-def _settings(body: Mapping[str, Any], jobs: Jobs) -> _Settings:
+def _settings(body: Mapping[str, Any], jobs: Jobs, ignored: _Ignored) -> _Settings:
     given = body.get("conf") or {}
     if not isinstance(given, dict):
         raise _bad("conf must be an object")
@@ -188,11 +222,11 @@ def _settings(body: Mapping[str, Any], jobs: Jobs) -> _Settings:
         if not isinstance(value, str | int | float):
             raise _bad(f"conf {key} must be text, a number, true or false")
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        _setting(found, key, text, jobs)
+        _setting(found, key, text, jobs, ignored)
     return found
 
 
-def _setting(found: _Settings, key: str, text: str, jobs: Jobs) -> None:
+def _setting(found: _Settings, key: str, text: str, jobs: Jobs, ignored: _Ignored) -> None:
     prefix = next((each for each in _ENVIRONMENT if key.startswith(each)), None)
     if prefix is not None:
         name = key.removeprefix(prefix)
@@ -222,9 +256,9 @@ def _setting(found: _Settings, key: str, text: str, jobs: Jobs) -> None:
             raise _bad(f"conf {key} is {text[:40]!r}")
         found.options[key] = text
     elif key in ("spark.master", "spark.remote", "spark.submit.deployMode", "spark.api.mode"):
-        raise _field(key, "a job runs through the ring, not on a master of its own")
+        ignored.take(key, "a job runs through the ring, not on a master of its own")
     else:
-        raise _field(key, "the session's settings begin with spark.sql.; others are the clusters'")
+        ignored.take(key, "the session's settings begin with spark.sql.; others are the clusters'")
 
 
 def memory_bytes(text: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,10 +21,11 @@ from haproc.config.model import Jobs
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.jobs.book import Book, Found
 from haproc.jobs.environment import environment, placed, ring_variables
+from haproc.jobs.isolation import interpreter_of, user_of
 from haproc.jobs.keeping import Seen, Step, forgettable, steps
 from haproc.jobs.log import Tail, log_prefix, piece_bytes, piece_key, spans, total
 from haproc.jobs.model import Attempt, BatchState, Ending, Fenced, Job, Outcome
-from haproc.jobs.process import End, Plan, Running, readable_for
+from haproc.jobs.process import End, Plan, Running
 from haproc.jobs.records import FILES, JOBS, LOGS, file_key, left_over
 from haproc.jobs.relay import Relay
 from haproc.jobs.tokens import new_token
@@ -55,7 +55,8 @@ class Around:
 
     ``servers``: URLs of client doors, the own one first. ``peers``: the incarnation of each that is
     heard, and those not heard of yet; ``serving``: whether jobs may be taken; ``close_session``
-    closes a user's session at all HAProcs. ``fence`` stops in the log what was let in for a job and
+    closes a user's session at all HAProcs. ``hidden``: what programs must not find,
+    even where it lies below what they do. ``fence`` stops in the log what was let in for a job and
     returns how many records there are up to that; ``applied`` waits until this cluster has applied
     so many. Calls raise RequestError.
     """
@@ -64,6 +65,7 @@ class Around:
     incarnation: str
     servers: Sequence[str]
     folder: Path
+    hidden: Path
     peers: Callable[[], tuple[Mapping[str, str | None], frozenset[str]]]
     serving: Callable[[], bool]
     close_session: Callable[[str, str], Awaitable[object]]
@@ -259,14 +261,14 @@ class Runner:
             if kept is None:
                 raise OSError(f"{file.name} is not in the ring's store")
             files.append((placed(file), kept.value))
-        user = self._settings.user
+        user = user_of(self._settings)
         await asyncio.to_thread(make_folder, folder, files, user, lambda: remove_folder(folder))
 
     async def _run(
         self, job: Job, attempt: Attempt, token: str, folder: Path, tail: Tail, after_offset: int
     ) -> End:
         settings, limits = self._settings, job.asked.limits
-        python = settings.python or Path(sys.executable)
+        python = interpreter_of(settings)
         passed = {k: os.environ[k] for k in settings.environment if k in os.environ}
         servers = self._around.servers
         options = job.asked.options
@@ -281,8 +283,12 @@ class Runner:
             settings.output_bytes_max,
             settings.processes_max,
             settings.disk_bytes_max,
-            settings.user,
-            readable_for(python, settings.readable) if settings.confined else None,
+            settings.disk_free_bytes_min,
+            settings.isolation,
+            python,
+            user_of(settings),
+            settings.readable,
+            (self._around.hidden,),
         )
         here = self._here[attempt.name]
         here.running = running = await Running.start(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from haproc.jobs.model import Fenced, Job, Kill, Outcome, Role, Submission
 from haproc.jobs.records import FILES, file_key
 from haproc.jobs.request import Upload, check_program, submission, wanted
 from haproc.sessions.durable import reached
+
+logger = logging.getLogger(__name__)
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1000
@@ -94,6 +97,8 @@ class JobService:
                 f"request id {named!r} was used for another job: {known.id}",
                 "use a new id for each job",
             )
+        if want.ignored:
+            logger.warning("job %d of %s: ignored %s", known.id, user, list(want.ignored))
         return livy.batch(known)
 
     async def _take(self, asked: Submission, files: Sequence[Upload]) -> Job:

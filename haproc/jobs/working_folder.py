@@ -66,9 +66,18 @@ def _cleared(folder: int, top: int) -> list[str]:
                 if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.name, dir_fd=folder)
                     continue
-                os.chmod(entry.name, 0o700, dir_fd=folder)  # its owner may have shut it
+                _open_up(entry.name, folder)
                 name = entry.name if folder == top else uuid.uuid4().hex
                 if folder != top:
                     os.rename(entry.name, name, src_dir_fd=folder, dst_dir_fd=top)
                 found.append(name)
     return found
+
+
+def _open_up(name: str, within: int) -> None:
+    """Let a folder be read that its owner may have shut; never follow a link."""
+    there = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
+    try:
+        Path(f"/proc/self/fd/{there}").chmod(0o700)
+    finally:
+        os.close(there)

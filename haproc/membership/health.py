@@ -1,19 +1,21 @@
 """Whether the cluster answers, found out by running a statement on it.
 
-A refused connection and storage that is away mean down at once; a slow answer only after several
-in a row. One that is slow because what was given up still holds the cluster's cores leaves its
-clients to the others, and stays if there are none. Anybody who meets an availability error calls
-`suspect`, and the next probe runs immediately.
+A refused connection, storage that is away and a missing plugin mean down at once; a slow answer
+only after several in a row. One that is slow because what was given up still holds the cluster's
+cores leaves its clients to the others, and stays if there are none. Anybody who meets an
+availability error calls `suspect`, and the next probe runs immediately.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from haproc.engine.errors import REFUSED, EngineError
 from haproc.failure import ErrorClass
+
+_FOR_CERTAIN: Final = (REFUSED, ErrorClass.STORAGE_AWAY, ErrorClass.PLUGIN_MISSING)
 
 
 class Probed(Protocol):
@@ -80,7 +82,7 @@ class Health:
             stays = error.error_class == ErrorClass.CORES_HELD and self.is_last()
             self._missed += not stays
             before, self.error = self.error, f"{error.error_class or error.kind}: {error.message}"
-            gone = error.error_class in (REFUSED, ErrorClass.STORAGE_AWAY)
+            gone = error.error_class in _FOR_CERTAIN
             if error.error_class == REFUSED:
                 self.on_gone()
             if self.up.is_set() and not stays and (gone or self._missed >= self._missed_max):

@@ -27,7 +27,7 @@ from haproc.doors.clients.door import ClientDoor
 from haproc.doors.http.access import ANONYMOUS
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Engine
-from haproc.jobs.here import JobsHere, build_jobs
+from haproc.jobs.here import JobsHere, build_jobs, check_jobs
 from haproc.jobs.request import Upload, check_program
 from haproc.jobs.schedules import leads
 from haproc.membership.http_peers import HttpPeers
@@ -108,6 +108,7 @@ class Node:
         rules = load_rules(config.rules) if config.rules else Rules.builtin()
         classify("SELECT 1 FROM t", Context(), rules)  # the first one takes 0.1 s
         rules = replace(rules, paths=Paths(config.paths))
+        await check_jobs(config, name)
         presence = Presence(config, name, uuid.uuid4().hex[:12], self._metrics)
         try:
             opened = await wait_for_log(

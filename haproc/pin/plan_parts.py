@@ -103,7 +103,7 @@ def _inline_extension(extension: Any, blobs: Mapping[str, bytes]) -> None:
 def _inline_whole(relation: Any, blobs: Mapping[str, bytes]) -> None:
     """One artifact, which is a LocalRelation: of PySpark 4.0."""
     local = parse(protos.relations.LocalRelation, blobs[relation.cached_local_relation.hash])
-    relation.local_relation.ParseFromString(local.SerializeToString())
+    relation.local_relation.CopyFrom(local)
 
 
 def _inline_chunks(relation: Any, blobs: Mapping[str, bytes]) -> None:

@@ -52,7 +52,8 @@ class Reader:
     """See the module. ``on_failure`` hears of other clusters' application errors.
 
     ``on_check`` hears of skips and verifications, with their offsets, at least once; ``on_roster``
-    of who the ring's members are.
+    of who the ring's members are; ``on_undecided`` of an operation of this origin that an earlier
+    process ran here, and of which no decision was read so far.
     """
 
     def __init__(
@@ -62,8 +63,10 @@ class Reader:
         on_check: Callable[[int, Check], None],
         on_roster: Callable[[int, Roster], None],
         giving_up: GivingUp,
+        on_undecided: Callable[[int, Operation], None],
     ) -> None:
         self._core = core
+        self._on_undecided = on_undecided
         self._giving_up = giving_up
         self._on_failure = on_failure
         self._on_check = on_check
@@ -224,6 +227,8 @@ class Reader:
             outcome = Outcome(Status.REJECTED, failure=why) if rejected else DONE_BEFORE
             core.outcomes.resolve(offset, outcome)
             self._giving_up.done_before(offset)
+            if offset in self.unfinished:
+                self._on_undecided(offset, message)
 
     def _note_own(self, offset: int, operation: Operation) -> None:
         own = operation.synchronous and operation.origin == self._core.me

@@ -51,6 +51,7 @@ class Replica:
             self.operators.read,
             self.admission.heard,
             giving_up,
+            self._synchronous.ran_before,
         )
         self._beginning = Beginning(core, self._reader, self.admission, giving_up)
         lanes = [core.engine.lane(i, core.own_log.still_mine) for i in range(core.limits.lanes)]
@@ -108,11 +109,15 @@ class Replica:
 
     # -- reads -----------------------------------------------------------------------------
 
-    async def applied(self, offset: int) -> None:
-        """Wait until everything below the offset is applied here; RequestError if it won't be."""
+    async def applied(self, offset: int, to: Callable[[], int] | None = None) -> None:
+        """Wait until everything below the offset is applied here; RequestError if it won't be.
+
+        ``to`` tells how far what counts is applied, if not all does.
+        """
         schedule, condition = self.core.schedule, self.core.condition
-        await self.core.news.until(lambda: schedule.low >= offset or condition.state not in SERVING)
-        if schedule.low < offset:
+        to = to or (lambda: schedule.low)
+        await self.core.news.until(lambda: to() >= offset or condition.state not in SERVING)
+        if to() < offset:
             raise self.writes.unavailable()
 
     async def read_end(self) -> int:

@@ -18,6 +18,7 @@ from haproc.failure import (
 )
 from haproc.offloop import by_size
 from haproc.replicate.heard.definitions import redefined_by
+from haproc.replicate.heard.named import names_all
 from haproc.replicate.member.condition import OutOfServiceError
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
@@ -71,6 +72,7 @@ class Writes:
             window=core.limits.window_records,
             own_id=True,
             redefines=redefines,
+            named=await by_size(op.size_bytes, names_all, op),
         )
         known = core.outcomes.find(op.key)
         known_from = max(core.schedule.read_to - op.window, self._known_from())

@@ -92,23 +92,30 @@ class LocalRing:
         settings: Mapping[str, Any] | None = None,
         log: LogChoice = _ANY_LOG,
         users: Sequence[str] = (),
+        jobs: bool = False,
         progress: Progress = _silent,
     ) -> LocalRing:
         """Return the ring in the folder, made first if there is none.
 
         ``settings`` are further keys of the configuration file (limits, timeouts …),
-        ``spark_settings`` further ones of each Spark server; ``users`` get tokens. Raises
-        RingError for settings that can't be chosen, and if the folder's ring has others, or another
-        log than is asked for.
+        ``spark_settings`` further ones of each Spark server; ``users`` get tokens;
+        ``jobs``: jobs are taken. Raises RingError for settings that can't be chosen, and if the
+        folder's ring has others, or another log than is asked for.
         """
         log.check()
         check_chosen(spark_settings or {})
         if not (folder / "ring.yaml").exists():
-            make_ring(folder.resolve(), clusters, base_port, settings or {}, log, users)
+            more = {**({"jobs": {"enabled": True}} if jobs else {}), **(settings or {})}
+            make_ring(folder.resolve(), clusters, base_port, more, log, users)
             spark = {"memory": memory, "cores": cores, "settings": dict(spark_settings or {})}
             (folder / "spark.yaml").write_text(yaml.safe_dump(spark))
         ring = cls(folder, progress)
         log.check_fits(ring.folder, ring.config)
+        if jobs and not ring.config.jobs.enabled:
+            raise RingError(
+                f"the ring in {ring.folder} takes no jobs: set jobs.enabled in its ring.yaml, then "
+                "restart its HAProcs one after another (haproc ring roll --what haproc)"
+            )
         if spark_settings and dict(spark_settings) != ring.spark_settings:
             raise RingError(
                 f"the ring in {ring.folder} has other settings of Spark: change them in its "

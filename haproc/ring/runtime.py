@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -67,8 +66,8 @@ KAFKA_JARS = (
 )
 
 
-def _silent(_: str) -> None:
-    return None
+def silent(_: str) -> None:
+    """Tell nobody."""
 
 
 @functools.cache
@@ -134,18 +133,18 @@ def cache_folder() -> Path:
     return Path(configured) if configured else Path.home() / ".cache" / "haproc"
 
 
-def delta_jars(progress: Progress = _silent) -> list[Path]:
+def delta_jars(progress: Progress = silent) -> list[Path]:
     """Return the jars of Delta Lake, fetched on first use (13 MB)."""
     return jars(*DELTA_JARS, progress=progress)
 
 
-def kafka_jars(progress: Progress = _silent) -> list[Path]:
+def kafka_jars(progress: Progress = silent) -> list[Path]:
     """Return the jars of a Kafka broker, fetched on first use (42 MB)."""
     return jars(*KAFKA_JARS, transitive=True, progress=progress)
 
 
 def jars(
-    *coordinates: Coordinate, transitive: bool = False, progress: Progress = _silent
+    *coordinates: Coordinate, transitive: bool = False, progress: Progress = silent
 ) -> list[Path]:
     """Return these jars (and with ``transitive`` all they depend on), fetched on first use."""
     folder = cache_folder() / "jars" / _folder_name(coordinates, transitive)
@@ -291,23 +290,3 @@ def _check(folder: Path, sizes: dict[str, int], coordinates: Sequence[Coordinate
             damaged = name
         if damaged is not None:
             raise RuntimeMissingError(f"{name} arrived damaged; run the same command again")
-
-
-def main() -> int:
-    """Find or fetch all that a local Spark needs, and say what was found."""
-
-    def show(step: str) -> None:
-        print(f"  {step}", file=sys.stderr, flush=True)
-
-    try:
-        print(f"  Java: {java()}", file=sys.stderr)
-        print(f"  Spark: {spark_home()}", file=sys.stderr)
-        print(f"  Delta: {delta_jars(show)[0].parent}", file=sys.stderr)
-    except RuntimeMissingError as error:
-        print(f"set-up failed: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import message_of
-from haproc.ring import runtime, warmup
+from haproc.ring import plugin_jar, runtime, warmup
 from haproc.ring.errors import RingError
 from haproc.ring.process import ProcessId
 from haproc.ring.server import LocalServer
@@ -73,7 +73,7 @@ class LocalSpark(LocalServer):
             self._progress(f"ready after {time.monotonic() - began:.1f} s")
 
     def _launch(self) -> None:
-        jars = runtime.delta_jars(self._progress)
+        jars = [*runtime.delta_jars(self._progress), plugin_jar.jar(self._progress)]
         for part in ("local", "tmp"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j2.properties").write_text(LOG_SETTINGS)

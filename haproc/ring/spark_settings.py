@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from haproc.engine import plugin
 from haproc.ring.errors import RingError
 
 _OPENED_PACKAGES = (
@@ -73,6 +74,8 @@ def java_options(folder: Path, memory: str) -> list[str]:
     ]
 
 
+EXTENSIONS = f"io.delta.sql.DeltaSparkSessionExtension,{plugin.CLASS}"
+"""What Spark loads: Delta, and HAProc's plugin."""
 _KEY = re.compile(r"spark\.[\w.-]+")
 _DEFAULTS = {
     # Small tables on few cores: with Spark's own (50 and 200) an INSERT took 17 s, not 2.
@@ -142,6 +145,6 @@ def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, s
         # Hive's default pool never gives a connection again once threads that waited for one were
         # interrupted, which is how HAProc stops a statement: the catalog then hangs for good.
         "spark.hadoop.datanucleus.connectionPoolingType": "NONE",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.extensions": EXTENSIONS,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }

@@ -11,6 +11,7 @@ from haproc.replicate.writes import Attempt
 from haproc.route.failing import request_error
 from haproc.route.model import Answer, HaReport
 from haproc.route.streams import Collected
+from haproc.spark_error import NO_DETAILS
 
 
 def answer_of(attempt: Attempt, core: Core) -> Answer:
@@ -45,6 +46,7 @@ def rejected(outcome: Outcome, offset: int) -> RequestError:
         sqlstate=failure.sqlstate if failure else "",
         outcome=WriteOutcome.REJECTED,
         offset=offset,
+        details=failure.details if failure else NO_DETAILS,
     )
 
 

@@ -30,6 +30,7 @@ from haproc.replicate.records.operation import Operation, from_record
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
 from haproc.route.chain import ids, may_be_made_again
+from haproc.route.ground import Ground, applied_to
 from haproc.route.log_end import LogEnd
 from haproc.route.model import Request
 
@@ -115,7 +116,7 @@ class Attempts:
                 if looked_at >= needed:
                     raise
                 continue
-            made_as, facts = operation.id, Facts.of(operation)
+            made_as, facts, rests_on = operation.id, Facts.of(operation), operation.rests_on
             submitted = self._replica.writes.submit(
                 operation, request.timeout_s, request.place.rest if request.place else None
             )
@@ -125,7 +126,7 @@ class Attempts:
                 continue
             if outcome.status is not Status.STALE:
                 return Attempt(facts, offset, outcome)
-            await self._replica.applied(offset + 1)
+            await self._replica.applied(offset + 1, applied_to(self._core, rests_on))
             await asyncio.sleep(random.uniform(0, attempt * PAUSE_S))
         raise RequestError(
             FailureKind.AVAILABILITY,
@@ -149,14 +150,15 @@ class Attempts:
         assert isinstance(message, Operation)
         return message
 
-    async def ground(self) -> int:
-        """Return the offset below which everything is applied, for what is to be looked up now.
+    async def ground(self, names: frozenset[str] = frozenset()) -> Ground:
+        """Return what stands here, for what is to be looked up now of tables of these names.
 
         It is near enough to the log's end for the operation to find its place in time.
         """
-        far = reach(self._core.limits.window_records) // 2
-        await self._replica.applied(self._replica.core.watermarks.log_end - far)
-        return self._core.schedule.low
+        core = self._core
+        far = reach(core.limits.window_records) // 2
+        await self._replica.applied(core.watermarks.log_end - far, applied_to(core, names))
+        return Ground.now(core)
 
     async def _end_after(self, request: Request, refusal: RequestError) -> int:
         """Return an end that the log had after the request came."""

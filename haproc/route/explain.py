@@ -21,7 +21,8 @@ from haproc.pin.scan import Scan
 from haproc.route.offload import Texts
 from haproc.route.planning import Planning
 from haproc.route.views import rows_of
-from haproc.witness.explained import explaining, in_own_lines
+from haproc.spark_error import Details
+from haproc.witness.explained import details_in_own_lines, explaining, in_own_lines
 from haproc.witness.findings import (
     NOTHING_KNOWN,
     PARSER,
@@ -52,6 +53,8 @@ class Carried:
 
 
 ALONE: Final = Carried()
+_ANALYSIS: Final = "org.apache.spark.sql.AnalysisException"
+"""What Spark's analyzer throws; it names only the class of that itself, such as one of Delta's."""
 
 
 class Explaining:
@@ -93,6 +96,7 @@ class Explaining:
                 in_own_lines(error.message),
                 error_class=error.error_class,
                 sqlstate=error.sqlstate,
+                details=details_in_own_lines(error.details),
             ) from error
 
     async def plan(self, sql: str) -> Plan:
@@ -273,6 +277,7 @@ def _error(failure: Failure) -> EngineError:
         failure.message,
         error_class=failure.error_class,
         sqlstate=failure.sqlstate,
+        details=Details((*java_classes, _ANALYSIS)),
     )
 
 

@@ -37,6 +37,7 @@ def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> Re
             error_class=error.error_class,
             sqlstate=error.sqlstate,
             outcome=WriteOutcome.REJECTED,
+            details=error.details,
         )
     unexplained = error.kind is ErrorKind.ENVIRONMENT and error.error_class in ("", UNKNOWN)
     return RequestError(

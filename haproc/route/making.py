@@ -22,6 +22,7 @@ from haproc.replicate.writes import now_ms
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying, Understood, texts_of
 from haproc.route.explain import ALONE
+from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.plan_analysis import PlanAnalysis
@@ -32,7 +33,7 @@ from haproc.witness.judge import Verdict
 
 
 class Making:
-    """See the module. ``ground`` returns the offset below which this cluster shows everything."""
+    """See the module. ``ground`` returns what stands here when something is looked up."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Making:
         analysis: Analysis,
         texts: Texts,
         classifying: Classifying,
-        ground: Callable[[], Awaitable[int]],
+        ground: Callable[[frozenset[str]], Awaitable[Ground]],
         get_blob: Callable[[str], Awaitable[bytes]],
         *,
         fanout_parallel: bool,
@@ -66,7 +67,7 @@ class Making:
             return operation
         analyzed_to = operation.analyzed_to
         if analyzed_to is None:
-            analyzed_to = await self._ground()
+            analyzed_to = (await self._ground(frozenset())).low
         # Last: a fence that it is to stand in front of is then above what is applied here.
         await standing.check()
         rests_on = operation.rests_on | {standing.name}
@@ -98,7 +99,7 @@ class Making:
 
     async def _of_text(self, asked: Understood) -> Operation:
         statement = asked.statement
-        analyzed_to = None if statement.insert else await self._ground()
+        ground = None if statement.insert else await self._ground(_named(statement))
         pinned, verdict = await self._pinned(asked)
         if pinned.sql != statement.sql:
             override = statement.operation_class
@@ -106,28 +107,28 @@ class Making:
                 pinned.sql, asked.settings, asked.request.user, override
             )
         write = _as_written(pinned, verdict, asked.session)
-        return self._resting(asked, statement, write, verdict, analyzed_to)
+        return self._resting(asked, statement, write, verdict, ground)
 
     async def _of_plan(self, asked: Understood, plan: bytes) -> Operation:
-        analyzed_to = await self._ground()
+        ground = await self._ground(_named(asked.statement))
         if asked.statement.sql:
-            return await self._of_text_with_frames(asked, plan, analyzed_to)
+            return await self._of_text_with_frames(asked, plan, ground)
         for text in texts_of(asked.request.statement, asked.statement):
             read = replace(asked.statement, sql=text)  # Spark runs what it is to explain otherwise
             await self.analysis.confirm_query(
                 read, asked.settings, asked.session, asked.request.user
             )
         found = await self._plans.examined(asked, plan)
-        return self._resting(asked, found.statement, found.write, found.verdict, analyzed_to)
+        return self._resting(asked, found.statement, found.write, found.verdict, ground)
 
     async def _of_text_with_frames(
-        self, asked: Understood, data: bytes, analyzed_to: int
+        self, asked: Understood, data: bytes, ground: Ground
     ) -> Operation:
         """A SQL text that reads DataFrames which came with it: pinned like any other text."""
         frames = await self._plans.with_frames(asked, data)
         pinned, verdict = await self._pinned(asked, frames)
         write = frames.write(pinned, verdict)
-        return self._resting(asked, asked.statement, write, verdict, analyzed_to)
+        return self._resting(asked, asked.statement, write, verdict, ground)
 
     def _resting(
         self,
@@ -135,7 +136,7 @@ class Making:
         statement: Classified,
         write: Write,
         verdict: Verdict,
-        analyzed_to: int | None,
+        ground: Ground | None,
     ) -> Operation:
         """Return the operation with what its analysis rests on."""
         rests_on = _rests_on(statement, verdict)
@@ -144,7 +145,7 @@ class Making:
             reads=statement.reads | verdict.reads,
             tables_known=statement.tables_known and verdict.known,
             writes_known=statement.tables_known,
-            analyzed_to=analyzed_to if rests_on else None,
+            analyzed_to=ground.below(rests_on) if ground is not None and rests_on else None,
             rests_on=rests_on,
         )
 
@@ -205,6 +206,10 @@ class Making:
         # An INSERT of literals is not looked at, however long.
         size = len(statement.sql) if statement.insert is None else 0
         return await self._texts.run(moment.user, size, pin, statement, moment)
+
+
+def _named(statement: Classified) -> frozenset[str]:
+    return statement.reads | statement.writes
 
 
 def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:

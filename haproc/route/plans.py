@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.model import Classified, Kind, RefusedError
+from haproc.classify.names import Context
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import Mode, PlanReading
@@ -26,6 +27,7 @@ from haproc.engine.interface import Analyzed, Column, Engine
 from haproc.engine.statement import SparkPlan
 from haproc.engine.table import metadata_of
 from haproc.failure import ErrorClass
+from haproc.pin.called import called
 from haproc.pin.model import Pinned, Source, Treatment
 from haproc.pin.plan_parts import inlined, input_of, with_input
 from haproc.pin.plans import PlanReasons, plan_reasons
@@ -44,6 +46,7 @@ from haproc.witness.plans import (
     completes_texts,
     condition_questions,
     defined_by,
+    empty_rows,
     frames_of,
     input_question,
     text_over,
@@ -104,7 +107,9 @@ class Frames:
             return SparkPlan(with_text(self.plan, pinned.sql))
         source, reading = pinned.source, read_plan(self.plan)
         assert source is not None
-        query = protos.base.Plan.FromString(text_question(self.plan, source.query, rows=True)).root
+        query = wire.parsed(
+            protos.base.Plan, text_question(self.plan, source.query, rows=True)
+        ).root
         rests = verdict.of_session or reading.user_code or reading.blobs or reading.handles
         ref = session_ref(self.session) if rests else None
         template = text_over(source.head, hole())
@@ -147,14 +152,14 @@ class Plans:
                 data, asked.settings, request.user, request.operation_class, there=True
             )
         look = _Look(self._analysis, asked, statement, reading, plan, found)
-        verdict = await look.verdict(columns)
+        verdict, rows = await look.verdict(columns)
         if verdict.treatment is not Treatment.MATERIALISE:
             return Examined(statement, verdict, SparkPlan(plan.SerializeToString()))
         rests = verdict.of_session or reading.user_code or look.of_session
         session = asked.session if rests else None
         if rests and session is None:
             _refuse(verdict.reasons, HINT_SESSION)
-        return Examined(statement, verdict, computed(plan, session))
+        return Examined(statement, verdict, computed(plan, session, look.called(rows, hole())))
 
     async def _read(self, asked: Understood, data: bytes) -> tuple[Any, PlanReading, PlanReasons]:
         """Return a plan with the rows that its client has sent before, and what it is."""
@@ -216,8 +221,11 @@ class _Look:
     plan: Any
     found: PlanReasons
 
-    async def verdict(self, columns: list[Column] | None) -> Verdict:
-        """Return what becomes of the plan; raises RefusedError, EngineError."""
+    async def verdict(self, columns: list[Column] | None) -> tuple[Verdict, ColumnTypes]:
+        """Return what becomes of the plan, with the columns of the rows that stand for its input.
+
+        Raises RefusedError, EngineError.
+        """
         beside = _pinned(self.found.beside, rows=False)
         is_shown = beside.dispellable and condition_questions(self.plan)
         if beside.treatment is Treatment.REFUSE and not is_shown:
@@ -228,15 +236,25 @@ class _Look:
             looked = await self._ask(query, pinned, only_there=self.of_session)
             verdict, given = looked.verdict, looked.analyzed
             _check(verdict)
-        rows = None
+        rows: ColumnTypes = ()
         if given is not None:
             self._check_columns(given, columns)
-            rows = _types(given.columns) if verdict.treatment is Treatment.MATERIALISE else None
-        for each in condition_questions(self.plan, rows):
+            rows = _types(given.columns)
+        stand = verdict.treatment is Treatment.MATERIALISE
+        stood_for = self.called(rows, empty_rows(rows)) if stand else None
+        for each in condition_questions(self.plan, stood_for):
             looked = await self._ask(each, beside)
             _check(looked.verdict)
             verdict = _both(verdict, looked.verdict)
-        return verdict
+        return verdict, rows
+
+    def called(self, columns: ColumnTypes, rows: Any) -> Any:
+        """Return rows of these columns under the name by which a merge calls its source's."""
+        if self.statement.kind is not Kind.MERGE:
+            return rows
+        settings = self.asked.settings
+        found = called(input_of(self.plan), Context(settings.catalog, settings.schema))
+        return rows if found is None else found.over(rows, [name for name, _ in columns])
 
     async def _ask(self, query: bytes, pinned: Pinned, *, only_there: bool = False) -> Looked:
         asked = self.asked
@@ -289,16 +307,10 @@ def _opened(data: bytes) -> tuple[Any, PlanReading]:
     return plan, read_plan(plan)
 
 
-def computed(plan: Any, session: ClientSession | None) -> ComputedPlan:
-    """Return the write whose rows are the plan's input; aliases stay with what writes them."""
-    source = input_of(plan)
-    query, rest = source, protos.relations.Relation()
-    rest.CopyFrom(source)
-    place = rest
-    while place.WhichOneof("rel_type") == "subquery_alias":
-        query, place = query.subquery_alias.input, place.subquery_alias.input
-    place.CopyFrom(hole())
-    template = with_input(plan, rest).SerializeToString()
+def computed(plan: Any, session: ClientSession | None, rows: Any) -> ComputedPlan:
+    """Return the write whose rows are the plan's input; ``rows``, with a hole, stands there."""
+    query = input_of(plan)
+    template = with_input(plan, rows).SerializeToString()
     return ComputedPlan(query.SerializeToString(), template, session_ref(session))
 
 

@@ -7,9 +7,9 @@ came, and time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from dmq import LogError
 from haproc.config.model import Consistency
@@ -47,8 +47,14 @@ READ_S: Final = 0.25
 some milliseconds, unless its queue is full."""
 WATCH_S: Final = 1.0
 """How often it is looked whether a peer that runs a query is still there. Chosen."""
+NARROW_AFTER_S: Final = 0.5
+"""How long a query waits for everything before it is found out what it shows, for which Spark has
+to analyze it. Chosen: most statements take less."""
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""
+
+
+Narrow: TypeAlias = Callable[[], Awaitable[Callable[[], int] | None]]
 
 
 class Forwarding(Protocol):
@@ -98,11 +104,15 @@ class Reads:
         self._log_end = LogEnd(replica.read_end)
 
     async def elsewhere(
-        self, request: Request, held: Callable[[], Answer | None] = lambda: None
+        self,
+        request: Request,
+        held: Callable[[], Answer | None] = lambda: None,
+        narrow: Narrow | None = None,
     ) -> Answer | None:
         """Return None when the query may start here, now; or an answer that is held, or a peer's.
 
         ``held`` returns an answer that shows all writes that were read here, if there is one.
+        ``narrow`` returns what tells how far all is applied that the query shows, if that is known.
         Raises RequestError if it can be answered nowhere.
         """
         wanted = request.freshness
@@ -114,10 +124,18 @@ class Reads:
         log_end = await self._end(wanted, end_by) if wanted.level in LEVELS_OF_THE_LOG else 0
         if (answer := await self._held(held, need(wanted, EVERYBODY, log_end))) is not None:
             return answer
-        if self._core.schedule.low >= need(wanted, self._core.me, log_end):
+        needed, applied = need(wanted, self._core.me, log_end), self._low
+        if applied() < needed and narrow is not None:
+            soon = min(came_at + NARROW_AFTER_S, end_by)
+            if not await self._wait(wanted, needed, soon, applied):
+                applied = await narrow() or applied
+        if applied() >= needed:
             self._check_serving()
             return None
-        return await self._otherwise(request, log_end, came_at)
+        return await self._otherwise(request, log_end, came_at, applied)
+
+    def _low(self) -> int:
+        return self._core.schedule.low
 
     async def _held(self, held: Callable[[], Answer | None], needed: int) -> Answer | None:
         """Return a held answer once this HAProc has read what it must show.
@@ -133,9 +151,11 @@ class Reads:
                 await self._core.news.until(lambda: schedule.read_to >= needed)
         return held() if schedule.read_to >= needed else None
 
-    async def _otherwise(self, request: Request, log_end: int, came_at: float) -> Answer | None:
+    async def _otherwise(
+        self, request: Request, log_end: int, came_at: float, applied: Callable[[], int]
+    ) -> Answer | None:
         """Wait or forward, as is decided."""
-        wanted, schedule = request.freshness, self._core.schedule
+        wanted = request.freshness
         may_forward = self._forwarding is not None and request.session_id is None
         clock = asyncio.get_running_loop().time
         ends_at = came_at + _OF_THE_TIMEOUT * request.timeout_s
@@ -144,7 +164,7 @@ class Reads:
             decision = decide(
                 wanted,
                 self._core.me,
-                schedule.low,
+                applied(),
                 log_end,
                 self._peers(),
                 waited=waited,
@@ -161,9 +181,9 @@ class Reads:
                 case Wait():
                     if request.place is not None:
                         request.place.rest()
-                    needed, low = need(wanted, self._core.me, log_end), schedule.low
+                    needed, low = need(wanted, self._core.me, log_end), self._low()
                     until = min(clock() + self._rules.wait_s, ends_at)
-                    waited = not await self._wait(wanted, needed, until)
+                    waited = not await self._wait(wanted, needed, until, applied)
                     nearer = self._comes_nearer(low) and clock() < ends_at
                     asked.clear()
                     busy_peer = ""
@@ -187,7 +207,9 @@ class Reads:
         """Wait until a query that a peer forwarded may start here; raises RequestError."""
         wanted = Freshness(Consistency.SESSION, after_offset=needed)
         ends_at = asyncio.get_running_loop().time() + self._wait_s(timeout_s)
-        if self._core.schedule.low < needed and not await self._wait(wanted, needed, ends_at):
+        if self._core.schedule.low < needed and not await self._wait(
+            wanted, needed, ends_at, self._low
+        ):
             missing = records(needed - self._core.schedule.low)
             raise _not_fresh(f"{self._core.me} lacks {missing}")
         self._check_serving()
@@ -204,12 +226,14 @@ class Reads:
             hint = "ask the next HAProc with the same request_id, or with consistency session"
             raise log_unavailable(what, error, hint, WriteOutcome.NOT_SENT) from error
 
-    async def _wait(self, wanted: Freshness, needed: int, ends_at: float) -> bool:
+    async def _wait(
+        self, wanted: Freshness, needed: int, ends_at: float, applied: Callable[[], int]
+    ) -> bool:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
             async with asyncio.timeout_at(ends_at):
-                await self._replica.applied(needed)
+                await self._replica.applied(needed, applied)
         except TimeoutError:
             return False
         finally:

@@ -35,6 +35,7 @@ from haproc.route.failing import refused, timed_out
 from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
+from haproc.route.narrowing import Narrowing
 from haproc.route.offload import Inline, Texts
 from haproc.route.planning import Planning
 from haproc.route.reads import Reads
@@ -42,6 +43,7 @@ from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
 from haproc.route.shared_sessions import SharedSessions
 from haproc.route.streams import Collected, Running
+from haproc.route.unforeseen import of_query
 from haproc.sessions.client import ClientSession
 from haproc.sessions.sessions import Sessions
 
@@ -110,6 +112,7 @@ class RingService:
             sessions.get_blob,
             fanout_parallel=config.fanout_parallel,
         )
+        self._narrowing = Narrowing(core, self._analysis)
         repeatable = Repeatable(core, self._analysis, self._texts)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
         self._shared = SharedSessions(
@@ -127,6 +130,10 @@ class RingService:
         try:
             with self._lending.during(request.key):
                 return await self._answer(request)
+        except Exception as error:
+            if self._only_reads.get(request.key):
+                raise of_query(error, f"statement {request.id}") from error
+            raise
         finally:
             self._only_reads.pop(request.key, None)
             self._unmade.discard(request.key)
@@ -202,7 +209,11 @@ class RingService:
                 hint="send USE in the session, or leave session_id out",
             )
         settings = self._settings(session, request.catalog, request.schema)
-        statement = await self._classifying.request(request, settings)
+        try:
+            statement = await self._classifying.request(request, settings)
+        except RequestError as error:
+            request = await self._session_statements.unless_set_already(request, session, error)
+            statement = await self._classifying.request(request, settings)
         statement = await self._session_statements.owned(statement, session, request.id)
         return Understood(request, session, settings, statement)
 
@@ -221,7 +232,11 @@ class RingService:
 
     async def _read(self, asked: Understood) -> Answer:
         """Answer a query from what is kept, by another cluster, or by running it."""
-        answer = await self._reads.elsewhere(asked.request, partial(self._caching.held, asked))
+        answer = await self._reads.elsewhere(
+            asked.request,
+            partial(self._caching.held, asked),
+            partial(self._narrowing.applied, asked),
+        )
         if answer is None:
             here = partial(self._query, asked, self.planning.departures())
             answer = await self._caching.answer(asked, here)

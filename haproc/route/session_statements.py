@@ -8,17 +8,19 @@ from functools import partial
 
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.rules import WRITING_KINDS
+from haproc.classify.settings import assigned
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import POOL, Settings
 from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.pin.sqltypes import quote_name
 from haproc.replicate.member.core import Core
 from haproc.route.analysis import Analysis
 from haproc.route.answering import failed
 from haproc.route.classifying import Classifying, Understood, as_it_runs
 from haproc.route.failing import refused
-from haproc.route.model import Answer, HaReport
+from haproc.route.model import Answer, HaReport, Request, SentSql
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
 from haproc.sessions.client import BeginningIds, ClientSession
@@ -83,6 +85,28 @@ class SessionStatements:
             )
         chunks = await self._change(session, statement, as_it_runs(asked), asked.request.id)
         return Answer(HaReport(self._core.me, OperationClass.SESSION), Collected(chunks))
+
+    async def unless_set_already(
+        self, request: Request, session: ClientSession | None, error: RequestError
+    ) -> Request:
+        """Return what asks for a setting in place of what sets it to the value that it has.
+
+        Raise the error that the request was refused with if it is anything else.
+        """
+        sent = request.statement
+        reserved = error.error_class == ErrorClass.RESERVED_SETTING
+        said = assigned(sent.text) if reserved and isinstance(sent, SentSql) else None
+        if session is None or said is None:
+            raise error
+        key, value = said
+        asks = SqlText(f"SET {quote_name(key)}")
+        try:
+            rows = await rows_of(Collected(await self._chunks(session, asks)))
+        except EngineError as failure:
+            raise failed(failure, self._core, WriteOutcome.NOT_SENT) from failure
+        if [tuple(row) for row in rows] != [(key, value)]:
+            raise error
+        return replace(request, statement=SentSql(asks.sql))
 
     async def owned(
         self, statement: Classified, session: ClientSession | None, request_id: str = ""

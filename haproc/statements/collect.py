@@ -17,6 +17,7 @@ from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.route.model import Answer
 from haproc.statements import json_rows
 from haproc.statements.cut import Cutter
+from haproc.statements.plain_arrow import readable
 from haproc.statements.request import Delivery, Disposition, Format
 from haproc.statements.spark_types import columns_of
 from haproc.statements.store import Kept, ResultStore
@@ -83,10 +84,8 @@ class Collector:
         return columns
 
     def _convert(self, data: bytes) -> tuple[tuple[Column, ...], bytes]:
-        if self._json:
-            schema, rows = json_rows.rows_of(data)
-            return columns_of(schema), json_rows.dumps(rows)
-        return columns_of(json_rows.schema_of(data)), data
+        columns, data = columns_of(json_rows.schema_of(data)), readable(data)
+        return columns, json_rows.dumps(json_rows.rows_of(data)[1]) if self._json else data
 
     def _check_size(self) -> None:
         total = self.kept.bytes + self._part_bytes

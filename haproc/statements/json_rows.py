@@ -19,8 +19,22 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1)
+from haproc.engine.arrow import with_numbers
+from haproc.failure import ErrorClass, refused
+from haproc.statements.moments import date_text, timestamp_text
+from haproc.statements.spark_types import text_of
+
 _SECOND_US: Final = 1_000_000
+_AS_PYTHON_HAS_THEM: Final = (
+    *(pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating),
+    *(pa.types.is_decimal, pa.types.is_time, pa.types.is_string, pa.types.is_large_string),
+    *(pa.types.is_string_view, pa.types.is_binary, pa.types.is_large_binary),
+    pa.types.is_binary_view,
+)
+
+
+class UnknownTypeError(Exception):
+    """A type of Arrow's that no form is known for."""
 
 
 def rows_of(data: bytes) -> tuple[pa.Schema, list[tuple[str | None, ...]]]:
@@ -41,43 +55,19 @@ def dumps(rows: Sequence[Sequence[str | None]]) -> bytes:
 def _batch_rows(batch: pa.RecordBatch) -> Iterator[tuple[str | None, ...]]:
     if batch.num_columns == 0:
         return iter([()] * batch.num_rows)
-    kinds = batch.schema.types
-    columns = _with_months_as_numbers(batch).columns
-    return zip(*(texts(c, k) for c, k in zip(columns, kinds, strict=True)), strict=True)
+    columns = zip(with_numbers(batch).columns, batch.schema, strict=True)
+    return zip(*(_column(values, field) for values, field in columns), strict=True)
 
 
-def _with_months_as_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with int32 for year-month intervals, whose bytes are the same.
-
-    pyarrow has the type, but no class for arrays of it; only through Arrow's C interface can they
-    be given another one.
-    """
-    plain = pa.schema([field.with_type(_months_as_numbers(field.type)) for field in batch.schema])
-    if plain == batch.schema:
-        return batch
-    return pa.record_batch(_Retyped(batch, plain))
-
-
-class _Retyped:
-    """A batch's memory under another schema, by Arrow's PyCapsule interface."""
-
-    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
-        self._batch, self._schema = batch, schema
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
-
-
-def _months_as_numbers(kind: pa.DataType) -> pa.DataType:
-    if kind.id == pa.lib.Type_INTERVAL_MONTHS:
-        return pa.int32()
-    if pa.types.is_map(kind):
-        return pa.map_(_months_as_numbers(kind.key_type), _months_as_numbers(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_months_as_numbers(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_months_as_numbers(field.type)) for field in kind])
-    return kind
+def _column(values: pa.Array, field: pa.Field) -> list[str | None]:
+    try:
+        return texts(values, field.type)
+    except UnknownTypeError as error:
+        raise refused(
+            ErrorClass.RESULT_TYPE,
+            f"column {field.name} is {text_of(field.type)}: {error} has no form in JSON",
+            "cast it to STRING in the query, or ask for the Arrow stream",
+        ) from error
 
 
 def texts(array: pa.Array, kind: pa.DataType) -> list[str | None]:
@@ -87,7 +77,7 @@ def texts(array: pa.Array, kind: pa.DataType) -> list[str | None]:
     types = pa.types
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return list(array.to_pylist())
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_date32(kind):
+    if types.is_integer(kind) or types.is_boolean(kind):
         return list(pc.cast(array, pa.string()).to_pylist())
     if types.is_floating(kind):
         written = pc.cast(array, pa.string()).to_pylist()
@@ -99,15 +89,20 @@ def texts(array: pa.Array, kind: pa.DataType) -> list[str | None]:
 
 def _values(array: pa.Array, kind: pa.DataType) -> list[Any]:
     """Return Python values; where pyarrow's would lose something, text."""
+    if pa.types.is_date32(kind):
+        days = array.view(pa.int32()).to_pylist()
+        return [None if v is None else date_text(v) for v in days]
     if pa.types.is_timestamp(kind):
         micros = pc.cast(array, pa.timestamp("us", kind.tz), safe=False).view(pa.int64())
         zone = "Z" if kind.tz else ""
-        return [None if v is None else _timestamp(v, zone) for v in micros.to_pylist()]
+        return [None if v is None else timestamp_text(v, zone) for v in micros.to_pylist()]
     if pa.types.is_duration(kind):
         micros = pc.cast(array, pa.duration("us"), safe=False).view(pa.int64()).to_pylist()
         return [None if v is None else _day_time(v) for v in micros]
     if kind.id == pa.lib.Type_INTERVAL_MONTHS:
         return [None if v is None else _year_month(v) for v in array.to_pylist()]
+    if pa.types.is_interval(kind):
+        return [None if v is None else _calendar(v) for v in array.to_pylist()]
     if pa.types.is_map(kind):
         return _maps(array, kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -117,6 +112,8 @@ def _values(array: pa.Array, kind: pa.DataType) -> list[Any]:
     if pa.types.is_float32(kind):
         written = pc.cast(array, pa.string()).to_pylist()
         return [None if value is None else float(value) for value in written]
+    if not any(test(kind) for test in _AS_PYTHON_HAS_THEM):
+        raise UnknownTypeError(str(kind))
     return list(array.to_pylist())
 
 
@@ -201,15 +198,6 @@ def _float(written: str) -> str:
     return written if "." in written or "e" in written else f"{written}.0"
 
 
-def _timestamp(micros: int, zone: str) -> str:
-    try:
-        moment = _EPOCH + datetime.timedelta(microseconds=micros)
-    except OverflowError:
-        return f"{micros} microseconds since 1970"
-    unit = "microseconds" if micros % 1000 else "milliseconds"
-    return moment.isoformat(timespec=unit) + zone
-
-
 def _day_time(micros: int) -> str:
     sign = "-" if micros < 0 else ""
     seconds, fraction = divmod(abs(micros), _SECOND_US)
@@ -223,6 +211,34 @@ def _year_month(months: int) -> str:
     sign = "-" if months < 0 else ""
     years, month = divmod(abs(months), 12)
     return f"{sign}{years}-{month}"
+
+
+def _calendar(value: pa.MonthDayNano) -> str:
+    """Return an interval of months, days and microseconds as Spark writes it."""
+    years, months = _divided(value.months, 12)
+    micros = value.nanoseconds // 1000
+    seconds, fraction = _divided(micros, _SECOND_US)
+    minutes, seconds = _divided(seconds, 60)
+    hours, minutes = _divided(minutes, 60)
+    parts = [
+        (years, "years"),
+        (months, "months"),
+        (value.days, "days"),
+        (hours, "hours"),
+        (minutes, "minutes"),
+    ]
+    said = [f"{number} {unit}" for number, unit in parts if number]
+    if seconds or fraction:
+        sign = "-" if micros < 0 else ""
+        whole = f"{sign}{abs(seconds)}.{abs(fraction):06}".rstrip("0").rstrip(".")
+        said.append(f"{whole} seconds")
+    return " ".join(said) or "0 seconds"
+
+
+def _divided(number: int, by: int) -> tuple[int, int]:
+    """Return the quotient and the rest, both with the number's sign."""
+    quotient, rest = divmod(abs(number), by)
+    return (-quotient, -rest) if number < 0 else (quotient, rest)
 
 
 def schema_of(data: bytes) -> pa.Schema:

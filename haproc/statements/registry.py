@@ -30,12 +30,12 @@ from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refus
 from haproc.metrics import Metrics
 from haproc.route.interface import Service
 from haproc.route.model import Answer, Freshness, Request, SentSql
+from haproc.route.unforeseen import as_told
 from haproc.statements.collect import Collector
 from haproc.statements.execution import Execution, Key, StatementState
 from haproc.statements.gate import Gate, Held, Place
 from haproc.statements.request import Delivery, StatementRequest
 from haproc.statements.store import OVERHEAD_BYTES, ResultStore
-from haproc.statements.unforeseen import as_told
 
 STATEMENTS_KEPT_MAX: Final = 10_000
 """Finished statements remembered, whatever their size; chosen, not measured."""
@@ -111,6 +111,10 @@ class Registry:
                 try:
                     with self._streaming(execution):
                         yield execution, answer
+                except (EngineError, ConnectionError):
+                    raise
+                except Exception as error:
+                    raise self.failure(execution, error) from error
                 finally:
                     await answer.result.aclose()
             finally:
@@ -393,7 +397,8 @@ class Registry:
 
     def failure(self, execution: Execution, error: Exception) -> RequestError:
         """Return what the client of this execution is told of an error."""
-        failed = as_told(error, f"statement {execution.id}")
+        reads = execution.is_query() is True
+        failed = as_told(error, f"statement {execution.id}", only_reads=reads)
         if execution.recalled and failed.error_class in (ErrorClass.BUSY, ErrorClass.STOPPED):
             failed.outcome = WriteOutcome.UNKNOWN  # of the question; the write is in the log
         lost = isinstance(error, EngineError) and error.kind is not ErrorKind.APPLICATION

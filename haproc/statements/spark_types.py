@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dmq import Json
 from haproc.engine.interface import Column
+from haproc.statements.plain_arrow import is_variant
 
 _NAMES: Final = {
     "boolean": "BOOLEAN",
@@ -123,11 +124,15 @@ def text_of(kind: pa.DataType) -> str:
         return f"map<{text_of(kind.key_type)},{text_of(kind.item_type)}>"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"array<{text_of(kind.value_type)}>"
+    if is_variant(kind):
+        return "variant"
     if pa.types.is_struct(kind):
         inner = ",".join(f"{_quoted(f.name)}:{text_of(f.type)}" for f in kind)
         return f"struct<{inner}>"
     if kind.id == pa.lib.Type_INTERVAL_MONTHS:
         return "interval year to month"
+    if pa.types.is_interval(kind):
+        return "interval"
     return str(kind)
 
 

@@ -8,6 +8,9 @@ number of the line is one too high. What does not have a form of Spark's is left
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+
+from haproc.spark_error import Context, Details
 
 _WORDS = "EXPLAIN EXTENDED"
 _LINE, _AT = r"line (?P<line>\d{1,9})", r"(?P<at>\d{1,9})"
@@ -39,6 +42,23 @@ def in_own_lines(message: str) -> str:
     said, shown = message[:at], message[at:]
     said = _ORIGIN.sub(lambda m: f"; line {_line(m)} pos {m['at']}{m['end']}", said, count=1)
     return said + _CONTEXT.sub(_shown, shown, count=1)
+
+
+def details_in_own_lines(said: Details) -> Details:
+    """Return the same of what else an error about such a text says."""
+    return replace(said, contexts=tuple(map(_in_own_text, said.contexts)))
+
+
+def _in_own_text(context: Context) -> Context:
+    if context.of_frame or context.object_type:  # one in a view's text
+        return context
+    before = len(explaining(""))
+    return replace(
+        context,
+        start=max(context.start - before, 0),
+        stop=max(context.stop - before, 0),
+        summary=in_own_lines(context.summary),
+    )
 
 
 def _line(match: re.Match[str]) -> int:

@@ -193,6 +193,11 @@ def unknown_functions(plans: Sequence[Plan]) -> frozenset[str]:
     return frozenset(name for name in _functions(plans, full=False) if name.count(".") >= 2)
 
 
+def user_functions(plan: Plan) -> frozenset[str]:
+    """Return the functions of a catalog that a plan calls; their bodies may read tables."""
+    return _functions([plan])
+
+
 def _functions(plans: Sequence[Plan], *, full: bool = True) -> frozenset[str]:
     names = {name for plan in plans for name in functions_called(plan)}
     names |= {

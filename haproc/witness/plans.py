@@ -41,10 +41,10 @@ def input_question(plan: Any) -> bytes | None:
     return None if source is None else _root(source)
 
 
-def condition_questions(plan: Any, rows: ColumnTypes | None = None) -> tuple[bytes, ...]:
+def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
     """Return, as plans, queries that show a write's conditions, and the values beside its input.
 
-    ``rows``: the columns of the input, if rows are to stand for it.
+    ``rows``: the relation that is to stand for its input, if any is, see `empty_rows`.
     """
     if plan.WhichOneof("op_type") == "command":
         command = plan.command
@@ -62,7 +62,7 @@ def shape_of(question: bytes) -> bytes | None:
 
     Every DataFrame numbers its steps anew. None: an expression means a step by its number.
     """
-    plan = protos.base.Plan.FromString(question)
+    plan = wire.parsed(protos.base.Plan, question)
     stack = [plan.root]
     while stack:
         message = stack.pop()
@@ -79,7 +79,7 @@ def shape_of(question: bytes) -> bytes | None:
 def texts_in(question: bytes) -> frozenset[str]:
     """Return the texts in it that would be hard to tell from what Spark makes of it."""
     found = set[str]()
-    stack: list[Any] = [protos.base.Plan.FromString(question).root]
+    stack: list[Any] = [wire.parsed(protos.base.Plan, question).root]
     while stack:
         for field, value in stack.pop().ListFields():
             if field.message_type is not None:
@@ -146,11 +146,11 @@ def text_over(head: str, relation: Any) -> bytes:
     return bytes(plan.SerializeToString())
 
 
-def _of_save(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+def _of_save(message: Any, rows: Any) -> Iterator[Any]:
     yield from _in_options(message.options, message.table.table_name)
 
 
-def _of_write_to(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+def _of_write_to(message: Any, rows: Any) -> Iterator[Any]:
     yield from _in_options(message.options, message.table_name)
     if message.HasField("overwrite_condition"):
         yield _filtered(_table(message.table_name), message.overwrite_condition)
@@ -164,7 +164,7 @@ def _in_options(options: Any, table: str) -> Iterator[Any]:
             yield _filtered(_table(table), expression)
 
 
-def _of_merge(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+def _of_merge(message: Any, rows: Any) -> Iterator[Any]:
     actions = [
         [each.merge_action for each in some]
         for some in (
@@ -177,7 +177,7 @@ def _of_merge(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
     yield from _merged(target, message.source_table_plan, message.merge_condition, actions, rows)
 
 
-def _of_delta(message: Any, rows: ColumnTypes | None) -> Iterator[Any]:
+def _of_delta(message: Any, rows: Any) -> Iterator[Any]:
     """The same of Delta's own relations, whose messages are of another pool."""
     kind = delta.kind_of(message)
     of = getattr(message, kind)
@@ -197,12 +197,10 @@ def _merged(
     given: Any,
     condition: Any,
     actions: Sequence[Iterable[Any]],
-    rows: ColumnTypes | None,
+    rows: Any,
 ) -> Iterator[Any]:
     """Yield what shows a merge; actions where both match, where only the source, the target has."""
-    source = _relation(given)
-    if rows is not None:
-        _stand_for(source, rows)
+    source = _relation(given) if rows is None else rows
     joined = _Relation()
     joined.join.left.CopyFrom(target)
     joined.join.right.CopyFrom(source)
@@ -230,12 +228,11 @@ def _projected(relation: Any, values: Iterable[Any]) -> Any:
     return projected
 
 
-def _stand_for(source: Any, rows: ColumnTypes) -> None:
-    """Put a relation with these columns, but without rows, below a source's aliases."""
-    while source.WhichOneof("rel_type") == "subquery_alias":
-        source = source.subquery_alias.input
-    source.ClearField(source.WhichOneof("rel_type"))
-    source.local_relation.schema = ", ".join(f"{quote_name(name)} {kind}" for name, kind in rows)
+def empty_rows(columns: ColumnTypes) -> Any:
+    """Return a relation with these columns, but without rows."""
+    made = _Relation()
+    made.local_relation.schema = ", ".join(f"{quote_name(name)} {kind}" for name, kind in columns)
+    return made
 
 
 def _computed(actions: Iterable[Any]) -> Iterator[Any]:
@@ -252,7 +249,7 @@ def _assignments(action: Any) -> Iterable[Any]:
     return [*action.update_action.assignments, *action.insert_action.assignments]
 
 
-_ASKED: Final[dict[str, Callable[[Any, ColumnTypes | None], Iterator[Any]]]] = {
+_ASKED: Final[dict[str, Callable[[Any, Any], Iterator[Any]]]] = {
     "write_operation": _of_save,
     "write_operation_v2": _of_write_to,
     "merge_into_table_command": _of_merge,

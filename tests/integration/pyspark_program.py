@@ -12,7 +12,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,16 @@ _ANSWER = "answer "
 
 
 class FailedError(Exception):
-    """A line raised; ``kind`` is the exception's class."""
+    """A line raised; ``kind`` is the exception's class.
 
-    def __init__(self, kind: str, message: str) -> None:
+    ``said``: its condition, SQLSTATE, parameters and places, where it has some.
+    """
+
+    def __init__(self, kind: str, message: str, said: Sequence[Any] = ()) -> None:
         super().__init__(f"{kind}: {message}")
         self.kind = kind
         self.message = message
+        self.said = said
 
 
 class Program:
@@ -114,6 +118,19 @@ def _value(line: str, names: dict[str, Any]) -> Any:
     return found if isinstance(found, str | int | float | list | None) else repr(found)
 
 
+def _said(error: Exception) -> list[Any]:
+    from pyspark.errors import PySparkException, QueryContextType
+
+    if not isinstance(error, PySparkException):
+        return []
+    places = [
+        [each.fragment(), each.startIndex(), each.stopIndex()]
+        for each in error.getQueryContext()
+        if each.contextType() is QueryContextType.SQL
+    ]
+    return [error.getCondition(), error.getSqlState(), error.getMessageParameters(), places]
+
+
 def main() -> None:
     """Run lines until there are no more."""
     from pyspark.sql import functions
@@ -123,7 +140,7 @@ def main() -> None:
         try:
             answer: Any = {"value": _value(line.strip(), names)}
         except Exception as error:
-            answer = {"error": [type(error).__name__, str(error)]}
+            answer = {"error": [type(error).__name__, str(error), _said(error)]}
         print(f"{_ANSWER}{json.dumps(answer)}", flush=True)
     # A session that nobody stopped closes its channel as Python collects it at the very end, when
     # gRPC's threads are gone: that hung now and then, for good.

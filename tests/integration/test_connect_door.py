@@ -138,6 +138,28 @@ async def test_settings_are_spark_s_or_haproc_s_or_refused(
         assert run('spark.conf.get("haproc.consistency")') == "bounded"
         with pytest.raises(FailedError, match="there is no option"):
             run('spark.sql("SET haproc.nothing = 1")')
+        for key, value in (
+            ("spark.my.own", "1"),
+            ("spark.sql.execution.pythonUDF.arrow.enabled", "true"),
+            ("spark.sql.execution.pythonUDTF.arrow.enabled", "true"),
+            ("spark.sql.pyspark.udf.profiler", "perf"),
+        ):
+            run(f'spark.conf.set("{key}", "{value}")')
+            assert run(f'spark.conf.get("{key}")') == value
+            run(f'spark.conf.unset("{key}")')
+            assert run(f'spark.sql("SET {key} = {value}").collect()') == [[key, value]]
+        place = "spark.sql.warehouse.dir"
+        run(f'spark.conf.set("{place}", spark.conf.get("{place}"))')
+        same = f'spark.sql("SET {place} = " + spark.conf.get("{place}")).collect()'
+        assert run(same) == [[place, run(f'spark.conf.get("{place}")')]]
+        for refused in (
+            f'spark.conf.set("{place}", "elsewhere")',
+            f'spark.sql("SET {place} = elsewhere")',
+            'spark.conf.set("spark.executor.memory", "9g")',
+            'spark.conf.set("spark.job.tags", "mine")',
+        ):
+            with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
+                run(refused)
         with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
             run('spark.conf.set("spark.sql.warehouse.dir", "/tmp")')
 
@@ -186,6 +208,61 @@ async def test_errors_are_the_exceptions_that_spark_s_would_be(
             with pytest.raises(FailedError) as failed:
                 program.run(line)
             assert failed.value.kind == kind and message in failed.value.message
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
+async def test_failed_writes_say_all_that_spark_says(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    """The exception, its condition, SQLSTATE, parameters and places are those of Spark itself."""
+    asked = (
+        'spark.sql("CREATE TABLE z (a INTT)")',
+        'spark.sql("CREATE TABLE z (a INTERVAL YEAR) USING delta")',
+        'spark.sql("ALTER TABLE t DROP COLUMN a")',
+        'spark.sql("ALTER TABLE t ALTER COLUMN a TYPE STRING")',
+        'spark.sql("INSERT INTO t VALUES (1)")',
+        'spark.sql("INSERT INTO nosuch VALUES (1)")',
+        'spark.sql("USE nosuch")',
+        'spark.sql("SET spark.sql.session.timeZone = Nowhere")',
+        'spark.range(1).write.format("delta").bucketBy(2, "id").saveAsTable("bucketed")',
+        "spark.sql(\"SELECT 7 AS a, 'x' AS b\").write.format('delta').mode('overwrite')"
+        ".option('replaceWhere', 'a = 1').saveAsTable('t')",
+        "spark.range(1).select(F.udf(lambda x: 1 // x, 'int')('id').alias('a'))"
+        ".writeTo('of_one').append()",
+    )
+
+    def all_told(program: Program) -> list[tuple[Any, ...]]:
+        program.run(f'spark.sql("USE {schema}")')
+        told = []
+        for line in asked:
+            with pytest.raises(FailedError) as failed:
+                program.run(line)
+            told.append((line, failed.value.kind, *failed.value.said))
+        return told
+
+    def direct() -> list[tuple[Any, ...]]:
+        program = Program(f"sc://localhost:{spark.port}/;token={spark.token}")
+        try:
+            program.run(f'spark.sql("CREATE TABLE {schema}.t (a INT, b STRING) USING delta")')
+            program.run(f'spark.sql("CREATE TABLE {schema}.of_one (a INT) USING delta")')
+            return all_told(program)
+        finally:
+            program.end()
+
+    expected = await asyncio.to_thread(direct)
+
+    def work(program: Program) -> None:
+        assert all_told(program) == expected
+        for refused, kind in (
+            ('spark.sql("SELEC 1")', "ParseException"),
+            ('spark.udf.registerJavaFunction("f", "no.Such", "int")', "AnalysisException"),
+            ('spark.conf.set("spark.sql.warehouse.dir", "x")', "AnalysisException"),
+        ):
+            with pytest.raises(FailedError) as failed:
+                program.run(refused)
+            assert failed.value.kind == kind
 
     async with door(spark, tmp_path) as port:
         await _run(work, port)

@@ -21,6 +21,7 @@ from haproc.engine.remote import _ACTIVE, RemoteSession
 from haproc.engine.statement import SqlText
 from haproc.membership.drift import Findings, compare, tellable, to_look_up
 from haproc.ring.spark import LocalSpark
+from haproc.ring.spark_settings import EXTENSIONS
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import SLOW, apply, error, rows, table
 
@@ -477,7 +478,7 @@ async def test_server_settings_of_a_local_spark_are_read_and_as_they_must_be(
         assert (found[f"version.{version}"] or "")[:1].isdigit(), found
     assert found["spark.sql.ansi.enabled"] == "true"  # by default
     assert found["spark.sql.no.such"] is None
-    assert found["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    assert found["spark.sql.extensions"] == EXTENSIONS
     assert found["spark.sql.sources.default"] == "delta"
     assert not any(name.startswith("spark.driver.") for name in found)
     told = tellable(found, "secret")

@@ -85,7 +85,7 @@ class FencedScenario(RestsScenario):
         mine = self.of[attempt.id]
         sql = f"INSERT INTO turns SELECT count(*), '{attempt.id}', {mine} FROM turns"
         op = operation(attempt.id, Kind.INSERT, sql, life.node.name, reads=TURNS, writes=TURNS)
-        analyzed_to = await attempts.ground()
+        analyzed_to = (await attempts.ground()).low
         await life.check()
         if mine != self.current:
             raise refused(ErrorClass.JOB_FENCED, "a later attempt has replaced it")

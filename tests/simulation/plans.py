@@ -15,7 +15,6 @@ from haproc import protos
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine.staging import CATALOG, DROP_SCHEMA, MAKE_SCHEMA
 from haproc.engine.statement import SparkPlan, SqlText, Statement
-from haproc.replicate.apply.applier import CLEAR_CACHE
 from tests.simulation.merging import sqlite_text
 
 STAGING = "staging_"
@@ -25,7 +24,7 @@ _INSERTS = protos.commands.WriteOperation.SaveTable.TABLE_SAVE_METHOD_INSERT_INT
 DROP_STAGING, NOTHING = "DROP STAGING", "NOTHING"
 QUIET = (DROP_STAGING, NOTHING)
 """Of these nobody tells."""
-_FIXED = {DROP_SCHEMA.sql: DROP_STAGING, MAKE_SCHEMA.sql: NOTHING, CLEAR_CACHE.sql: NOTHING}
+_FIXED = {DROP_SCHEMA.sql: DROP_STAGING, MAKE_SCHEMA.sql: NOTHING}
 
 
 def text_of(plan: Any) -> str:

@@ -110,7 +110,7 @@ class RestsScenario(Scenario):
             sql = f"ALTER TABLE shaped ADD COLUMN {attempt.id}"
             op = operation(attempt.id, Kind.ALTER_TABLE, sql, name, writes=SHAPED)
             return replace(op, operation_class=OperationClass.SYNCHRONOUS)
-        looked_at = await attempts.ground()
+        looked_at = (await attempts.ground()).low
         await life.check()
         await asyncio.sleep(self.looks_rng.expovariate(3))
         await life.check()

@@ -34,6 +34,7 @@ from tests.simulation.plans import DROP_STAGING, NOTHING, STAGING
 from tests.simulation.queries import SimReading
 
 _TARGET = re.compile(r"(?:INSERT INTO|UPDATE|DELETE FROM|MERGE INTO)\s+(\w+)")
+_MADE = re.compile(r"CREATE TABLE (\w+)")
 _WHOLE = frozenset({"k", "n"})
 """Columns of integers; all others are of text."""
 _STATES = (
@@ -257,7 +258,8 @@ class SimSpark:
         match = _TARGET.match(sql)
         target = match.group(1) if match else ""
         version = self._versions.get(target, 0)
-        while target in self.held:
+        made = _MADE.match(sql)
+        while (made.group(1) if made else target) in self.held:
             await asyncio.sleep(0.05)
             self._check(life)
         mark = session.mark

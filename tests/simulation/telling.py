@@ -293,8 +293,7 @@ def stored(progress: Progress) -> str:
     if progress.done:
         parts.append("done " + " ".join(map(str, sorted(progress.done))))
     parts += [f"about to run {first} to {last} as one" for first, last in progress.batches]
-    if progress.alone is not None:
-        parts.append(f"about to run {progress.alone}")
+    parts += [f"about to run {offset}" for offset, _ in progress.unmarked]
     if progress.diverged is not None:
         parts.append("differs from the others")
     return ", ".join(parts)

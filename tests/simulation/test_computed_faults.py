@@ -170,7 +170,7 @@ def lacking(schedule: Schedule) -> list[tuple[int, Operation]]:
     return [
         (task.offset, task.op)
         for task in schedule._tasks.values()
-        if task.state is TaskState.WAITING and schedule._lacks_rows(task)
+        if task.state is TaskState.WAITING and schedule._readiness.lacks_rows(task.offset, task.op)
     ]
 
 
@@ -197,9 +197,9 @@ def computed_though_it_has_no_rows(patch: pytest.MonkeyPatch) -> None:
     original = Takeover._look
 
     async def hasty(self: Takeover) -> None:
-        owed = self._core.schedule.undecided()
+        undecided = self._core.schedule.undecided()
         await original(self)
-        if owed is not None:
+        for owed in undecided:
             self._core.tasks.spawn(self._computing._run(*owed))
 
     patch.setattr(Takeover, "_look", hasty)

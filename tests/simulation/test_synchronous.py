@@ -15,7 +15,7 @@ from haproc.failure import FailureKind, RequestError
 from haproc.membership.state import State
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Status
-from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.readiness import Readiness
 from haproc.replicate.records.operation import FailureReport, Operation
 from tests.simulation.directed import CREATE, Stage, ddl, parallel, story
 from tests.simulation.life import Life
@@ -444,5 +444,5 @@ def test_decision_of_a_replaced_process_is_void(seed: int) -> None:
 def test_rule_that_decisions_are_waited_for_broken_on_purpose_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Schedule, "_may_run", lambda self, task: True)
+    monkeypatch.setattr(Readiness, "lacks", lambda self, offset, op: False)
     found_by(lambda: story(error_on_the_origin), Violation.UNEQUAL)

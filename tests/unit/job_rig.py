@@ -90,6 +90,7 @@ class Haproc:
             self.incarnation,
             [],
             folder,
+            ring.folder,
             peers,
             lambda: True,
             close,

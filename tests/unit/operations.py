@@ -73,6 +73,25 @@ def computed(op_id: str, source: str, target: str, *, origin: str = "a") -> Oper
     return replace(copy(op_id, source, target), origin=origin, write=write)
 
 
+def table_as(op_id: str, source: str, target: str, origin: str = "a") -> Operation:
+    """``CREATE TABLE target AS SELECT … FROM source``, which names all that it touches."""
+    return replace(
+        copy(op_id, source, target),
+        operation_class=OperationClass.SYNCHRONOUS,
+        kind=Kind.CREATE_TABLE_AS,
+        origin=origin,
+        write=SqlText(f"CREATE TABLE {target} AS SELECT * FROM {source}"),
+        named=True,
+    )
+
+
+def table_ddl(op_id: str, table: str, origin: str = "a") -> Operation:
+    """``ALTER TABLE table …``, which names all that it touches."""
+    write = SqlText(f"ALTER TABLE {table} SET TBLPROPERTIES ('x' = '1')")
+    names = frozenset({table})
+    return replace(ddl(op_id, origin), kind=Kind.ALTER_TABLE, write=write, writes=names, named=True)
+
+
 def unknown_tables(op_id: str) -> Operation:
     """An asynchronous operation that may touch anything."""
     write = SqlText("MERGE …")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import zipfile
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from haproc.classify.allowed_settings import GROUPS, allowed
@@ -11,6 +15,7 @@ from haproc.classify.classifier import classify
 from haproc.classify.model import OperationClass
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
+from haproc.classify.settings import assigned
 from haproc.cli.report import describe, report
 from haproc.pin.model import Pinned, Replacement, Treatment
 
@@ -41,7 +46,7 @@ def test_report_of_refused_statement_says_why() -> None:
     assert made.as_dict()["refused"] == {
         "error_class": "HAPROC_UNCLASSIFIED",
         "reason": "KILL begins no statement that HAProc knows",
-        "hint": "a rule with kind: unknown, matching this statement, would allow it",
+        "hint": "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it",
     }
     assert "KILL begins no statement" in made.as_text()
 
@@ -134,3 +139,54 @@ def test_harmless_settings_are_the_clients() -> None:
         assert allowed(f"{name}x" if family else name)
         assert not allowed(name if family else f"{name}.x")
         assert not allowed(f"x.{name}")
+
+
+@pytest.mark.parametrize("name", ["spark.my.own", "spark.myApp.batch-size", "spark.own"])
+def test_a_programs_own_setting_is_its_own(name: str) -> None:
+    assert allowed(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.executor.memory",
+        "spark.job.tags",
+        "spark.SQL.my.own",
+        "spark.databricks.delta.foo",
+        "spark.hadoop.fs.defaultFS",
+        "spark.my.own.",
+        "spark..own",
+        "fs.defaultFS",
+    ],
+)
+def test_what_spark_may_read_is_no_programs_own_setting(name: str) -> None:
+    assert not allowed(name)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SET spark.sql.x=1", ("spark.sql.x", "1")),
+        ("set `spark.sql.x` = a b ;", ("spark.sql.x", "a b")),
+        ("SET spark.sql.x", None),
+        ("SET spark.sql.x = 'a'", None),
+        ("SET spark.sql.x = a; SET b = c", None),
+        ("RESET spark.sql.x", None),
+    ],
+)
+def test_what_a_set_assigns_is_told_or_nothing(sql: str, said: tuple[str, str] | None) -> None:
+    assert assigned(sql) == said
+
+
+@pytest.mark.thorough
+def test_no_text_of_sparks_classes_begins_like_a_programs_own_setting() -> None:
+    """A constant of a class file is a mark, its length in two bytes, and its text."""
+    constant = re.compile(rb"\x01..(spark\.[A-Za-z]\w*)[.\x00-\x1f]", re.DOTALL)
+    found: set[str] = set()
+    for jar in (Path(pyspark.__file__).parent / "jars").glob("spark-*.jar"):
+        with zipfile.ZipFile(jar) as classes:
+            for name in classes.namelist():
+                if name.endswith(".class"):
+                    found.update(text.decode() for text in constant.findall(classes.read(name)))
+    assert len(found) > 50
+    assert not {name for name in found if allowed(f"{name}.x")}

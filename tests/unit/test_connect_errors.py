@@ -11,9 +11,22 @@ from google.rpc import error_details_pb2, status_pb2
 from pyspark.errors.exceptions import connect as pyspark_errors
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-from haproc.doors.connect.errors import DETAILS, Told, as_given, invalid_handle, told
+from haproc import protos
+from haproc.doors.connect.errors import (
+    DETAILS,
+    ENRICHED_MAX,
+    Enriched,
+    Told,
+    as_given,
+    invalid_handle,
+    told,
+)
 from haproc.engine.errors import EngineError, ErrorKind, RelayedError
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, busy, refused
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.records.failures import Failure
+from haproc.route.answering import rejected
+from haproc.spark_error import Context, details
 
 
 class _Ended(grpc.RpcError, grpc.Call):
@@ -35,11 +48,11 @@ class _Ended(grpc.RpcError, grpc.Call):
 _Ended.__abstractmethods__ = frozenset()
 
 
-def _shown(ending: Told) -> Exception:
+def _shown(ending: Told, more: Any = None) -> Exception:
     status = status_pb2.Status.FromString(ending.packed)
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
-    shown: Exception = pyspark_errors.convert_exception(info, status.message, None)
+    shown: Exception = pyspark_errors.convert_exception(info, status.message, more)
     return shown
 
 
@@ -73,6 +86,71 @@ def test_error_of_a_write_is_the_exception_that_spark_would_raise(
     assert shown.getCondition() == error_class  # type: ignore[attr-defined]
     assert shown.getSqlState() == sqlstate  # type: ignore[attr-defined]
     assert not _repeated(ending)
+
+
+SAID = details(
+    (
+        "org.apache.spark.sql.catalyst.parser.ParseException",
+        "org.apache.spark.sql.AnalysisException",
+        "java.lang.Object",
+    ),
+    {"typeName": '"INTT"'},
+    [Context(start=18, stop=21, fragment="INTT", summary="== SQL ==\nINTT")],
+)
+
+
+def test_what_spark_said_of_a_write_is_shown_whatever_its_sqlstate() -> None:
+    failure = Failure("UNSUPPORTED_DATATYPE", "0A000", 'Unsupported data type "INTT".', SAID)
+    ending = told(rejected(Outcome(Status.REJECTED, failure=failure), 7), error_id="e1")
+    more = protos.base.FetchErrorDetailsResponse.FromString(ending.enriched)
+    for shown in (_shown(ending), _shown(ending, more)):
+        assert isinstance(shown, pyspark_errors.ParseException)
+        assert shown.getMessageParameters() == {"typeName": '"INTT"'}
+        assert shown.getSqlState() == "0A000"
+    (context,) = shown.getQueryContext()  # type: ignore[attr-defined]
+    assert (context.fragment(), context.startIndex(), context.stopIndex()) == ("INTT", 18, 21)
+    assert context.summary() == "== SQL ==\nINTT"
+
+
+def test_python_function_that_fails_in_a_write_is_a_python_exception() -> None:
+    said = details(["org.apache.spark.api.python.PythonException", "java.lang.Exception"], {})
+    failure = Failure("", "", "Traceback: ZeroDivisionError", said)
+    shown = _shown(told(rejected(Outcome(Status.REJECTED, failure=failure), 7)))
+    assert isinstance(shown, pyspark_errors.PythonException)
+
+
+def test_what_is_too_long_for_a_status_is_told_who_asks() -> None:
+    parameters = {f"name{number}": "x" * 500 for number in range(9)}
+    error = RequestError(
+        FailureKind.APPLICATION, "no", error_class="SOME", details=details(["a.B"], parameters)
+    )
+    ending = told(error, error_id="e1")
+    assert len(ending.packed) < 4096
+    more = protos.base.FetchErrorDetailsResponse.FromString(ending.enriched)
+    assert _shown(ending, more).getMessageParameters() == parameters  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("error_class", "kind"),
+    [
+        (ErrorClass.UNCLASSIFIED, pyspark_errors.ParseException),
+        (ErrorClass.SYNTAX, pyspark_errors.ParseException),
+        (ErrorClass.JVM_CODE, pyspark_errors.AnalysisException),
+        (ErrorClass.RESERVED_SETTING, pyspark_errors.AnalysisException),
+    ],
+)
+def test_refusal_is_caught_as_the_exception_that_spark_would_raise(
+    error_class: ErrorClass, kind: type[Exception]
+) -> None:
+    assert isinstance(_shown(told(refused(error_class, "no", "do that"))), kind)
+
+
+def test_of_what_is_kept_of_errors_the_oldest_is_forgotten() -> None:
+    enriched = Enriched()
+    for number in range(ENRICHED_MAX + 1):
+        enriched.keep(str(number), b"said")
+    assert enriched.find("0") is None
+    assert enriched.find("1") == b"said"
 
 
 def test_refusal_shows_its_class_and_what_to_do() -> None:
@@ -135,3 +213,10 @@ def test_long_message_is_cut_so_that_metadata_holds_it() -> None:
     info = error_details_pb2.ErrorInfo()
     assert status_pb2.Status.FromString(ending.packed).details[0].Unpack(info)
     assert json.loads(info.metadata["classes"])[-1] == "java.lang.Object"
+
+
+def test_class_of_an_error_stands_once_in_its_message() -> None:
+    """Spark's parser begins its messages with an empty line."""
+    text = '\n[UNSUPPORTED_DATATYPE] Unsupported data type "INTT".\n== SQL =='
+    error = RequestError(FailureKind.APPLICATION, text, error_class="UNSUPPORTED_DATATYPE")
+    assert told(error).message.count("[UNSUPPORTED_DATATYPE]") == 1

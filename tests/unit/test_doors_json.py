@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haproc.engine.arrow import retyped
 from haproc.engine.interface import Column
 from haproc.statements.collect import _json_joined
-from haproc.statements.json_rows import _Retyped, dumps, rows_of, texts
+from haproc.statements.json_rows import dumps, rows_of, texts
 from haproc.statements.spark_types import columns_of, head_of, manifest_column, text_of
 from tests.unit.test_haclient_values import YEAR_MONTHS
 
@@ -98,7 +99,7 @@ def test_texts_of_a_year_month_interval() -> None:
     names = ["m", "l"]
     plain = pa.RecordBatch.from_arrays([months, nested], names)
     schema = pa.schema([pa.field("m", kind), pa.field("l", pa.list_(kind))])
-    batch = pa.record_batch(_Retyped(plain, schema))
+    batch = retyped(plain, schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(batch)

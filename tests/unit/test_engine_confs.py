@@ -43,6 +43,14 @@ def test_pool_of_a_session_is_not_what_its_client_chose() -> None:
     assert POOL not in confs.wanted(chosen, None)  # in no session of HAProc's own, either
 
 
+def test_only_sessions_of_users_find_what_users_cached() -> None:
+    cached = "spark.sql.haproc.cached"
+    chosen = Settings(confs=((cached, "true"),))
+    assert confs.wanted(Settings(), None, pool_of("ada"))[cached] == "true"
+    assert cached not in confs.wanted(chosen, Mark("ring", 7))  # a lane, nor by its client's wish
+    assert cached not in confs.wanted(chosen, None)
+
+
 def test_change_to_the_next_mark_sets_only_what_differs() -> None:
     before = confs.InForce(confs.wanted(Settings(), Mark("ring", 7)))
     change = confs.change(before, confs.wanted(Settings(), Mark("ring", 8)))

@@ -281,7 +281,7 @@ def test_decode_reads_class_sqlstate_and_java_classes() -> None:
         "DIVIDE_BY_ZERO",
         "22012",
     )
-    assert not decoded.wants_details
+    assert decoded.wants_details
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\xff\xff", b"\x1a\x05\x0a\x03abc"])

@@ -16,7 +16,16 @@ from haproc.jobs.keeping import (
     forgettable,
     steps,
 )
-from haproc.jobs.log import Tail, lines_of, page, piece_bytes, piece_key, spans, total
+from haproc.jobs.log import (
+    LINE_BYTES_MAX,
+    Tail,
+    lines_of,
+    page,
+    piece_bytes,
+    piece_key,
+    spans,
+    total,
+)
 from haproc.jobs.model import (
     Attempt,
     BatchState,
@@ -305,3 +314,25 @@ def test_schedule_is_due_at_moments_that_everybody_computes_alike() -> None:
 def test_schedule_is_led_by_the_lowest_name_that_is_ready() -> None:
     assert leads("a", {"b", "c"}) and leads("b", {"c"}) and leads("c", ())
     assert not leads("b", {"a", "c"})
+
+
+@pytest.mark.parametrize("letter", ["ü", "東", "👩"])
+@pytest.mark.parametrize("shift", range(4))
+def test_long_line_is_cut_between_characters(letter: str, shift: int) -> None:
+    text = "x" * shift + letter * LINE_BYTES_MAX
+    data = text.encode()
+    for piece in (len(data) + 1, 5000):
+        tail = Tail(0, 1 << 20)
+        for at in range(0, len(data), piece):
+            tail.add(data[at : at + piece])
+        tail.close()
+        stored, _ = tail.flush()
+        lines = [line for each in stored for line in each.lines]
+        assert "".join(lines) == text
+        assert max(len(line.encode()) for line in lines) <= LINE_BYTES_MAX
+
+
+def test_long_line_that_is_no_text_is_cut_all_the_same() -> None:
+    tail = Tail(0, 1 << 20)
+    tail.add(b"\x80" * (3 * LINE_BYTES_MAX) + b"\n")
+    assert tail.end == 3

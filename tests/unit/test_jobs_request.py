@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from haproc.config.model import Jobs
+from haproc.config.model import Jobs, UnknownFields
 from haproc.failure import ErrorClass, RequestError
 from haproc.jobs.environment import environment, remote_url, ring_variables
 from haproc.jobs.folders import read_files
@@ -222,3 +222,51 @@ def test_environment_holds_nothing_but_what_is_meant_for_the_program() -> None:
 def test_url_of_the_ring_has_the_token_and_the_options() -> None:
     url = remote_url(1234, "t", [("haproc.write_concern", "all")])
     assert url == "sc://localhost:1234/;token=t;haproc-write_concern=all"
+
+
+LENIENT = Jobs(enabled=True, unknown_fields=UnknownFields.IGNORE, memory_bytes_max=1 << 30)
+OF_A_CLUSTER: dict[str, Any] = {
+    "executorMemory": "4g",
+    "executorCores": 2,
+    "numExecutors": 8,
+    "driverCores": 2,
+    "driverMemory": "8g",
+    "queue": "etl",
+    "ttl": "1h",
+    "conf": {
+        "spark.executor.memoryOverhead": "1g",
+        "spark.submit.deployMode": "cluster",
+        "spark.sql.ansi.enabled": "true",
+    },
+}
+
+
+def test_request_of_a_cluster_is_refused_or_its_sizes_are_ignored_as_configured() -> None:
+    for field in ("executorMemory", "ttl"):
+        error = refusal({**CODE, field: OF_A_CLUSTER[field]})
+        assert error.error_class is ErrorClass.JOB_FIELD and field in str(error)
+    want = wanted({**CODE, **OF_A_CLUSTER}, (), "ann", LENIENT)
+    assert set(want.ignored) == {
+        *("executorMemory", "executorCores", "numExecutors", "driverCores", "driverMemory"),
+        *("queue", "ttl", "spark.executor.memoryOverhead", "spark.submit.deployMode"),
+    }
+    assert want.limits.memory_bytes == 1 << 30
+    assert want.confs == (("spark.sql.ansi.enabled", "true"),)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"className": "org.example.Main"},
+        {"jars": ["x.jar"]},
+        {"proxyUser": "bob"},
+        {"driverMemory": "much"},
+        {"conf": {"spark.master": "yarn"}},
+        {"conf": {"spark.jars.packages": "a:b:1"}},
+        {"conf": {"haproc.restarts": "3"}},
+        {"conf": {"haproc.env.LD_PRELOAD": "x"}},
+    ],
+)
+def test_what_would_make_a_program_another_one_is_never_ignored(more: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        wanted({**CODE, **more}, (), "ann", LENIENT)

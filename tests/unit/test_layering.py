@@ -44,6 +44,7 @@ WORLD = frozenset(
 """What decides nothing and makes a decision depend on more than its arguments."""
 
 ORDER = (
+    "spark_error",
     "failure",
     "backoff",
     "protos",
@@ -185,6 +186,21 @@ def test_no_haproc_reads_parquet_itself() -> None:
         if name in readers
     }
     assert found == allowed
+
+
+PARSING = frozenset({"FromString", "ParseFromString", "MergeFromString", "MergeFrom"})
+PARSER = "haproc/wire.py"
+
+
+def test_messages_are_parsed_in_one_place() -> None:
+    """Whatever else parses them has another bound, at which a promised statement fails."""
+    found = {
+        name_of(path)
+        for path in sources("haproc")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in PARSING
+    }
+    assert found == {PARSER}
 
 
 def test_modules_and_functions_are_small() -> None:

@@ -12,9 +12,12 @@ import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc import protos
+from haproc.classify.names import Context
 from haproc.config.model import Reads
-from haproc.engine.holes import with_rows
+from haproc.engine.holes import hole, with_rows
 from haproc.engine.interface import Column
+from haproc.pin.called import called
+from haproc.pin.plan_parts import input_of
 from haproc.route import making
 from haproc.route.model import Request, SentRows
 from haproc.route.offload import Offload
@@ -53,15 +56,16 @@ async def test_rows_however_short_are_fitted_beside_the_event_loop(
     assert at_it and threading.get_ident() not in at_it
 
 
-def test_computed_plan_keeps_the_alias_with_what_merges_and_asks_for_the_rows_below_it() -> None:
+def test_computed_plan_asks_for_the_source_and_has_the_hole_under_its_name() -> None:
     def program(s: Any) -> Any:
         source = s.range(3).alias("s")
         return source.mergeInto("t", F.expr("s.id = t.id")).whenNotMatched().insertAll().merge()
 
-    write = computed(recorded(program), None)
-    assert protos.relations.Relation.FromString(write.query).WhichOneof("rel_type") == "range"
-    template = protos.base.Plan.FromString(write.template).command.merge_into_table_command
-    assert template.source_table_plan.subquery_alias.alias == "s"
+    plan = recorded(program)
+    found = called(input_of(plan), Context())
+    assert found is not None
+    write = computed(plan, None, found.over(hole(), ["id"]))
+    assert protos.relations.Relation.FromString(write.query) == input_of(plan)
     filled = protos.base.Plan.FromString(with_rows(write.template, b"rows"))
     source = filled.command.merge_into_table_command.source_table_plan.subquery_alias
-    assert source.input.local_relation.data == b"rows"
+    assert source.alias == "s" and source.input.local_relation.data == b"rows"

@@ -47,7 +47,16 @@ from haproc.replicate.records.rows import (
     SpooledRows,
 )
 from haproc.replicate.records.words import Abandon, Able, Unable
+from haproc.spark_error import Context, details
 
+SAID = details(
+    ["org.apache.spark.sql.AnalysisException", "java.lang.Exception"],
+    {"relationName": "`flüge`", "searchPath": "[`a`]"},
+    [
+        Context(object_type="VIEW", object_name="v", start=3, stop=9, fragment="flüge"),
+        Context(of_frame=True, call_site="job.py:7", fragment="select", summary="== DataFrame =="),
+    ],
+)
 GOLDEN = Path(__file__).parents[1] / "golden"
 ID = "2f1c6a5e9d3b4870a1b2c3d4e5f60718"
 FAILURE = Failure("TABLE_OR_VIEW_ALREADY_EXISTS", "42P07", "Die Tabelle »flüge« gibt es schon 😀")
@@ -449,3 +458,35 @@ def test_operation_size_is_that_of_its_write() -> None:
     assert DDL.size_bytes == len("MSCK REPAIR TABLE flüge")
     assert replace(DDL, write=ArrowRows("x", b"1234567")).size_bytes == 7
     assert replace(DDL, write=SparkPlan(b"1234567")).size_bytes == 7
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Decision(7, ID, Verdict.REJECT, "a", 3, replace(FAILURE, details=SAID)),
+        FailureReport(7, "a", 3, replace(FAILURE, details=SAID)),
+        Rows(7, ID, "a", 3, failure=replace(FAILURE, details=SAID)),
+        Passed(7, ID, "a", 3, replace(FAILURE, details=SAID)),
+    ],
+)
+def test_what_spark_said_of_an_error_stands_beside_what_older_readers_read(
+    message: Decision | FailureReport | Rows | Passed,
+) -> None:
+    record = decode(encode(to_record(message)))
+    assert from_record(record) == message
+    failure = record.headers["failure"]
+    assert failure == [FAILURE.error_class, FAILURE.sqlstate, FAILURE.message]
+    older = {name: value for name, value in record.headers.items() if name != "failure_details"}
+    read = from_record(replace(record, headers=older))
+    assert read == replace(message, failure=FAILURE)
+
+
+def test_what_spark_said_of_an_error_is_bounded() -> None:
+    context = Context(fragment="f" * 9_000, summary="s" * 9_000)
+    said = details(
+        ["c" * 9_000] * 99,
+        {f"{number}" * 3_000: "p" * 9_000 for number in range(99)},
+        [context] * 9,
+    )
+    record = encode(to_record(FailureReport(7, "a", 3, replace(FAILURE, details=said))))
+    assert len(record) < 40_000

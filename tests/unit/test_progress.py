@@ -15,6 +15,7 @@ from dmq.interface import CURSOR_NOTE_BYTES_MAX
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.table_check import NAMES_CHARACTERS_MAX
 from haproc.replicate.apply.doubts import BEFORE_CHARACTERS_MAX
+from haproc.replicate.queue.unmarked import UNMARKED_MAX
 from haproc.replicate.records.progress import (
     JUDGING_MAX,
     SPAN_MAX,
@@ -30,14 +31,13 @@ OFFSET_MAX = 2**63 - 1
 def progresses(draw: st.DrawFn) -> Progress:
     low = draw(st.integers(0, 10**12))
     near = st.integers(low, low + SPAN_MAX - 1)
-    alone = draw(st.none() | near)
+    unmarked = draw(st.dictionaries(near, st.text("0123456789abcdef", max_size=24), max_size=4))
     pairs = draw(st.lists(st.tuples(near, near), max_size=4, unique_by=lambda pair: pair[0]))
     return Progress(
         low=low,
         done=draw(st.frozensets(near)),
         batches=tuple(sorted((min(pair), max(pair)) for pair in pairs)),
-        alone=alone,
-        before="" if alone is None else draw(st.text(max_size=20)),
+        unmarked=tuple(sorted(unmarked.items())),
         storage=draw(st.text(max_size=32)),
         diverged=draw(
             st.none()
@@ -69,11 +69,11 @@ def test_from_cursor_without_a_note_is_just_the_offset() -> None:
 def test_from_cursor_kept_note_gives_the_progress() -> None:
     note = '{"v":1,"d":"c-mtF000L72L","b":[[3,9]],"a":102,"x":17}'
     progress = Progress(
-        100, frozenset({101, 102}), ((103, 109),), 102, Divergence(17, Cause.OUTCOME)
+        100, frozenset({101, 102}), ((103, 109),), ((102, ""),), Divergence(17, Cause.OUTCOME)
     )
     assert from_cursor(Cursor(100, note)) == progress
     newer = note.removesuffix("}") + ',"f":"absent","s":"5e7"}'
-    progress = replace(progress, before="absent", storage="5e7")
+    progress = replace(progress, unmarked=((102, "absent"),), storage="5e7")
     assert from_cursor(Cursor(100, newer)) == progress
 
 
@@ -89,8 +89,9 @@ def worst(done: frozenset[int]) -> Progress:
         WORST_LOW,
         done,
         WORST_BATCHES,
-        alone=OFFSET_MAX,
-        before="b" * BEFORE_CHARACTERS_MAX,
+        unmarked=tuple(
+            (WORST_LOW + SPAN_MAX - 5 + n, "b" * BEFORE_CHARACTERS_MAX) for n in range(UNMARKED_MAX)
+        ),
         storage="5" * 32,
         diverged=Divergence(OFFSET_MAX, Cause.TABLES, True, "n" * NAMES_CHARACTERS_MAX),
         born=OFFSET_MAX,
@@ -122,14 +123,14 @@ def test_to_cursor_worst_patterns_fit_beside_the_cursor(done: frozenset[int]) ->
     progress = worst(done)
     cursor = to_cursor(progress)
     check_cursor(cursor)
-    assert len(cursor.note) <= 3250 < CURSOR_NOTE_BYTES_MAX
+    assert len(cursor.note) <= 3400 < CURSOR_NOTE_BYTES_MAX
     assert from_cursor(cursor) == progress
 
 
 @pytest.mark.parametrize(
     "note",
     [
-        '{"v":2}',
+        '{"v":3}',
         "{}",
         "[]",
         "null",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from haproc.cli.main import main
+from haproc.config.model import Isolation
 from haproc.ring.access import CERTIFICATE, token_file
 from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing, LogChoice
@@ -74,6 +75,16 @@ def test_ring_up_with_a_setting_without_a_value_says_so(
     with pytest.raises(SystemExit):
         main(["ring", "up", "--conf", "spark.master"])
     assert "'spark.master' is not KEY=VALUE" in capsys.readouterr().err
+
+
+def test_ring_takes_jobs_where_it_was_made_so(tmp_path: Path) -> None:
+    LocalRing.open_or_create(tmp_path / "1", clusters=1, base_port=7000)
+    with pytest.raises(RingError, match="takes no jobs: set jobs"):
+        LocalRing.open_or_create(tmp_path / "1", jobs=True)
+    LocalRing.open_or_create(tmp_path / "2", clusters=1, base_port=7000, jobs=True)
+    again = LocalRing.open_or_create(tmp_path / "2", jobs=True)
+    assert again.config.jobs.enabled
+    assert again.config.jobs.isolation is Isolation.BUBBLEWRAP
 
 
 def test_ring_with_brokers_of_its_own_finds_them_again(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_synchronous_operation_waits_for_its_rows_before_its_decision() -> None:
     schedule = schedule_of("")
     op = replace(operation("?a>b", 0), origin="b", operation_class=OperationClass.SYNCHRONOUS)
     schedule.add(0, op)
-    assert schedule.undecided() is None
+    assert schedule.undecided() == []
     assert uncomputed(schedule) == [0]
     schedule.permit(0)
     assert schedule.take(LANES) == []
@@ -269,9 +269,9 @@ def test_synchronous_operation_waits_for_its_rows_before_its_decision() -> None:
 
 def test_decide_commit_lets_the_operation_and_what_waits_behind_it_run() -> None:
     schedule = schedule_of("d uy")
-    assert schedule.undecided() == (0, operation("d", 0))
+    assert schedule.undecided() == [(0, operation("d", 0))]
     assert schedule.decide(0, Verdict.COMMIT) is False
-    assert schedule.undecided() is None
+    assert schedule.undecided() == []
     assert rounds(schedule) == [[(0,)], [(1,)]]
 
 
@@ -312,13 +312,13 @@ def test_permit_lets_the_operation_run_before_its_decision_but_not_out_of_turn()
 
 def test_undecided_behind_unfinished_operations_is_not_yet_waited_for() -> None:
     schedule = schedule_of("ux d")
-    assert schedule.undecided() is None
+    assert schedule.undecided() == []
     finish(schedule, *schedule.take(LANES))
-    assert schedule.undecided() == (1, operation("d", 1))
+    assert schedule.undecided() == [(1, operation("d", 1))]
 
 
 def test_undecided_own_operation_is_never_waited_for() -> None:
-    assert schedule_of("D").undecided() is None
+    assert schedule_of("D").undecided() == []
 
 
 # -- bounds ------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ def test_high_is_above_all_that_was_ever_started() -> None:
 def test_high_after_a_restart_is_above_what_the_progress_and_the_tables_tell_of() -> None:
     assert schedule_of("ia ia ia", Progress(1, done=frozenset({2}))).high == 3
     assert schedule_of("ia ia ia", Progress(1, batches=((1, 2),))).high == 3
-    assert schedule_of("ia D ia", Progress(1, alone=1)).high == 2
+    assert schedule_of("ia D ia", Progress(1, unmarked=((1, ""),))).high == 2
     schedule = schedule_of("ia ib ia ib", doubtful_below=4)
     schedule.restore({"b": 3})
     assert (schedule.low, schedule.high) == (0, 4)

@@ -5,7 +5,8 @@ Statements of a dead incarnation may still commit (`late_commit`). The rules it 
 to are those of docs/design.md, "Applying" and "Exactly once":
 
 - what an operation conflicts with and precedes it is durably done before it starts; this one rule
-  is: never side by side, in log order on each table, nothing past an exclusive operation;
+  is: never side by side, in log order on each table, nothing past an exclusive operation, and
+  nothing exclusive past others but DDL of known tables past the computation of another one;
 - nothing takes effect twice, and in the end everything has taken effect once;
 - a batch whose intent was stored is formed again with exactly the same operations, or taken apart
   behind a look at the table;
@@ -30,6 +31,7 @@ from hypothesis.stateful import (
 
 from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
+from haproc.classify.model import Kind
 from haproc.engine.interface import Column
 from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.queue.coalesce import BatchLimits
@@ -37,7 +39,7 @@ from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import Intent, Unit
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import Progress, from_cursor, to_cursor
-from tests.unit.operations import copy, ddl, insert, unknown_tables, update
+from tests.unit.operations import copy, ddl, insert, table_as, table_ddl, unknown_tables, update
 from tests.windows import operation
 
 ME, PEER = "a", "b"
@@ -53,6 +55,10 @@ KINDS = (
     "unknown",
     *["mine"] * 2,
     *["theirs"] * 2,
+    "my table",
+    "their table",
+    "my table's DDL",
+    "their table's DDL",
     "something else",
 )
 
@@ -102,13 +108,20 @@ class Cluster:
 
 
 def alone(op: Operation) -> bool:
-    """Whether an operation runs with nothing beside it."""
+    """Whether no mark says that an operation was applied."""
     return op.synchronous or not op.tables_known
 
 
+def computes(op: Operation) -> bool:
+    """Whether an operation runs beside others though no mark says that it was applied."""
+    return op.kind is Kind.CREATE_TABLE_AS
+
+
 def conflict(one: Operation, other: Operation) -> bool:
-    """Whether two operations must not run side by side, said the long way."""
-    if alone(one) or alone(other):
+    """Whether an operation must not start before ``one`` in front of it, said the long way."""
+    if alone(one) and not computes(one):
+        return True
+    if alone(other) and not computes(other) and not (computes(one) and other.named):
         return True
     touched = one.reads | one.writes, other.reads | other.writes
     return bool(one.writes & touched[1] or other.writes & touched[0])
@@ -152,7 +165,7 @@ class Life(RuleBasedStateMachine):
         assert len(cursor.note) <= CURSOR_NOTE_BYTES_MAX
         assert progress.low >= self.cursor.offset, "the stored low watermark went back"
         assert all(first >= progress.low for first, _ in progress.batches)
-        assert progress.alone is None or progress.alone >= progress.low
+        assert all(offset >= progress.low for offset, _ in progress.unmarked)
         self.cursor = cursor
         for running in self.running:
             running.stored = running.complete
@@ -185,8 +198,20 @@ class Life(RuleBasedStateMachine):
                 self.log.append(ddl(op_id, ME))
             case "theirs":
                 self.log.append(ddl(op_id, PEER))
+            case "my table" | "their table":
+                origin = self.origin_of(kind)
+                self.log.append(table_as(op_id, other, table, origin))
+            case "my table's DDL" | "their table's DDL":
+                origin = self.origin_of(kind)
+                self.log.append(table_ddl(op_id, table, origin))
             case _:
                 self.log.append(None)
+
+    def origin_of(self, kind: str) -> str:
+        if kind.startswith("their"):
+            return PEER
+        self.must_commit.add(len(self.log))
+        return ME
 
     @precondition(lambda self: self.undecided())
     @rule(data=st.data(), verdict=st.sampled_from(Verdict))

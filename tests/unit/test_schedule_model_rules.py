@@ -10,6 +10,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from haproc.replicate.queue.readiness import Readiness
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import Unit
@@ -40,7 +41,7 @@ def exclusive_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def decisions_not_awaited(patch: pytest.MonkeyPatch) -> None:
     """Run other clusters' synchronous operations undecided."""
-    patch.setattr(Schedule, "_may_run", lambda self, task: True)
+    patch.setattr(Readiness, "lacks", lambda self, offset, op: False)
 
 
 def batches_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -71,9 +72,23 @@ def alone_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: Schedule, *args: object) -> None:
         original(self, *args)  # type: ignore[arg-type]
-        self._old_alone = None
+        self.unmarked._old = frozenset()
 
     patch.setattr(Schedule, "__init__", forgetful)
+
+
+def passed_whatever_it_names(patch: pytest.MonkeyPatch) -> None:
+    """Let DDL pass a table that is being computed though both name it."""
+    patch.setattr(Turns, "_stands_before", lambda self, offset, op, table: False)
+
+
+def passed_whatever_it_touches(patch: pytest.MonkeyPatch) -> None:
+    """Let whatever is exclusive pass a table that is being computed."""
+
+    def comes(self: Turns, offset: int) -> bool:
+        return next(iter(self._plain), offset) >= offset
+
+    patch.setattr(Turns, "_comes", comes)
 
 
 def completed_is_released(patch: pytest.MonkeyPatch) -> None:
@@ -99,6 +114,8 @@ def completed_is_released(patch: pytest.MonkeyPatch) -> None:
         (doubt_forgotten, "the first statement in doubt on a table is combined"),
         (alone_forgotten, "assert unit.in_doubt"),
         (completed_is_released, "is not settled"),
+        (passed_whatever_it_names, "is not settled"),
+        (passed_whatever_it_touches, "is not settled"),
     ],
 )
 def test_rule_broken_on_purpose_is_found(

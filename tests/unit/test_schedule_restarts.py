@@ -41,7 +41,7 @@ def test_progress_names_the_intents_of_what_runs() -> None:
     assert batch.progress.batches == ((0, 1),)
     alone = schedule_of("D")
     alone.take(LANES)
-    assert alone.progress.alone == 0
+    assert alone.progress.unmarked == ((0, ""),)
 
 
 def test_restart_batch_whose_intent_was_stored_is_the_same_batch() -> None:
@@ -83,12 +83,12 @@ def test_restart_operations_from_after_it_are_not_in_doubt() -> None:
 
 
 def test_restart_alone_intent_puts_only_that_operation_in_doubt() -> None:
-    schedule = schedule_of("D D", Progress(alone=0), doubtful_below=2)
+    schedule = schedule_of("D D", Progress(unmarked=((0, ""),)), doubtful_below=2)
     (first,) = schedule.take(LANES)
     finish(schedule, first)
     (second,) = schedule.take(LANES)
     assert (first.in_doubt, second.in_doubt) == (True, False)
-    assert schedule.progress.alone == 1
+    assert schedule.progress.unmarked == ((1, ""),)
 
 
 def test_restart_operations_done_before_do_not_enter() -> None:
@@ -131,7 +131,7 @@ def test_restore_exclusive_operations_are_never_taken_for_done() -> None:
 
 def test_drop_of_an_operation_in_doubt_forgets_its_intent() -> None:
     # The origin died after its reject was in the log and before its progress said so.
-    schedule = schedule_of("D", Progress(alone=0), doubtful_below=1)
+    schedule = schedule_of("D", Progress(unmarked=((0, ""),)), doubtful_below=1)
     schedule.decide(0, Verdict.REJECT)
     assert schedule.progress == Progress(low=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
-from tests.unit.operations import copy, ddl, insert, update
+from tests.unit.operations import copy, ddl, insert, table_as, table_ddl, update
 from tests.unit.test_growth import work
 
 TABLES = st.sampled_from("xyz")
@@ -22,14 +23,19 @@ OPERATIONS = st.one_of(
     st.builds(update, st.just("u"), TABLES, reads=st.text("xyz", max_size=2)),
     st.builds(copy, st.just("c"), TABLES, TABLES),
     st.builds(ddl, st.just("d"), st.just("a")),
+    st.builds(table_as, st.just("t"), TABLES, TABLES),
+    st.builds(table_ddl, st.just("n"), TABLES),
 )
+USERS = st.sampled_from(["u", "v"])
 FAR = 1 << 40
 
 
 def conflict(one: Operation, other: Operation) -> bool:
-    """Whether two operations must not run side by side."""
+    """Whether an operation must not start before one that stands in front of it."""
     if one.exclusive or other.exclusive:
-        return True
+        passes = one.beside and other.named and other.exclusive
+        if not passes:
+            return True
     return bool(one.writes & (other.reads | other.writes) or other.writes & one.reads)
 
 
@@ -38,25 +44,28 @@ def in_turn(waiting: dict[int, Operation]) -> list[int]:
     return [
         offset
         for offset, op in waiting.items()
-        if not any(conflict(op, earlier) for at, earlier in waiting.items() if at < offset)
+        if not any(conflict(earlier, op) for at, earlier in waiting.items() if at < offset)
     ]
 
 
-@given(st.lists(st.one_of(OPERATIONS, st.integers(0, 40)), max_size=40))
+@given(st.lists(st.one_of(st.tuples(OPERATIONS, USERS), st.integers(0, 40)), max_size=40))
 def test_turns_are_those_of_what_conflicts_with_nothing_before(
-    steps: list[Operation | int],
+    steps: list[tuple[Operation, str] | int],
 ) -> None:
     turns, waiting = Turns(), dict[int, Operation]()
     for offset, step in enumerate(steps):
-        if isinstance(step, Operation):
-            turns.add(offset, step)
-            waiting[offset] = step
+        if isinstance(step, tuple):
+            op, user = step
+            waiting[offset] = replace(op, user=user)
+            turns.add(offset, waiting[offset])
         elif waiting:  # any of them goes, though mostly it will be one whose turn it is
             gone = [*in_turn(waiting), *waiting][step % (2 * len(waiting)) % len(waiting)]
             turns.leave(gone, waiting.pop(gone))
         if waiting:
-            assert list(turns.in_turn(min(waiting), FAR)) == in_turn(waiting)
-            assert list(turns.in_turn(min(waiting), 20)) == [n for n in in_turn(waiting) if n < 20]
+            assert list(turns.in_turn(FAR)) == in_turn(waiting)
+            for user, theirs in turns.by_user(FAR).items():
+                assert list(theirs) == [n for n in in_turn(waiting) if waiting[n].user == user]
+            assert list(turns.in_turn(20)) == [n for n in in_turn(waiting) if n < 20]
 
 
 @pytest.mark.parametrize("tables", [1, 8, 4096])

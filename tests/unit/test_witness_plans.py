@@ -13,6 +13,7 @@ from haproc.witness.plans import (
     completes_texts,
     condition_questions,
     defined_by,
+    empty_rows,
     input_question,
     shape_of,
     text_question,
@@ -120,11 +121,10 @@ def test_condition_questions_show_every_value_of_a_merge_over_what_it_may_read()
     assert surplus.project.input.read.named_table.unparsed_identifier == "t"
 
 
-def test_condition_questions_put_rows_below_the_aliases_of_what_they_stand_for() -> None:
-    on, *_ = condition_questions(recorded(merge), [("id", "bigint"), ("a b", "string")])
-    source = asked(on).join.right.subquery_alias
-    assert source.alias == "s"
-    assert source.input.local_relation.schema == "`id` bigint, `a b` string"
+def test_condition_questions_show_what_stands_for_the_source() -> None:
+    rows = empty_rows([("id", "bigint"), ("a b", "string")])
+    on, *_ = condition_questions(recorded(merge), rows)
+    assert asked(on).join.right.local_relation.schema == "`id` bigint, `a b` string"
 
 
 def test_text_with_frames_is_asked_and_written_with_them() -> None:

@@ -71,8 +71,10 @@ def _in_todays_form(command: Any) -> Any:
         return command.input
     relation = protos.relations.Relation()
     relation.sql.query = command.sql
-    relation.sql.pos_args.extend(command.pos_args)
-    relation.sql.pos_arguments.extend(command.pos_arguments)
+    for value in command.pos_args:
+        relation.sql.pos_args.add().CopyFrom(value)
+    for value in command.pos_arguments:
+        relation.sql.pos_arguments.add().CopyFrom(value)
     for name, value in command.args.items():
         relation.sql.args[name].CopyFrom(value)
     for name, value in command.named_arguments.items():

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 
-from haproc import protos
+from haproc import protos, wire
 
 _FIELDS: Final = """
 DeltaTable            | 1 path Path, 2 table_or_view_name string
@@ -63,6 +63,7 @@ OptimizeTable         | 1 table DeltaTable, 2 partition_filters string*, 3 zorde
 """
 """Each message's fields. All but messages, lists and maps are optional, so that each can be seen
 to be set or not; members of a choice are told apart by that, too."""
+_File = descriptor_pb2.FileDescriptorProto
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS: Final = {
     "string": _Field.TYPE_STRING,
@@ -78,9 +79,9 @@ _PACKAGE: Final = "delta.connect"
 def _pool() -> Any:
     """Return a pool with Spark Connect's messages, and Delta's built from the table."""
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(any_pb2.DESCRIPTOR.serialized_pb))
+    pool.Add(wire.parsed(_File, any_pb2.DESCRIPTOR.serialized_pb))
     _add_with_imports(pool, protos.relations.DESCRIPTOR, {any_pb2.DESCRIPTOR.name})
-    file = descriptor_pb2.FileDescriptorProto(name=_FILE, package=_PACKAGE, syntax="proto3")
+    file = _File(name=_FILE, package=_PACKAGE, syntax="proto3")
     file.dependency.extend(
         each.DESCRIPTOR.name for each in (protos.relations, protos.expressions, protos.data_types)
     )
@@ -101,7 +102,7 @@ def _add_with_imports(pool: Any, file: Any, added: set[str]) -> None:
     added.add(file.name)
     for each in file.dependencies:
         _add_with_imports(pool, each, added)
-    pool.Add(descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb))
+    pool.Add(wire.parsed(_File, file.serialized_pb))
 
 
 def _add_field(message: Any, number: str, name: str, kind: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from haproc import protos
@@ -221,7 +221,7 @@ def _named_files(call: Any) -> Iterator[str]:
                 told = told and each.unresolved_function.function_name.lower() == "map"
             else:
                 told = told and kind == "alias"
-        for text, behind in zip(texts, [*texts[1:], ""], strict=True):
+        for text, behind in pairwise([*texts, ""]):
             if locates(text):
                 yield behind or text
         if not told:

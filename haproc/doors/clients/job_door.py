@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from haproc.config.model import Config
+from haproc.config.model import Config, UnknownFields
 from haproc.doors.http import fields
 from haproc.doors.http.access import USER
 from haproc.doors.http.bodies import (
@@ -38,6 +38,7 @@ class JobDoor:
 
     def __init__(self, config: Config, service: JobService | None) -> None:
         self._files_bytes_max = config.jobs.files_bytes_max
+        self._refuses = config.jobs.unknown_fields is UnknownFields.REFUSE
         self._service = service
 
     def routes(self) -> list[web.RouteDef]:
@@ -70,7 +71,8 @@ class JobDoor:
         else:
             check_json(request)
             body = fields.parse_object(await read_body(request, BODY_BYTES_MAX))
-        fields.no_unknown(body, FIELDS)
+        if self._refuses:
+            fields.no_unknown(body, FIELDS)
         key = request.headers.get(IDEMPOTENCY_KEY)
         if key is not None:
             fields.check_identifier(key, IDEMPOTENCY_KEY)

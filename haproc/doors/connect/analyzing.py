@@ -25,5 +25,8 @@ def plans_of(request: bytes) -> list[bytes]:
 
 
 def _plan(explained: Any) -> bytes:
-    plan = explained if isinstance(explained, _Plan) else _Plan(root=explained)
+    if isinstance(explained, _Plan):
+        return bytes(explained.SerializeToString())
+    plan = _Plan()
+    plan.root.CopyFrom(explained)
     return bytes(plan.SerializeToString())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from haproc import protos, wire
+from haproc.doors.connect.schemas import schema_of
 from haproc.engine.arrow import empty_stream, stream_of
 from haproc.engine.frames import joined
 from haproc.engine.interface import Chunk
@@ -28,11 +29,19 @@ def sql_result(chunks: Sequence[bytes], plan_id: int | None) -> bytes:
     return bytes(response.SerializeToString())
 
 
-def settings_result(rows: Sequence[tuple[str, str]], plan_id: int | None) -> bytes:
-    """Return the answer to a SET or RESET that has these rows of a key and its value."""
+def settings_rows(rows: Sequence[tuple[str, str]]) -> Chunk:
+    """Return what a SET or RESET gives that has these rows of a key and its value."""
     columns = {name: [row[at] for row in rows] for at, name in enumerate(("key", "value"))}
     schema = pa.schema([pa.field(name, pa.string(), nullable=False) for name in columns])
-    return sql_result([stream_of(pa.table(columns, schema=schema))], plan_id)
+    return Chunk(stream_of(pa.table(columns, schema=schema)), len(rows))
+
+
+def schema(chunks: Sequence[bytes]) -> bytes:
+    """Return the answer that tells the columns of Arrow streams; of none, that there is none."""
+    response = _base.ExecutePlanResponse()
+    with pa.ipc.open_stream(chunks[0] if chunks else empty_stream()) as stream:
+        response.schema.CopyFrom(schema_of(stream.schema))
+    return bytes(response.SerializeToString())
 
 
 def rows(chunk: Chunk) -> bytes:
@@ -52,7 +61,8 @@ def only_removes(plan: bytes) -> bool:
 def handles_in(responses: Sequence[bytes]) -> set[str]:
     """Return what a command made that only its server's session has: checkpoints, models."""
     found: set[str] = set()
-    for response in map(_base.ExecutePlanResponse.FromString, responses):
+    for each in responses:
+        response = wire.parsed(_base.ExecutePlanResponse, each)
         found.add(response.checkpoint_command_result.relation.relation_id)
         found.add(response.ml_command_result.operator_info.obj_ref.id)
     return found - {""}

@@ -7,6 +7,7 @@ either is decided here, for all calls.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -15,21 +16,23 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from haproc.doors.connect.errors import DETAILS, Told, as_given, invalid_handle, told
+from haproc.doors.connect.errors import DETAILS, Enriched, Told, as_given, invalid_handle, told
 from haproc.doors.http.access import Admission, Admitted
 from haproc.engine.errors import EngineError, RelayedError
 from haproc.engine.rewriting import RPCS, Names, fields_of
 from haproc.failure import ErrorClass, RequestError, refused
 from haproc.route.model import Standing
+from haproc.route.unforeseen import as_told
 from haproc.sessions.chain import Key
 from haproc.statements.gate import Gate, Held
-from haproc.statements.unforeseen import as_told
 
 _SESSION = 1
 CONTROL_BYTES_MAX: Final = 1 << 20
 """Of a call that brings no plan and no file: what it names is looked at in the event loop, some
 microseconds each. Chosen: 25,000 operations' ids."""
 _WITH_PLANS: Final = frozenset({"AnalyzePlan"})
+_RUNNING: Final = frozenset({"ExecutePlan", "ReattachExecute"})
+"""What may write; nothing else that fails leaves a write in doubt."""
 _ID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """As clients write a UUID; Python takes one with any number of dashes for one, too."""
 
@@ -86,6 +89,7 @@ class Boundary:
         self._gate = gate
         self._server_id = server_id
         self._explained = explained
+        self.enriched = Enriched()
 
     def unary(self, rpc: str, handle: Unary) -> grpc.RpcMethodHandler:
         """Return the handler of a call with one request and one answer."""
@@ -164,7 +168,11 @@ class Boundary:
         if ending is None:
             if isinstance(error, EngineError):
                 error = self._explained(error)
-            ending = told(as_told(error, rpc))
+            error_id = str(uuid.uuid4())
+            only_reads = rpc not in _RUNNING
+            ending = told(as_told(error, rpc, only_reads=only_reads), error_id=error_id)
+            if ending.enriched:
+                self.enriched.keep(error_id, ending.enriched)
         await abort(context, ending)
         raise AssertionError("abort raises")
 

@@ -6,10 +6,10 @@ may. Settings below ``haproc.`` never reach Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.allowed_settings import allowed, instead
 from haproc.doors.connect import options
 from haproc.failure import ErrorClass, RequestError, refused
@@ -19,10 +19,34 @@ _base = protos.base
 _COMPRESSION: Final = "spark.connect.session.planCompression.threshold"
 """Asked for by clients that compress large plans: ours are not to, since they are read here."""
 _NEVER: Final = "-1"
+NOTHING_HELD: Final[Mapping[str, str]] = {}
 
 
-def checked(operation: Any) -> Any:
+def reserved(operation: Any) -> list[str]:
+    """Return what an operation is to set and no session may change."""
+    if operation.WhichOneof("op_type") != "set" or operation.set.silent:
+        return []
+    keys = (pair.key for pair in operation.set.pairs)
+    return [key for key in keys if not (options.is_option(key) or allowed(key))]
+
+
+def asking(keys: Sequence[str]) -> bytes:
+    """Return the request that asks for the values of settings."""
+    request = _base.ConfigRequest()
+    request.operation.get_option.keys.extend(keys)
+    return bytes(request.SerializeToString())
+
+
+def values(response: bytes) -> dict[str, str]:
+    """Return the values in the answer to that."""
+    pairs = wire.parsed(_base.ConfigResponse, response).pairs
+    return {pair.key: pair.value for pair in pairs if pair.HasField("value")}
+
+
+def checked(operation: Any, held: Mapping[str, str] = NOTHING_HELD) -> Any:
     """Return the operation with no more than a session may do; raises RequestError.
+
+    ``held``: the present values of what is `reserved`; to set one again changes nothing.
 
     What is to be set silently (the settings of a builder) is passed over, like what Spark itself
     does not let be set.
@@ -41,6 +65,8 @@ def checked(operation: Any) -> Any:
     for pair in operation.set.pairs:
         if options.is_option(pair.key):
             options.check(pair.key, pair.value)
+        elif held.get(pair.key) == pair.value:
+            continue
         elif not (operation.set.silent and not allowed(pair.key)):
             _check(pair.key)
         else:
@@ -95,7 +121,7 @@ def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
     Raises RequestError for an option that has no value where one is asked for.
     """
     kind = operation.WhichOneof("op_type")
-    told = _base.ConfigResponse.FromString(response)
+    told = wire.parsed(_base.ConfigResponse, response)
     if kind == "get_all":
         _tell_all(operation.get_all, told, found)
     elif kind in ("get", "get_option", "get_with_default", "is_modifiable"):

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, types
 
+from haproc.engine.arrow import with_numbers
+
 DIGEST_BYTES: Final = 16
 """Two different results are taken for the same once in 2**64 comparisons or so."""
 
@@ -46,7 +48,7 @@ class RowDigest:
         elif names != self._types:
             raise ValueError("a result whose columns change is none")
         self.rows += batch.num_rows
-        for column, values in zip(self._columns, batch.columns, strict=True):
+        for column, values in zip(self._columns, with_numbers(batch).columns, strict=True):
             column.add(values)
 
     def digest(self) -> bytes:

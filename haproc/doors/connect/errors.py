@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
+from haproc import protos
 from haproc.engine.errors import RelayedError
 from haproc.engine.status import session_lost
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.spark_error import Context
 
 DETAILS: Final = "grpc-status-details-bin"
 _MESSAGE_BYTES_MAX: Final = 2048
 """As Spark cuts them: clients take 8 KiB of metadata, in which a message comes twice."""
+ENRICHED_MAX: Final = 500
+"""Errors of which more is kept than their status tells; clients ask at once. At most 24 KiB each,
+most have less than one."""
 _CODE_NUMBER: Final = {
     "INVALID_ARGUMENT": 3,
     "DEADLINE_EXCEEDED": 4,
@@ -61,6 +67,33 @@ _RETRY_AFTER_S: Final[Mapping[str, float]] = {
 _JAVA: Final = "java.lang.Object", "java.lang.Throwable", "java.lang.Exception"
 _ANALYSIS: Final = ("org.apache.spark.sql.AnalysisException",)
 _PARSE: Final = ("org.apache.spark.sql.catalyst.parser.ParseException", *_ANALYSIS)
+_CLASSES_OF_OURS: Final[Mapping[str, tuple[str, ...]]] = {
+    # What Spark's parser would not take, and what its analyzer would not.
+    **dict.fromkeys(
+        (
+            ErrorClass.SYNTAX,
+            ErrorClass.UNCLASSIFIED,
+            ErrorClass.EMPTY,
+            ErrorClass.MULTIPLE_STATEMENTS,
+            ErrorClass.HIDDEN_STATEMENT,
+        ),
+        _PARSE,
+    ),
+    **dict.fromkeys(
+        (
+            ErrorClass.JVM_CODE,
+            ErrorClass.RESERVED_SETTING,
+            ErrorClass.ROWS_MISFIT,
+            ErrorClass.PARAMETERS,
+            ErrorClass.TABLE_NAME,
+            ErrorClass.VARIABLE,
+        ),
+        _ANALYSIS,
+    ),
+}
+"""Where Spark raises these for a statement that we refuse, a program catches ours by the same."""
+_PARAMETERS_BYTES_MAX: Final = 1024
+"""Of an ErrorInfo's parameters, as Spark bounds its metadata; what is longer is asked for."""
 _UNSUPPORTED: Final = (
     "org.apache.spark.SparkUnsupportedOperationException",
     "java.lang.UnsupportedOperationException",
@@ -87,6 +120,8 @@ class Told:
     code: str
     message: str
     packed: bytes
+    enriched: bytes = b""
+    """A FetchErrorDetailsResponse, for who asks for more; empty: there is no more."""
 
 
 def as_given(error: RelayedError) -> Told | None:
@@ -96,11 +131,14 @@ def as_given(error: RelayedError) -> Told | None:
     """
     if not error.packed or session_lost(error.error_class):
         return None
-    return Told(error.code, error.details, error.packed)
+    return Told(error.code, error.status_message, error.packed)
 
 
-def told(error: RequestError, *, own_id: bool = True) -> Told:
-    """Return how a call ends that failed so; without an id of the client's it is not repeated."""
+def told(error: RequestError, *, own_id: bool = True, error_id: str = "") -> Told:
+    """Return how a call ends that failed so; without an id of the client's it is not repeated.
+
+    ``error_id``: the id by which the client may ask for what does not fit into a status.
+    """
     error = _as_spark_names(error)
     code = _CODE_OF_CLASS.get(error.error_class, _CODE_OF_KIND[error.kind])
     if code == "INVALID_ARGUMENT" and not _is_ours(error):
@@ -110,7 +148,11 @@ def told(error: RequestError, *, own_id: bool = True) -> Told:
     message = _message(error)
     status = status_pb2.Status(code=_CODE_NUMBER[code], message=message)
     classes = (*_classes(error), *reversed(_JAVA))
-    parameters = {"hint": error.hint, "outcome": error.outcome.value} if error.hint else {}
+    parameters = dict(error.details.parameters)
+    if error.hint:
+        parameters |= {"hint": error.hint, "outcome": error.outcome.value}
+    said = json.dumps(parameters)
+    enriched = _enriched(error, message, classes, parameters) if error_id and error.details else b""
     info = error_details_pb2.ErrorInfo(
         reason=classes[0],
         domain="org.apache.spark" if classes[0].startswith("org.apache.spark") else "haproc",
@@ -118,8 +160,9 @@ def told(error: RequestError, *, own_id: bool = True) -> Told:
             "classes": json.dumps(classes),
             "errorClass": error.error_class,
             "sqlState": error.sqlstate,
-            "messageParameters": json.dumps(parameters),
+            "messageParameters": said if len(said) <= _PARAMETERS_BYTES_MAX else "{}",
             "outcome": error.outcome.value,
+            **({"errorId": error_id} if enriched else {}),
         },
     )
     _add(status, info)
@@ -127,7 +170,36 @@ def told(error: RequestError, *, own_id: bool = True) -> Told:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(round(1000 * after_s))
         _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
-    return Told(code, message, status.SerializeToString())
+    return Told(code, message, status.SerializeToString(), enriched)
+
+
+def _enriched(
+    error: RequestError, message: str, classes: Sequence[str], parameters: Mapping[str, str]
+) -> bytes:
+    """Return what clients show of an error beside its status."""
+    response = protos.base.FetchErrorDetailsResponse(root_error_idx=0)
+    root = response.errors.add(message=message, error_type_hierarchy=classes)
+    throwable = root.spark_throwable
+    throwable.error_class = error.error_class
+    if error.sqlstate:
+        throwable.sql_state = error.sqlstate
+    throwable.message_parameters.update(parameters)
+    throwable.query_contexts.extend(map(_context, error.details.contexts))
+    return bytes(response.SerializeToString())
+
+
+def _context(context: Context) -> Any:
+    kinds = protos.base.FetchErrorDetailsResponse.QueryContext
+    return kinds(
+        context_type=kinds.DATAFRAME if context.of_frame else kinds.SQL,
+        object_type=context.object_type,
+        object_name=context.object_name,
+        start_index=context.start,
+        stop_index=context.stop,
+        fragment=context.fragment,
+        call_site=context.call_site,
+        summary=context.summary,
+    )
 
 
 def invalid_handle(condition: str, text: str) -> RequestError:
@@ -159,7 +231,7 @@ def _add(status: status_pb2.Status, detail: error_details_pb2.ErrorInfo) -> None
 
 def _message(error: RequestError) -> str:
     prefix = f"[{error.error_class}] "
-    text = error.message if error.message.startswith(prefix) else prefix + error.message
+    text = error.message if error.message.lstrip().startswith(prefix) else prefix + error.message
     if error.hint:
         text += f"; {error.hint}"
     if error.sqlstate and "SQLSTATE" not in text:
@@ -184,11 +256,30 @@ def _size(text: str) -> int:
 
 
 def _classes(error: RequestError) -> tuple[str, ...]:
-    if error.error_class == ErrorClass.SYNTAX:
-        return _PARSE
+    if error.details.java_classes:
+        return tuple(name for name in error.details.java_classes if name not in _JAVA)
+    if error.error_class in _CLASSES_OF_OURS:
+        return _CLASSES_OF_OURS[error.error_class]
     if error.kind is FailureKind.REFUSED and _is_ours(error):
         return _UNSUPPORTED
     for prefix, classes in _CLASSES_OF_SQLSTATE:
         if error.sqlstate.startswith(prefix):
             return classes
     return _SPARK
+
+
+class Enriched:
+    """What clients may ask for of the newest errors, by ids of errors."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+
+    def keep(self, error_id: str, said: bytes) -> None:
+        """Remember what is told of an error; the oldest ones are forgotten."""
+        self._kept[error_id] = said
+        while len(self._kept) > ENRICHED_MAX:
+            self._kept.popitem(last=False)
+
+    def find(self, error_id: str) -> bytes | None:
+        """Return what was kept; None for an id that is not ours, or is forgotten."""
+        return self._kept.get(error_id)

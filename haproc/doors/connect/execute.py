@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,8 @@ from haproc.config.model import Config
 from haproc.doors.connect import answers, options, sql
 from haproc.doors.connect.calls import Call
 from haproc.doors.connect.handles import OperationState
+from haproc.engine.arrow import empty_stream
+from haproc.engine.interface import Chunk
 from haproc.engine.rewriting import fields_of, replaced_plan
 from haproc.failure import ErrorClass, refused
 from haproc.pin.parameters import bound
@@ -132,7 +134,8 @@ class Executing:
         if (said := _said(asked.statement)) is not None:
             rows = await self._change_options(call, session, said)
             if said.key:
-                yield answers.settings_result(rows, asked.plan_id)
+                for response in _told(asked, [answers.settings_rows(rows)]):
+                    yield response
                 return
         wanted = self._request(call, session, operation_id, asked.statement, age_s)
         with self._counted(asked.does):
@@ -292,8 +295,8 @@ class Executing:
         packed = b"".join(fields_of(request, _PLAN))
         packed, plan, reading = await self._opened(packed)
         request = replaced_plan(request, packed)
+        is_root = plan.WhichOneof("op_type") == "root"
         if reading.sql is None:
-            is_root = plan.WhichOneof("op_type") == "root"
             return Asked(
                 request,
                 packed,
@@ -307,17 +310,21 @@ class Executing:
         if given is not None:
             size = len(text) + len(given.json)
             text = await self._texts.run(call.user, size, bound, text, given)
-            packed = sql.with_text(plan, text).SerializeToString(deterministic=True)
+            plan = sql.with_text(plan, text)
+            packed = plan.SerializeToString(deterministic=True)
             request = replaced_plan(request, packed)
-        statement = SentPlan(packed) if sql.has_relations(plan) else SentSql(text)
+        command, whole = sql.as_command(plan), packed
+        if is_root:
+            whole = command.SerializeToString(deterministic=True)
         return Asked(
             request,
             packed,
-            statement,
+            SentPlan(whole) if sql.has_relations(command) else SentSql(text),
             reading.does,
             reading.kind,
             reading.handles,
-            plan_id=sql.plan_id(plan),
+            is_root,
+            sql.plan_id(command),
         )
 
 
@@ -340,7 +347,7 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
         packed = plan.SerializeToString(deterministic=True)
     if len(packed) > LARGE_PLAN:
         expressions.check_count(plan, most)
-    return packed, plan, read_plan(plan)
+    return packed, plan, read_plan(sql.as_command(plan))
 
 
 def _said(statement: Sent) -> options.Said | None:
@@ -348,13 +355,18 @@ def _said(statement: Sent) -> options.Said | None:
 
 
 async def _answered(asked: Asked, answer: Answer) -> AsyncGenerator[bytes, None]:
-    """Yield the responses to what the ring did: of a SQL command a relation of its result."""
-    chunks = [chunk async for chunk in answer.result]
-    if asked.does is Does.RUNS_SQL:
-        yield answers.sql_result([chunk.data for chunk in chunks], asked.plan_id)
-    elif asked.is_root:
-        for chunk in chunks:
-            yield answers.rows(chunk)
+    """Yield the responses to what the ring did: of a root its rows, of a SQL command a relation."""
+    for response in _told(asked, [chunk async for chunk in answer.result]):
+        yield response
+
+
+def _told(asked: Asked, chunks: Sequence[Chunk]) -> Iterator[bytes]:
+    data = [chunk.data for chunk in chunks]
+    if asked.is_root:
+        yield answers.schema(data)
+        yield from map(answers.rows, chunks or [Chunk(empty_stream(), 0)])
+    elif asked.does is Does.RUNS_SQL:
+        yield answers.sql_result(data, asked.plan_id)
 
 
 def _parts(session_id: str, statement: Sent) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.doors.connect.digests import RowDigest, UnknownTypeError
 from haproc.doors.connect.responses import START, Kind, Position, Seen, seen
 from haproc.failure import ErrorClass, FailureKind, RequestError
@@ -159,7 +159,7 @@ def _with_rows(response: bytes, batches: list[pa.RecordBatch], first: int) -> by
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
         writer.write_batch(batch)
-    message = protos.base.ExecutePlanResponse.FromString(response)
+    message = wire.parsed(protos.base.ExecutePlanResponse, response)
     rows = protos.base.ExecutePlanResponse.ArrowBatch(
         row_count=batch.num_rows, data=sink.getvalue().to_pybytes(), start_offset=first
     )

@@ -10,17 +10,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import grpc
 
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.plans.parsing import parse
 from haproc.config.model import Config
 from haproc.doors.connect import artifacts, configuring, options
 from haproc.doors.connect.analyzing import plans_of
 from haproc.doors.connect.calls import Boundary, Call, check_id, text_of
 from haproc.doors.connect.delivery import Deliveries, Source
+from haproc.doors.connect.errors import Enriched
 from haproc.doors.connect.execute import Behind, Executing
 from haproc.doors.connect.figures import Figures
 from haproc.doors.connect.handles import Key, OperationState
@@ -67,7 +69,7 @@ class ConnectService:
             "AnalyzePlan": self.analyze,
             "Config": self.config,
             "ArtifactStatus": self.relayed,
-            "FetchErrorDetails": self.relayed,
+            "FetchErrorDetails": partial(self.error_details, boundary.enriched),
             "Interrupt": self.interrupt,
             "GetStatus": self.status,
             "ReleaseExecute": self.release_execute,
@@ -165,8 +167,14 @@ class ConnectService:
     async def config(self, call: Call, request: bytes) -> bytes:
         """Read or change settings."""
         asked = parse(_base.ConfigRequest, request)
-        operation = configuring.checked(asked.operation)
-        session = await self._session(call)
+        reserved, session = configuring.reserved(asked.operation), None
+        held: Mapping[str, str] = {}
+        if reserved:
+            session = await self._session(call)
+            answer = await self._configured(session, configuring.asking(reserved))
+            held = configuring.values(answer)
+        operation = configuring.checked(asked.operation, held)
+        session = session or await self._session(call)
         left, entry = configuring.for_spark(operation), configuring.entry(operation)
         if left is not None:
             asked.operation.CopyFrom(left)
@@ -216,7 +224,7 @@ class ConnectService:
             response = await session.spark.relay.upload(
                 call.rpc, requests, timeout_s=CONTROL_S, changes=True
             )
-            for each in artifacts.arrived(files, _base.AddArtifactsResponse.FromString(response)):
+            for each in artifacts.arrived(files, wire.parsed(_base.AddArtifactsResponse, response)):
                 blobs = [
                     await self._sessions.put_blob(session, piece)
                     for piece in each.pieces(PIECE_BYTES_MAX)
@@ -232,6 +240,14 @@ class ConnectService:
     async def _relayed(self, call: Call, session: ClientSession, request: bytes) -> bytes:
         response = await session.spark.relay.unary(call.rpc, request, timeout_s=CONTROL_S)
         return response + to_client(call.rpc, call.names)
+
+    async def error_details(self, enriched: Enriched, call: Call, request: bytes) -> bytes:
+        """Tell more of an error: of one that came from the log, or as Spark has it."""
+        asked = parse(_base.FetchErrorDetailsRequest, request)
+        found = enriched.find(asked.error_id)
+        if found is None:
+            return await self.relayed(call, request)
+        return found + to_client(call.rpc, call.names)
 
     async def release_session(self, call: Call, request: bytes) -> bytes:
         """Close the session for good, or have it begin anew under its id."""

@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from haproc.classify.plans.reading import SqlPart
+from haproc.classify.plans.relations import has_sql
 from haproc.failure import ErrorClass, refused
 from haproc.pin.parameters import Given
 
@@ -43,12 +44,12 @@ def given(part: SqlPart) -> Given | None:
     """Return a text's arguments; None: there are none. Raises RequestError."""
     if not part.positional and not part.named:
         return None
-    entries = [_entry(None, value) for value in part.positional]
+    entries = [_entry(None, value, at) for at, value in enumerate(part.positional, 1)]
     entries += [_entry(name, value) for name, value in part.named]
     return Given(json.dumps(entries).encode())
 
 
-def _entry(name: str | None, value: Any) -> dict[str, Any]:
+def _entry(name: str | None, value: Any, at: int = 0) -> dict[str, Any]:
     literal = value.literal if value.DESCRIPTOR.name == "Expression" else value
     kind = literal.WhichOneof("literal_type")
     entry: dict[str, Any] = {} if name is None else {"name": name}
@@ -60,11 +61,15 @@ def _entry(name: str | None, value: Any) -> dict[str, Any]:
     if kind not in _OF_LITERAL:
         raise refused(
             ErrorClass.PARAMETERS,
-            f"the argument {name or ''} is {kind or 'an expression'}, not a plain value",
+            f"{_called(name, at)} is {kind or 'an expression'}, not a plain value",
             "write it into the text, or give a number, text, date, timestamp, decimal or binary",
         )
     type_text, written = _OF_LITERAL[kind]
     return {**entry, "value": written(getattr(literal, kind)), "type": type_text}
+
+
+def _called(name: str | None, at: int) -> str:
+    return f"argument {at}" if name is None else f"the argument {name}"
 
 
 def _decimal_type(decimal: Any) -> str:
@@ -73,17 +78,31 @@ def _decimal_type(decimal: Any) -> str:
     return "DECIMAL"
 
 
+def as_command(plan: Any) -> Any:
+    """Return a SQL text that is a plan's root as the command that runs it; other plans as they are.
+
+    Clients in other languages send every statement so. Spark runs either, whatever the text does;
+    only the answers differ: a root's is its rows.
+    """
+    if plan.WhichOneof("op_type") != "root" or not has_sql(plan.root):
+        return plan
+    command = type(plan)()
+    command.command.sql_command.input.CopyFrom(plan.root)
+    return command
+
+
 def with_text(plan: Any, text: str) -> Any:
-    """Return a SQL command's plan with another text, and without arguments."""
+    """Return a SQL command's plan, or one whose root is SQL, with another text and no arguments."""
     changed = type(plan)()
     changed.CopyFrom(plan)
     command = changed.command.sql_command
-    if not command.HasField("input"):
+    is_root = changed.WhichOneof("op_type") == "root"
+    if not is_root and not command.HasField("input"):
         command.sql = text
         for name in ("args", "pos_args", "named_arguments", "pos_arguments"):
             command.ClearField(name)
         return changed
-    root = command.input
+    root = changed.root if is_root else command.input
     if root.WhichOneof("rel_type") == "with_relations":
         root = root.with_relations.root
     common = root.common

@@ -13,7 +13,7 @@ from dmq import Json
 from haproc.doors.http.bodies import json_response
 from haproc.doors.http.statuses import CODE_OF_STATUS, RETRY_AFTER_S, Asked, in_our_words, status_of
 from haproc.failure import ErrorClass, RequestError, refused
-from haproc.statements.unforeseen import as_told
+from haproc.route.unforeseen import as_told
 
 CLUSTER: Final = web.AppKey("cluster", str)
 """Whose application it is: every error names the cluster."""
@@ -46,13 +46,13 @@ def body_of(
     }
 
 
-def as_request_error(error: BaseException, what: str) -> RequestError:
+def as_request_error(error: BaseException, what: str, *, only_reads: bool = False) -> RequestError:
     """Turn whatever was raised while a door did ``what`` into what the client is told."""
     if isinstance(error, web.HTTPException):
         return _of_http(error)
     if isinstance(error, web.RequestPayloadError):
         return refused(ErrorClass.BAD_REQUEST, "the request's body is not what its head says")
-    return as_told(error, what)
+    return as_told(error, what, only_reads=only_reads)
 
 
 def _of_http(error: web.HTTPException) -> RequestError:

@@ -101,4 +101,5 @@ def in_our_words(error: RequestError, asked: Asked | None) -> RequestError:
         outcome=error.outcome,
         hint=f"{error.message}; give requests a request_id of your own, then they can be repeated",
         offset=error.offset,
+        details=error.details,
     )

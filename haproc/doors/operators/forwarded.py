@@ -94,7 +94,7 @@ async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
             await _write(response, chunk.data)
         await _write(response, pieces.end())
     except _FailedError as failed:
-        told = as_request_error(failed.error, f"query for a peer {request.remote}")
+        told = as_request_error(failed.error, f"query for a peer {request.remote}", only_reads=True)
         await _write(response, pieces.error(body_of(told, request.app[CLUSTER])))
     await response.write_eof()
     return response

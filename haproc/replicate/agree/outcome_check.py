@@ -21,6 +21,7 @@ from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import FailureReport, Operation
+from haproc.spark_error import NO_DETAILS
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Comparison:
             self._told.setdefault(report.offset, {})[report.cluster] = word
         known = self._core.outcomes.at(report.offset)
         if known is None or known.outcome is None:
-            self._reports[report.offset] = replace(report.failure, message="")
+            self._reports[report.offset] = replace(report.failure, message="", details=NO_DETAILS)
             if len(self._reports) > REPORTS_KEPT_MAX:
                 self._reports.popitem(last=False)
             return
@@ -129,7 +130,7 @@ class Comparison:
             answer = await self._core.peers.outcome(peer, offset, self._core.timeouts.peer_s)
         except PeerUnavailableError:
             return None
-        if answer.get("assumed") and facts.exclusive:
+        if answer.get("assumed") and facts.unmarked:
             return None  # DDL in doubt that "already exists" may have failed before, too
         match answer.get("status"):
             case Status.APPLIED.value:

@@ -8,15 +8,12 @@ down to the operation that fails, so that each has its own outcome.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Applied, Lane, Mark, Settings
-from haproc.engine.statement import SqlText
+from haproc.engine.interface import Applied, Lane, Mark
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.apply.computing import Computing
@@ -32,7 +29,6 @@ from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation
 
 logger = logging.getLogger(__name__)
-CLEAR_CACHE: Final = SqlText("CLEAR CACHE")
 
 
 class Applier:
@@ -138,7 +134,6 @@ class Applier:
         if outcome.status is Status.APPLIED and self._passed_over(unit):
             self._giving_up.applied(unit.offsets)
         if unit.intent is Intent.ALONE:
-            await self._forget_cached(lane)
             core.watermarks.applied_exclusive()
             # What a lane's session has looked up is its own affair; what it answers must not be.
             for each in self._all_lanes:
@@ -167,23 +162,6 @@ class Applier:
             rows = op.insert.rows if op.insert else None
             share = shares.setdefault(rows, Outcome(outcome.status, Applied(affected_rows=rows)))
             self._core.outcomes.resolve(offset, share)
-
-    async def _forget_cached(self, lane: Lane) -> None:
-        """Have Spark forget what clients cached: of a table that was dropped, too.
-
-        It has one such memory for all sessions, and would take a table's rows of before from it.
-        """
-        core, pauses = self._core, self._core.backoff()
-        while True:
-            await core.condition.allowed()
-            try:
-                await lane.apply(CLEAR_CACHE, Settings(), None, timeout_s=core.timeouts.apply_s)
-                return
-            except EngineError as error:
-                logger.warning("what is cached could not be forgotten: %s", error.message)
-                if error.kind is ErrorKind.AVAILABILITY:
-                    core.health.suspect(error.message)
-            await asyncio.sleep(pauses.pause_s())
 
     async def _done(self, unit: Unit) -> None:
         """Make it durable that the unit needs no more running; what waits for it may start."""
@@ -296,8 +274,8 @@ class Applier:
     async def _judged(self, unit: Unit, error: EngineError) -> Outcome | EngineError:
         """Return what an application error comes to, or why it may be none of the statement's.
 
-        It does not say that nothing was committed: behind the commit Spark plans anew what clients
-        cached of the table, and what that meets is told as the statement's error.
+        It does not say that nothing was committed: what fails behind the commit is told as the
+        statement's error, too.
         """
         try:
             if (refuted := await self._refuted(unit)) is not None:
@@ -307,8 +285,7 @@ class Applier:
                 return Outcome(Status.APPLIED, assumed=True)
         except EngineError as unsure:
             return unsure
-        failure = Failure(error.error_class, error.sqlstate, error.message)
-        return Outcome(Status.FAILED, failure=failure)
+        return Outcome(Status.FAILED, failure=Failure.of(error))
 
     async def _refuted(self, unit: Unit) -> EngineError | None:
         """Return why an application error may be none of the statement's, if it may be so.

@@ -283,7 +283,7 @@ class Computing:
         except EngineError as error:
             doubt = await self._refuted(op) if error.kind is ErrorKind.APPLICATION else error
             told = doubt or error
-            failure = Failure(told.error_class, told.sqlstate, told.message)
+            failure = Failure.of(told)
             if doubt is None:
                 return self._rejected(offset, op, failure)
             logger.warning("offset %d: its rows: %s: %s", offset, doubt.kind, doubt.message)

@@ -1,12 +1,12 @@
 """What is known of a statement without a mark (DDL) that an earlier attempt may have run.
 
-It runs alone, and before its first attempt it is written down, durably, what stood under the names
-that it is about. Nothing else changes these until it has an outcome. So whoever finds the
-statement in doubt looks again. What stands there is another thing now: the statement did that. It
-is still the same: the statement did nothing that counts, and runs again as for the first time, with
-the answer that it would have had then ("already exists" is no success). Only what an interrupted
-CREATE TABLE leaves behind has to be taken away before that: files at the table's place, for which
-there is no table in the catalog, or a table that is not complete.
+Nothing that names what it is about runs beside it. Before its first attempt it is written down,
+durably, what stood under these names, and nothing else changes that until it has an outcome. So
+whoever finds the statement in doubt looks again. What stands there is another thing now: the
+statement did that. It is still the same: the statement did nothing that counts, and runs again as
+for the first time, with the answer that it would have had then ("already exists" is no success).
+Only what an interrupted CREATE TABLE leaves behind has to be taken away before that: files at the
+table's place, for which there is no table in the catalog, or a table that is not complete.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
-BEFORE_CHARACTERS_MAX: Final = 64
-"""What is longer is replaced by a hash, so that it fits beside the cursor."""
+BEFORE_CHARACTERS_MAX: Final = 24
+"""What is longer is replaced by a hash, so that it fits beside the cursor, several times."""
+_BEFORE_CHARACTERS: Final = (BEFORE_CHARACTERS_MAX, 64)
+"""Also those of earlier versions."""
 _CREATES_TABLE: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 _ABOUT_TABLES: Final = _CREATES_TABLE | {
     Kind.ALTER_TABLE,
@@ -95,7 +97,7 @@ class Doubts:
         named = about(unit.operations[0])
         if named and not unit.in_doubt:
             before = await self._core.engine.standing(named)
-            self._core.schedule.stood(unit.offsets[0], _short(before))
+            self._core.schedule.unmarked.stood(unit.offsets[0], _short(before))
 
     async def settled(self, unit: Unit, lane: Lane) -> bool:
         """Whether the unit was applied; if not, it may run as if for the first time.
@@ -104,7 +106,7 @@ class Doubts:
         """
         if await self.committed(unit):
             return True
-        op, before = unit.operations[0], self._core.schedule.before(unit.offsets[0])
+        op, before = unit.operations[0], self._core.schedule.unmarked.before(unit.offsets[0])
         if op.kind in _CREATES_TABLE and before == ABSENT and (named := about(op)):
             now = await self._core.engine.standing(named)
             await self._take_away(named[0].name, now, unit, lane)
@@ -113,14 +115,14 @@ class Doubts:
     async def committed(self, unit: Unit) -> bool:
         """Whether tables show that the unit was applied; changes nothing. Raises EngineError."""
         core, op = self._core, unit.operations[0]
-        before, named = core.schedule.before(unit.offsets[0]), about(op)
+        before, named = core.schedule.unmarked.before(unit.offsets[0]), about(op)
         if not before or not named:
             found = await core.engine.offsets_applied(sorted(op.writes), core.own_log.application)
             return any(offset >= unit.version for offset in found.values())
         now = await core.engine.standing(named)
         if op.kind in _CREATES_TABLE and before == ABSENT:
             return _complete(op.kind, now)
-        changed = _short(now) != before
+        changed = before not in {_short(now, each) for each in _BEFORE_CHARACTERS}
         if changed and UNREADABLE in now.split("/"):
             raise EngineError(
                 ErrorKind.ENVIRONMENT, f"what {op.kind.value} changed cannot be read: {now}"
@@ -148,10 +150,10 @@ class Doubts:
             await lane.apply(SqlText(sql), Settings(), None, timeout_s=core.timeouts.apply_s)
 
 
-def _short(text: str) -> str:
-    if len(text) <= BEFORE_CHARACTERS_MAX:
+def _short(text: str, characters_max: int = BEFORE_CHARACTERS_MAX) -> str:
+    if len(text) <= characters_max:
         return text
-    return hashlib.blake2b(text.encode(), digest_size=BEFORE_CHARACTERS_MAX // 2).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=characters_max // 2).hexdigest()
 
 
 def _complete(kind: Kind, now: str) -> bool:

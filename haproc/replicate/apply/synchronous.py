@@ -70,6 +70,10 @@ class Synchronous:
                 logger.info("offset %d: deciding what an earlier process left open", offset)
                 await core.own_log.decide(offset, operation_id, Verdict.COMMIT)
 
+    def ran_before(self, offset: int, op: Operation) -> None:
+        """Commit one that an earlier incarnation ran here, as `resume` does."""
+        self._core.tasks.spawn(self.hand_over(offset, op))
+
     async def _fan_out(self, offset: int, op: Operation, outcome: Outcome) -> None:
         core = self._core
         clusters = {core.me: Status.APPLIED.value}

@@ -41,10 +41,11 @@ class Takeover:
         if core.condition.state is State.STOPPED:
             return
         before, self._silent_since = self._silent_since, {}
-        if (undecided := core.schedule.undecided()) is not None:
-            offset, op = undecided
-            silent = not await progressing(core, op.origin)
-            if silent and self._too_long(before, op.origin, offset):
+        going_on: dict[str, bool] = {}
+        for offset, op in core.schedule.undecided():
+            if op.origin not in going_on:
+                going_on[op.origin] = await progressing(core, op.origin)
+            if not going_on[op.origin] and self._too_long(before, op.origin, offset):
                 logger.warning("offset %d: %s is silent, committing for it", offset, op.origin)
                 await core.own_log.decide(offset, op.id, Verdict.COMMIT)
         at_it: dict[str, frozenset[int]] = {core.me: NONE}

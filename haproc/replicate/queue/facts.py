@@ -23,7 +23,7 @@ class Facts:
     fingerprint: str
     operation_class: OperationClass
     origin: str
-    exclusive: bool
+    unmarked: bool
     created_ms: int
     rows: int | None
     """How many rows it brings; None if its record does not say."""
@@ -52,7 +52,7 @@ class Facts:
             op.fingerprint,
             op.operation_class,
             op.origin,
-            op.exclusive,
+            op.unmarked,
             op.created_ms,
             rows,
             of_session,

@@ -18,6 +18,7 @@ from haproc.failure import ErrorClass
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation
+from haproc.spark_error import Details
 
 
 class Status(StrEnum):
@@ -216,8 +217,9 @@ class Outcomes:
 
 def _weight(outcome: Outcome) -> int:
     """Return the bytes of an outcome that grow with what its statement says or gives."""
-    message = outcome.failure.message if outcome.failure is not None else ""
-    return sum(map(len, outcome.applied.chunks)) + len(message)
+    failure = outcome.failure
+    said = 0 if failure is None else len(failure.message) + failure.details.weight
+    return sum(map(len, outcome.applied.chunks)) + said
 
 
 def _in_short(outcome: Outcome) -> Outcome:
@@ -226,5 +228,6 @@ def _in_short(outcome: Outcome) -> Outcome:
     return replace(
         outcome,
         applied=Applied(affected_rows=outcome.applied.affected_rows),
-        failure=failure and Failure(failure.error_class, failure.sqlstate, _NO_ROOM),
+        failure=failure
+        and replace(failure, message=_NO_ROOM, details=Details(failure.details.java_classes)),
     )

@@ -2,9 +2,11 @@
 
 Operations enter in log order. One may start when it conflicts with nothing unfinished before it:
 no table that one of the two writes is read or written by the other. *Exclusive* operations (DDL,
-unknown tables) run with nothing beside them. A synchronous operation that another cluster
-originated waits, and everything behind it, until its fate is known. A *computed* one waits for its
-rows, and only what touches its tables waits with it.
+unknown tables) run with nothing beside them, but for tables that are being computed (CREATE TABLE
+AS), see `haproc.replicate.queue.turns`. A synchronous operation that another cluster originated
+waits until its fate is known, and what conflicts with it behind it. A *computed* one waits for its
+rows, and only what touches its tables waits with it. Of several that are ready, users take turns,
+see `haproc.replicate.queue.sharing`.
 
 An operation goes through ``take`` (it runs), ``complete`` (it ran; `progress` says so) and
 ``release`` (that progress is durable; what conflicts with it may start). The order of the last two
@@ -17,16 +19,19 @@ stored, or the first operation alone. Delta's marks make the two one.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 
 from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.queue.coalesce import BatchLimits, batch_key, cell_count, row_count
 from haproc.replicate.queue.composing import Composing, changes_keys, unlike
+from haproc.replicate.queue.readiness import Readiness
+from haproc.replicate.queue.sharing import Sharing
 from haproc.replicate.queue.tasks import State, Task
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import MARKER, Intent, Unfinished, Unit
+from haproc.replicate.queue.unmarked import Unmarked
 from haproc.replicate.records.operation import Operation, Verdict
 from haproc.replicate.records.progress import SPAN_MAX, Progress
 
@@ -48,6 +53,7 @@ class Schedule:
         self._me = me
         self._limits = limits
         self.composing = Composing(elsewhere or Elsewhere(), limits)
+        self.sharing = Sharing()
         self.resume(progress, doubtful_below)
 
     def resume(self, progress: Progress, doubtful_below: int) -> None:
@@ -59,20 +65,18 @@ class Schedule:
         self._done = set(progress.done)
         self._restored = frozenset(progress.done)
         self._old_batches = dict(progress.batches)
-        self._old_alone = progress.alone
-        self._stood = {} if progress.alone is None else {progress.alone: progress.before}
+        self.unmarked = Unmarked(progress.unmarked)
         self._doubtful_below = doubtful_below
         self._asked_below = 0
         self._settled: set[str] = set()
-        self._permitted: set[int] = set()
-        self._verdicts: dict[int, Verdict] = {}
-        self._provided: set[int] = set()
+        self._readiness = Readiness(self._me)
         self._uncomputed = self._unlike = 0
         self._singles: set[int] = set()
         self._bytes = 0
         known = [progress.low, *(offset + 1 for offset in progress.done)]
         known += [last + 1 for _, last in progress.batches]
-        self._high = max(known) if progress.alone is None else max(*known, progress.alone + 1)
+        known += [offset + 1 for offset, _ in progress.unmarked]
+        self._high = max(known)
         self._finished = 0
         self._holds = 0
 
@@ -82,7 +86,7 @@ class Schedule:
         """Enter an operation; False if it was done before the restart."""
         assert offset >= self._read_to
         self._read_to = offset + 1
-        if self._verdicts.get(offset) is Verdict.REJECT:
+        if self._readiness.rejected(offset):
             self._done.add(offset)
         if offset in self._done:
             self._finished += 1
@@ -96,6 +100,7 @@ class Schedule:
             unlike=unlike(op, key, None if before is None else before.key),
         )
         self._turns.add(offset, op)
+        self.sharing.came(op.user, offset)
         self._bytes += op.size_bytes
         self._uncomputed += op.computed
         self._unlike += task.unlike
@@ -110,9 +115,8 @@ class Schedule:
 
         The first decision counts; later ones change nothing.
         """
-        if offset in self._verdicts:
+        if not self._readiness.decide(offset, verdict):
             return False
-        self._verdicts[offset] = verdict
         task = self._tasks.get(offset)
         if verdict is Verdict.REJECT and task is not None and task.state is State.WAITING:
             self._drop(task)
@@ -120,12 +124,12 @@ class Schedule:
         return False
 
     def provide(self, offset: int) -> None:
-        """Note that the rows of a computed operation are in the log: it may run."""
-        self._provided.add(offset)
+        """Note that an operation's rows are in the log."""
+        self._readiness.provide(offset)
 
     def permit(self, offset: int) -> None:
         """Let a synchronous operation run before its decision: its origin asked for it."""
-        self._permitted.add(offset)
+        self._readiness.permit(offset)
 
     def isolate(self, offset: int) -> None:
         """See to it that an operation is not combined with others."""
@@ -148,7 +152,7 @@ class Schedule:
         """
         found = []
         for task in list(self._tasks.values()):
-            if task.state is not State.WAITING or task.op.exclusive or len(task.op.writes) != 1:
+            if task.state is not State.WAITING or task.op.unmarked or len(task.op.writes) != 1:
                 continue
             (table,) = task.op.writes
             if task.offset <= offsets_applied.get(table, -1):
@@ -171,10 +175,8 @@ class Schedule:
         self._unlike -= task.unlike
 
     def _forget_intent(self, first: int) -> None:
-        self._stood.pop(first, None)
+        self.unmarked.over(first)
         self._old_batches.pop(first, None)
-        if self._old_alone == first:
-            self._old_alone = None
 
     def hold(self, *, held: bool) -> None:
         """Let nothing exclusive start, which changes what tables there are, until all let go."""
@@ -188,20 +190,29 @@ class Schedule:
         As many as one look at texts gives (`Composing.tried`); whoever can start more asks again.
         """
         units: list[Unit] = []
+        lanes = lanes_free + len(self._running)
+        has = Counter(unit.operations[0].user for unit in self._running.values())
+        waiting = {u: self._runnable(o) for u, o in self._turns.by_user(self._farthest).items()}
+        heads = {user: task for user, tasks in waiting.items() if (task := next(tasks, None))}
         self.composing.begin()
-        for task in self._in_turn():
-            if len(units) == lanes_free or self.composing.tried:
+        while heads and len(units) < lanes_free and not self.composing.tried:
+            ready = {user: task.offset for user, task in heads.items()}
+            user = self.sharing.next(ready, has, lanes, self._read_to)
+            if user is None:
                 break
-            if not self._may_run(task):
-                continue
-            if task.op.exclusive:
-                intent = Intent.NONE if task.op is MARKER else Intent.ALONE
-                units += [] if self._holds else [self._start([task], intent)]
-                continue
-            unit = self._begin(task)
+            unit = self._begin(heads.pop(user))
             if unit is not None:
                 units.append(unit)
+                has[user] += 1
+                self.sharing.served(user)
+            if (task := next(waiting[user], None)) is not None:
+                heads[user] = task
         return units
+
+    def _runnable(self, offsets: Iterator[int]) -> Iterator[Task]:
+        for task in map(self._tasks.__getitem__, offsets):
+            if task.state is State.WAITING and not self._readiness.lacks(task.offset, task.op):
+                yield task
 
     def uncomputed(self) -> list[tuple[int, Operation]]:
         """Return the operations whose turn has come and whose rows are not there.
@@ -210,31 +221,22 @@ class Schedule:
         """
         if not self._uncomputed:
             return []
-        return [(t.offset, t.op) for t in self._in_turn() if self._lacks_rows(t)]
+        waits = self._readiness.lacks_rows
+        return [(t.offset, t.op) for t in self._in_turn() if waits(t.offset, t.op)]
 
     def _in_turn(self) -> Iterator[Task]:
         """Yield what waits and conflicts with nothing unfinished before it."""
-        first = next(iter(self._tasks), None)
-        if first is not None:
-            tasks = map(self._tasks.__getitem__, self._turns.in_turn(first, self._farthest))
-            yield from (task for task in tasks if task.state is State.WAITING)
+        tasks = map(self._tasks.__getitem__, self._turns.in_turn(self._farthest))
+        yield from (task for task in tasks if task.state is State.WAITING)
 
     @property
     def _farthest(self) -> int:
         # From the first that is not released: the stored progress may not say more than that.
         return next(iter(self._tasks), self._read_to) + SPAN_MAX
 
-    def _may_run(self, task: Task) -> bool:
-        return not self._lacks_rows(task) and not self._lacks_decision(task)
-
-    def _lacks_rows(self, task: Task) -> bool:
-        return task.op.computed and task.offset not in self._provided
-
-    def _lacks_decision(self, task: Task) -> bool:
-        known = task.offset in self._permitted or task.offset in self._verdicts
-        return task.op.synchronous and task.op.origin != self._me and not known
-
     def _begin(self, head: Task) -> Unit | None:
+        if head.op.unmarked:
+            return self._begin_unmarked(head)
         if head.offset in self._old_batches:
             last = self._old_batches[head.offset]
             if self._read_to <= last:
@@ -249,13 +251,23 @@ class Schedule:
             return self._start(members, Intent.BATCH, text)
         return self._start(members, Intent.BATCH if len(members) > 1 else Intent.NONE)
 
+    def _begin_unmarked(self, task: Task) -> Unit | None:
+        if self._holds:
+            return None
+        if task.op is MARKER:
+            return self._start([task], Intent.NONE)
+        if not self.unmarked.may_begin(task.offset, beside=task.op.beside):
+            return None
+        self.unmarked.begins(task.offset)
+        return self._start([task], Intent.ALONE)
+
     def _alone(self, task: Task) -> bool:
         """Whether an operation runs alone: here, or on another cluster, it is known to fail."""
         return task.single or self.composing.spoken_of(task.offset)
 
     def _doubtful(self, task: Task) -> bool:
         """Whether an earlier incarnation may have run what is the first on its tables here."""
-        begun = task.offset < self._doubtful_below and not task.op.exclusive
+        begun = task.offset < self._doubtful_below and not task.op.unmarked
         return begun and not task.op.writes <= self._settled
 
     def _again(self, members: Sequence[Task]) -> Unit | None:
@@ -329,8 +341,10 @@ class Schedule:
         self, tasks: Sequence[Task], intent: Intent, composed: str = "", *, apart: bool = False
     ) -> Unit:
         offsets = tuple(task.offset for task in tasks)
-        in_doubt = offsets[0] in (self._old_alone, *self._old_batches) or (
-            offsets[0] >= self._asked_below and self._doubtful(tasks[0])
+        in_doubt = (
+            self.unmarked.doubted(offsets[0])
+            or offsets[0] in self._old_batches
+            or (offsets[0] >= self._asked_below and self._doubtful(tasks[0]))
         )
         operations = tuple(task.op for task in tasks)
         unit = Unit(offsets, operations, intent, in_doubt, composed, apart)
@@ -359,7 +373,7 @@ class Schedule:
             assert task.state is State.COMPLETE
             self._leave(task)
             self._settled |= task.op.writes if offset < self._doubtful_below else frozenset()
-            self._permitted.discard(offset)
+            self._readiness.released(offset)
 
     def split(self, unit: Unit, *, singles: bool = False) -> None:
         """Take a combined unit back: `progress` does not name it any more.
@@ -378,14 +392,6 @@ class Schedule:
         for offset in unit.offsets:
             self._tasks[offset].become(State.WAITING)
 
-    def stood(self, offset: int, before: str) -> None:
-        """Remember, in the progress, what stood there before a statement without a mark ran."""
-        self._stood[offset] = before
-
-    def before(self, offset: int) -> str:
-        """Return that; empty if it is not known."""
-        return self._stood.get(offset, "")
-
     # -- what is known ---------------------------------------------------------------------
 
     @property
@@ -399,6 +405,10 @@ class Schedule:
             if task.state is not State.COMPLETE and concerned(task.op):
                 return offset
         return self._read_to
+
+    def applied_of(self, tables: frozenset[str]) -> int:
+        """Return the offset below which all is done that may change these tables."""
+        return max(self.low, self._turns.first_change(tables, self._read_to))
 
     @property
     def high(self) -> int:
@@ -429,8 +439,8 @@ class Schedule:
         """Yield what is not finished, in order."""
         for offset, task in self._tasks.items():
             running = task.state in (State.RUNNING, State.COMPLETE)
-            uncomputed = self._lacks_rows(task)
-            undecided = not uncomputed and self._lacks_decision(task)
+            uncomputed = self._readiness.lacks_rows(offset, task.op)
+            undecided = self._readiness.lacks_decision(offset, task.op)
             yield Unfinished(offset, task.op, running, undecided, uncomputed)
 
     @property
@@ -446,35 +456,26 @@ class Schedule:
     @property
     def progress(self) -> Progress:
         """What to store of the queue with the cursor now."""
-        low = self.low
+        low, rejected = self.low, self._readiness.rejected
         self._done = {offset for offset in self._done if offset >= low}
-        self._verdicts = {o: verdict for o, verdict in self._verdicts.items() if o >= low}
+        self._readiness.forget(low)
         self._singles = {offset for offset in self._singles if offset >= low}
-        self._provided = {offset for offset in self._provided if offset >= low}
-        units = self._running.values()
-        batches = {u.offsets[0]: u.offsets[-1] for u in units if u.intent is Intent.BATCH}
+        running = self._running.values()
+        batches = {u.offsets[0]: u.offsets[-1] for u in running if u.intent is Intent.BATCH}
         batches |= self._old_batches
-        running = [u.offsets[0] for u in units if u.intent is Intent.ALONE]
-        alone = running[0] if running else self._old_alone
+        # A rejected operation may be any distance ahead; the log says again that it is rejected,
+        # and the note beside the cursor has no room for all of them.
         return Progress(
             low=low,
-            done=frozenset(offset for offset in self._done if self._worth_storing(offset, low)),
+            done=frozenset(o for o in self._done if o < low + SPAN_MAX or not rejected(o)),
             batches=tuple(sorted(batches.items())),
-            alone=alone,
-            before="" if alone is None else self.before(alone),
+            unmarked=self.unmarked.stored,
         )
 
-    def _worth_storing(self, offset: int, low: int) -> bool:
-        # A rejected operation may be any distance ahead, where nothing else is done; the log says
-        # again that it is rejected, and the note beside the cursor has no room for all of them.
-        return offset < low + SPAN_MAX or self._verdicts.get(offset) is not Verdict.REJECT
-
-    def undecided(self) -> tuple[int, Operation] | None:
-        """Return the synchronous operation that everything waits for, if there is one."""
-        for offset, task in self._tasks.items():
-            waits = task.state is State.WAITING and not self._lacks_rows(task)
-            return (offset, task.op) if waits and self._lacks_decision(task) else None
-        return None
+    def undecided(self) -> list[tuple[int, Operation]]:
+        """Return the synchronous operations whose turn has come, and that wait for a decision."""
+        waits = self._readiness.lacks_decision
+        return [(t.offset, t.op) for t in self._in_turn() if waits(t.offset, t.op)]
 
     @property
     def composable(self) -> bool:
@@ -494,6 +495,6 @@ class Schedule:
         return frozenset(
             table
             for task in self._tasks.values()
-            if task.offset < self._doubtful_below and not task.op.exclusive
+            if task.offset < self._doubtful_below and not task.op.unmarked
             for table in task.op.writes
         )

@@ -136,21 +136,25 @@ def reject_advice(standing: Standing) -> Advice:
 def blockers(queue: Iterable[Unfinished]) -> Iterable[tuple[Unfinished, int | None]]:
     """Yield each operation of a queue with the first one before it that it has to wait for."""
     head: int | None = None
+    plain: int | None = None
     exclusive: int | None = None
     writers: dict[str, int] = {}
     readers: dict[str, int] = {}
     for each in queue:
         op, offset = each.op, each.offset
+        before = [writers[table] for table in op.reads | op.writes if table in writers]
+        before += [readers[table] for table in op.writes if table in readers]
         if op.exclusive:
-            yield each, head
+            # One that names its tables passes what is computed for others.
+            first = plain if op.named else head
+            before = [*(before if op.named else []), *([] if first is None else [first])]
             exclusive = offset if exclusive is None else exclusive
         else:
-            before = [writers[table] for table in op.reads | op.writes if table in writers]
-            before += [readers[table] for table in op.writes if table in readers]
             before += [exclusive] if exclusive is not None else []
-            yield each, min(before, default=None)
+        yield each, min(before, default=None)
         for table in op.writes:
             writers.setdefault(table, offset)
         for table in op.reads:
             readers.setdefault(table, offset)
         head = offset if head is None else head
+        plain = offset if plain is None and not op.beside else plain

@@ -1,16 +1,20 @@
 """Whose turn it is: the operations that conflict with nothing unfinished before them.
 
 Two operations conflict if one of them writes a table that the other reads or writes; an exclusive
-one does with every other. What is known of that is brought up to date with each operation that
-comes or goes, so that one costs the same however many wait.
+one does with every other, but for one case: DDL that names all that it touches starts while a
+computation of a table (`Operation.beside`) in front of it runs, if they conflict by no name. What
+is known of that is brought up to date with each operation that comes or goes, so that one costs
+the same however many wait.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import chain
 
 from haproc.replicate.records.operation import Operation
 
@@ -31,30 +35,38 @@ class Turns:
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
-        self._exclusive: OrderedDict[int, None] = OrderedDict()
-        self._free: list[int] = []
-        """What conflicts with nothing before it that is not exclusive; in log order."""
+        self._exclusive: OrderedDict[int, Operation] = OrderedDict()
+        self._beside: OrderedDict[int, None] = OrderedDict()
+        self._plain: OrderedDict[int, None] = OrderedDict()
+        """What is neither of the two."""
+        self._free: dict[str, list[int]] = {}
+        """By user: what conflicts with nothing before it that is not exclusive; in log order."""
 
     def add(self, offset: int, op: Operation) -> None:
         """Take in an operation."""
         if op.exclusive:
-            self._exclusive[offset] = None
+            self._exclusive[offset] = op
             return
+        (self._beside if op.beside else self._plain)[offset] = None
         for table in op.reads | op.writes:
             line = self._lines.setdefault(table, _Line())
             line.touching[offset] = op
             if table in op.writes:
                 line.writing[offset] = None
         if self._is_free(offset, op):
-            self._free.append(offset)
+            self._free.setdefault(op.user, []).append(offset)
 
     def leave(self, offset: int, op: Operation) -> None:
         """Let an operation go: what waited only for it is free."""
         if op.exclusive:
             del self._exclusive[offset]
             return
-        if self._stands_free(at := bisect_left(self._free, offset), offset):
-            del self._free[at]
+        del (self._beside if op.beside else self._plain)[offset]
+        free = self._free.get(op.user, [])
+        if _stands_in(free, at := bisect_left(free, offset), offset):
+            del free[at]
+            if not free:
+                del self._free[op.user]
         moved: list[tuple[_Line, bool]] = []
         for table in op.reads | op.writes:
             line = self._lines[table]
@@ -70,14 +82,12 @@ class Turns:
     def _move_up(self, line: _Line, wrote: bool) -> None:
         """Free who stands first now; behind one that ``wrote`` all who read, as far as a writer."""
         for offset, op in line.touching.items():
-            at = bisect_left(self._free, offset)
-            if not self._stands_free(at, offset) and self._is_free(offset, op):
-                self._free.insert(at, offset)
+            free = self._free.get(op.user, [])
+            at = bisect_left(free, offset)
+            if not _stands_in(free, at, offset) and self._is_free(offset, op):
+                self._free.setdefault(op.user, free).insert(at, offset)
             if offset in line.writing or not wrote:
                 return
-
-    def _stands_free(self, at: int, offset: int) -> bool:
-        return at < len(self._free) and self._free[at] == offset
 
     def _is_free(self, offset: int, op: Operation) -> bool:
         """Whether nothing before it writes what it touches, or reads what it writes."""
@@ -90,19 +100,44 @@ class Turns:
         line = self._lines.get(next(iter(tables))) if len(tables) == 1 else None
         return -1 if line is None else next(reversed(line.writing), -1)
 
-    def in_turn(self, first: int, below: int) -> Iterator[int]:
-        """Yield those below an offset whose turn it is; ``first`` is the first that is unfinished.
+    def first_change(self, tables: Collection[str], none: int) -> int:
+        """Return the first unfinished one that may change what tables hold or are; or ``none``."""
+        lines = (self._lines[table] for table in tables if table in self._lines)
+        firsts = [next(iter(line.writing), none) for line in lines]
+        return min([next(iter(self._exclusive), none), *firsts])
 
-        An exclusive one's turn comes when it is that, and nothing's does behind it.
+    def in_turn(self, below: int) -> Iterator[int]:
+        """Yield those below an offset whose turn it is, in log order."""
+        yield from merge(*self.by_user(below).values())
+
+    def by_user(self, below: int) -> Mapping[str, Iterator[int]]:
+        """Return them by user, each in log order.
+
+        Behind an exclusive one nothing's turn comes.
         """
-        if first in self._exclusive:
-            yield first
-            return
-        below = self._as_far_as(below)
-        for offset in self._free:
-            if offset >= below:
-                return
-            yield offset
+        first = next(iter(self._exclusive), None)
+        ahead = self._as_far_as(below)
+        found = {user: _below(offsets, ahead) for user, offsets in self._free.items()}
+        if first is not None and first < below and self._comes(first):
+            user = self._exclusive[first].user
+            found[user] = chain(found.get(user, ()), [first])
+        return found
+
+    def _comes(self, offset: int) -> bool:
+        """Whether the turn of the first exclusive one has come."""
+        op = self._exclusive[offset]
+        if next(iter(self._plain), offset) < offset:
+            return False
+        if not op.named:
+            return next(iter(self._beside), offset) >= offset
+        return not any(self._stands_before(offset, op, table) for table in op.reads | op.writes)
+
+    def _stands_before(self, offset: int, op: Operation, table: str) -> bool:
+        """Whether one that is not exclusive conflicts with an exclusive one at a table."""
+        if (line := self._lines.get(table)) is None:
+            return False
+        others = line.touching if table in op.writes else line.writing
+        return next(iter(others), offset) < offset
 
     def behind(self, table: str, offset: int, below: int) -> Iterator[int]:
         """Yield those from one whose turn it is, below another offset, that touch a table.
@@ -118,3 +153,14 @@ class Turns:
 
     def _as_far_as(self, below: int) -> int:
         return min(below, next(iter(self._exclusive), below))
+
+
+def _stands_in(free: list[int], at: int, offset: int) -> bool:
+    return at < len(free) and free[at] == offset
+
+
+def _below(offsets: list[int], below: int) -> Iterator[int]:
+    for offset in offsets:
+        if offset >= below:
+            return
+        yield offset

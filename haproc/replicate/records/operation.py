@@ -54,7 +54,12 @@ from haproc.replicate.records.contents import (
     check_message,
     check_record,
 )
-from haproc.replicate.records.failures import Failure, failure_json, failure_of
+from haproc.replicate.records.failures import (
+    Failure,
+    failure_headers,
+    failure_if_any,
+    failure_in,
+)
 from haproc.replicate.records.fence import Fence, fence_message, fence_record
 from haproc.replicate.records.fields import names, number, text
 from haproc.replicate.records.members import Roster
@@ -139,6 +144,8 @@ class Operation:
     """The tables, views and functions that were looked up; ``*`` stands for any."""
     redefines: frozenset[str] | None = frozenset()
     """What it may define anew; None: anything."""
+    named: bool = False
+    """It is DDL that touches nothing but the tables it names, see `replicate.heard.named`."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -153,7 +160,18 @@ class Operation:
     @property
     def exclusive(self) -> bool:
         """Whether it runs with nothing beside it: its tables don't say all that it touches."""
-        return self.synchronous or not self.tables_known or self.kind not in _SIDE_BY_SIDE
+        plain = self.tables_known and self.kind in _SIDE_BY_SIDE and not self.synchronous
+        return not (plain or self.beside)
+
+    @property
+    def beside(self) -> bool:
+        """Whether it runs beside others though it is DDL: a computation that may take hours."""
+        return self.named and self.kind is Kind.CREATE_TABLE_AS
+
+    @property
+    def unmarked(self) -> bool:
+        """Whether only a look at what stood there before tells that it was applied."""
+        return self.exclusive or self.beside
 
     @property
     def computed(self) -> bool:
@@ -250,6 +268,8 @@ def _operation_record(op: Operation) -> Record:
         "tables_known": op.tables_known,
         "created_ms": op.created_ms,
     }
+    if op.named:  # older readers pass over it, and run it with nothing beside it
+        headers["named"] = True
     if op.insert is not None:
         headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
     kind = OPERATION_1
@@ -331,6 +351,7 @@ def _operation(record: Record) -> Operation:
         analyzed_to=analyzed_to,
         rests_on=rests_on,
         redefines=None if redefines is None else names(redefines),
+        named=h.get("named", False) is True,
     )
 
 
@@ -391,7 +412,7 @@ def to_record(message: Message) -> Record:
                     "verdict": message.verdict.value,
                     "by": message.by,
                     "epoch": message.epoch,
-                    "failure": failure_json(message.failure),
+                    **failure_headers(message.failure),
                 },
             )
         case FailureReport():
@@ -402,7 +423,7 @@ def to_record(message: Message) -> Record:
                     "offset": message.offset,
                     "cluster": message.cluster,
                     "epoch": message.epoch,
-                    "failure": failure_json(message.failure),
+                    **failure_headers(message.failure),
                 },
             )
         case Claim():
@@ -431,11 +452,11 @@ def from_record(record: Record) -> Message | Filler:
             case kind if kind in OPERATIONS:
                 return _operation(record)
             case "decision":
-                failure = failure_of(h["failure"])
+                failure = failure_if_any(h)
                 verdict = Verdict(h["verdict"])
                 return Decision(h["offset"], record.key, verdict, h["by"], h["epoch"], failure)
             case "outcome":
-                return FailureReport(h["offset"], h["cluster"], h["epoch"], Failure(*h["failure"]))
+                return FailureReport(h["offset"], h["cluster"], h["epoch"], failure_in(h))
             case "claim":
                 return Claim(h["cluster"], h["incarnation"])
             case kind if kind in KINDS:

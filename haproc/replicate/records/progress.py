@@ -7,8 +7,8 @@ crash exactly the same statement is run again:
 - ``batches``: (first, last) offsets of INSERTs that run as one statement under the last one's
   version. A bigger batch formed anew would not be recognised by Delta as the one that may have
   been committed, and would apply its first part twice.
-- ``alone``: a statement without a mark (DDL), with what stood under its names ``before`` it. After
-  a crash it is in doubt, see `haproc.replicate.apply.doubts`.
+- ``unmarked``: statements without a mark (DDL), each with what stood under its names before it.
+  After a crash they are in doubt, see `haproc.replicate.apply.doubts`.
 
 An operation becomes done here, durably, before any operation that conflicts with it starts. So
 whatever is in doubt after a crash has nothing conflicting behind it, and running it again is safe.
@@ -41,7 +41,8 @@ class Progress:
     low: int = 0
     done: frozenset[int] = frozenset()
     batches: tuple[tuple[int, int], ...] = ()
-    alone: int | None = None
+    unmarked: tuple[tuple[int, str], ...] = ()
+    """What stood there is empty where it is not known."""
     diverged: Divergence | None = None
     """How this cluster was found to differ from the others."""
     claims: tuple[tuple[str, int], ...] = ()
@@ -53,8 +54,6 @@ class Progress:
     """Operations whose outcomes are to be compared with the other clusters', the newest ones."""
     roster: int = -1
     """The newest record read of who the ring's members are; it may stand far below ``low``."""
-    before: str = ""
-    """What stood there before the statement ``alone``; empty if it is not known."""
     storage: str = ""
     """The id of the marker in the storage to which all this belongs; empty before it has one."""
 
@@ -65,7 +64,8 @@ class Progress:
 
 def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
     """Return the cursor that stores the progress, for the process of this epoch."""
-    note: dict[str, object] = {"v": 1}
+    several = len(progress.unmarked) > 1  # more than versions of before know of
+    note: dict[str, object] = {"v": 2 if several else 1}
     if progress.done:
         bits = 0
         for offset in progress.done:
@@ -76,10 +76,10 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
         note["b"] = [
             [first - progress.low, last - progress.low] for first, last in progress.batches
         ]
-    if progress.alone is not None:
-        note["a"] = progress.alone
-    if progress.before:
-        note["f"] = progress.before
+    if several:
+        note["u"] = [[offset - progress.low, before] for offset, before in progress.unmarked]
+    for offset, before in () if several else progress.unmarked:
+        note |= {"a": offset, "f": before} if before else {"a": offset}
     if (diverged := progress.diverged) is not None:
         note["x"] = diverged.offset
         if diverged != Divergence(diverged.offset, Cause.OUTCOME):
@@ -97,6 +97,12 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
     return Cursor(progress.low, json.dumps(note, separators=(",", ":")), epoch)
 
 
+def _unmarked(note: dict[str, Any], low: int) -> tuple[tuple[int, str], ...]:
+    if "a" in note:
+        return ((note["a"], note.get("f", "")),)
+    return tuple((offset + low, before) for offset, before in note.get("u", []))
+
+
 def _divergence(note: dict[str, Any]) -> Divergence | None:
     if "x" not in note:
         return None
@@ -108,9 +114,9 @@ def from_cursor(cursor: Cursor) -> Progress:
     """Return the progress that a cursor stores; LogCorruptError for a note of another make."""
     try:
         note: dict[str, Any] = json.loads(cursor.note) if cursor.note else {"v": 1}
-        if note["v"] != 1:
+        if note["v"] not in (1, 2):
             raise LogCorruptError(
-                f"the cursor's note has version {note['v']}, this version of HAProc knows 1"
+                f"the cursor's note has version {note['v']}, this version of HAProc knows 1 and 2"
             )
         packed = zlib.decompress(base64.b85decode(note["d"])) if "d" in note else b""
         bits = int.from_bytes(packed, "little")
@@ -123,8 +129,7 @@ def from_cursor(cursor: Cursor) -> Progress:
             low=cursor.offset,
             done=frozenset(done),
             batches=batches,
-            alone=note.get("a"),
-            before=note.get("f", ""),
+            unmarked=_unmarked(note, cursor.offset),
             diverged=_divergence(note),
             claims=claims,
             born=note.get("n", 0),

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 from dmq import Json, Record
 from haproc.engine.holes import with_rows
 from haproc.engine.statement import Statement
-from haproc.replicate.records.failures import Failure, failure_json, failure_of
+from haproc.replicate.records.failures import Failure, failure_headers, failure_if_any, failure_in
 from haproc.replicate.records.fields import number
 
 ROWS_2: Final = "rows.2"
@@ -179,10 +179,10 @@ def computed_record(message: Computed) -> Record:
             headers |= {"number": message.number, "created_ms": message.created_ms}
             return Record(PART, message.operation_id, headers, message.rows)
         case Passed():
-            headers["failure"] = failure_json(message.failure)
+            headers |= failure_headers(message.failure)
             return Record("passed", message.operation_id, headers)
         case Rows(filling=None):
-            headers |= {"failure": failure_json(message.failure), "count": message.count}
+            headers |= {**failure_headers(message.failure), "count": message.count}
             return Record("rows", message.operation_id, headers, message.sql.encode())
         case Rows(filling=filling):
             assert filling is not None
@@ -201,7 +201,7 @@ def computed_message(record: Record) -> Computed:
     of = (h["offset"], record.key, h["by"], h["epoch"])
     match record.kind:
         case "passed":
-            return Passed(*of, Failure(*h["failure"]))
+            return Passed(*of, failure_in(h))
         case "part":
             number_, created_ms = number(h["number"], "number"), number(h["created_ms"], "time")
             return Part(*of, number_, created_ms, record.payload)
@@ -215,5 +215,5 @@ def computed_message(record: Record) -> Computed:
             )
             return Rows(*of, count=number(h["count"], "count"), filling=filling)
         case _:
-            sql, failure = record.payload.decode(), failure_of(h["failure"])
+            sql, failure = record.payload.decode(), failure_if_any(h)
             return Rows(*of, sql, h["count"], failure)

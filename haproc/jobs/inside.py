@@ -1,0 +1,113 @@
+"""The first process of a job: starts the program under its limits, and tells how it ended.
+
+Run as text by the interpreter of jobs, so that it needs no file of HAProc's; imports nothing of
+HAProc. Its standard input is one line of JSON (`Plan` in `haproc.jobs.process`) and then stays open
+for as long as the supervisor lives: when it ends, so does this process. What it tells is a line of
+JSON on standard error; its output is the program's.
+
+With bubblewrap it is the first process of a process namespace: what the program leaves behind
+becomes its child, and the kernel kills everything that is left when it ends. It is not dumpable, so
+that the program, which may have the same user, can neither trace it nor open its files. A program
+that changes the limits of this process or stops it ends only itself.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+from typing import Any, NoReturn
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NO_NEW_PRIVS = 38
+CPU_GRACE_S = 1
+"""Between SIGXCPU and SIGKILL."""
+EXEC_FAILED = 127
+FDS_LEFT_OPEN = 64
+"""Below this is what bubblewrap may have left open, such as its user namespace."""
+NICE = 5
+"""Where the CPU is short, a program gets a third of what its HAProc gets, which others wait for.
+Chosen, not measured."""
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def main(plan: dict[str, Any]) -> NoReturn:
+    """Run the program; end with it, or with the supervisor."""
+    _prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    os.closerange(3, FDS_LEFT_OPEN)
+    woken, waking = os.pipe()
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waking)
+    first = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            _become(plan, first)
+        except BaseException as error:
+            _tell({"failed": f"{type(error).__name__}: {error}"})
+            os._exit(EXEC_FAILED)
+    _tell({"began": True})
+    while True:
+        readable, _, _ = select.select([0, woken], [], [])
+        if 0 in readable:
+            os._exit(0)
+        os.read(woken, 4096)
+        _reap(child)
+
+
+def _reap(program: int) -> None:
+    """Take the endings of all that have ended; the program's is told, and the last one."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == program:
+            _tell({"code": os.waitstatus_to_exitcode(status)})
+            os._exit(0)
+        if pid == 0:
+            return
+
+
+def _become(plan: dict[str, Any], parent: int) -> NoReturn:
+    """Be the program."""
+    os.setsid()
+    os.nice(NICE)
+    for name, value in plan["limits"].items():
+        _limit(getattr(resource, name), value, CPU_GRACE_S if name == "RLIMIT_CPU" else 0)
+    if plan["user"]:
+        uid, gid, groups = plan["user"]
+        os.setgroups(groups)
+        os.setgid(gid)
+        os.setuid(uid)
+    _prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # behind setuid, which forgets it
+    if os.getppid() != parent:
+        os._exit(EXEC_FAILED)
+    os.umask(0o077)
+    os.chdir(plan["folder"])
+    telling = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(1, 2)
+    try:
+        os.execve(plan["command"][0], plan["command"], plan["environment"])
+    except OSError:
+        os.dup2(telling, 2)
+        raise
+
+
+def _limit(which: int, value: int, grace: int) -> None:
+    _, hard = resource.getrlimit(which)
+    most = value + grace
+    if hard != resource.RLIM_INFINITY:
+        value, most = min(value, hard), min(most, hard)
+    resource.setrlimit(which, (value, most))
+
+
+def _tell(said: dict[str, Any]) -> None:
+    os.write(2, json.dumps(said).encode() + b"\n")

@@ -1,0 +1,107 @@
+"""What stands between jobs and their HAProc on this host, and whether it works here.
+
+It is tried at start as jobs will use it: a program runs under the very options of theirs. A HAProc
+whose jobs would not be isolated as configured does not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import sys
+from pathlib import Path
+from typing import Final
+
+from haproc.config.model import Isolation, Jobs
+from haproc.jobs.model import Outcome
+from haproc.jobs.process import UNPRIVILEGED, Plan, Running
+from haproc.jobs.working_folder import make_folder, remove_folder
+
+TRIAL: Final = "trial"
+TRIAL_S: Final = 30.0
+MEMORY_BYTES: Final = 1 << 30
+ADVICE: Final = {
+    Isolation.BUBBLEWRAP: (
+        "install bubblewrap 0.8.0 or newer (Debian, Ubuntu: apt install bubblewrap) and allow "
+        "HAProc user namespaces: sysctl user.max_user_namespaces above 0, a profile of AppArmor "
+        "that gives bwrap userns (Ubuntu 24.04), in a container seccomp, AppArmor and "
+        "systempaths unconfined; "
+        "the interpreter (jobs.python) must be readable for jobs.user. Or set jobs.isolation to "
+        "user or none: docs/jobs.md says what these keep out"
+    ),
+    Isolation.USER: (
+        "HAProc must be root, and jobs.user must be able to reach the interpreter (jobs.python) "
+        "and state_dir"
+    ),
+    Isolation.NONE: "the interpreter (jobs.python) must be able to run",
+}
+
+
+class IsolationError(OSError):
+    """Jobs cannot be isolated on this host as the configuration says."""
+
+
+def user_of(settings: Jobs) -> str | None:
+    """Return as whom programs run; None: as HAProc itself."""
+    sandboxed = settings.isolation is Isolation.BUBBLEWRAP
+    if settings.user is None and sandboxed and os.geteuid() == 0:
+        return UNPRIVILEGED
+    return settings.user
+
+
+def interpreter_of(settings: Jobs) -> Path:
+    """Return what runs programs."""
+    return settings.python or Path(sys.executable)
+
+
+async def check_isolation(settings: Jobs, folder: Path, hidden: Path) -> None:
+    """Run a program as jobs run; raises IsolationError with what to do.
+
+    ``folder`` is that of the jobs' folders, ``hidden`` is kept from them.
+    """
+    found = await _fault(settings, folder / TRIAL, hidden)
+    if found is not None:
+        how = settings.isolation
+        raise IsolationError(
+            f"jobs.isolation {how.value} does not work here: {found}. {ADVICE[how]}"
+        )
+
+
+async def _fault(settings: Jobs, folder: Path, hidden: Path) -> str | None:
+    python, user = interpreter_of(settings), user_of(settings)
+    plan = Plan(
+        (str(python), "-c", "open('written', 'w')"),
+        folder,
+        {},
+        memory_bytes=MEMORY_BYTES,
+        cpu_s=TRIAL_S,
+        wall_s=TRIAL_S,
+        output_bytes_max=settings.output_bytes_max,
+        processes_max=settings.processes_max,
+        disk_bytes_max=settings.disk_bytes_max,
+        disk_free_bytes_min=settings.disk_free_bytes_min,
+        isolation=settings.isolation,
+        python=python,
+        user=user,
+        readable=settings.readable,
+        hidden=(hidden,),
+    )
+    try:
+        if user is not None and pwd.getpwnam(user).pw_uid == 0:
+            return f"{user} is root"
+        if user is not None and os.geteuid() != 0:
+            return "HAProc must be root to run programs as jobs.user"
+        await asyncio.to_thread(make_folder, folder, [], user, lambda: remove_folder(folder))
+        running = await Running.start(plan)
+        said = b"".join([piece async for piece in running.output()])
+        end = await running.ended()
+    except KeyError:
+        return f"there is no user {user}: name one as jobs.user"
+    except OSError as error:
+        return str(error)
+    finally:
+        await asyncio.to_thread(remove_folder, folder)
+    if end.outcome is Outcome.SUCCESS:
+        return None
+    return f"{end.why} {said.decode('utf-8', 'replace')[-500:]}".strip()

@@ -1,0 +1,51 @@
+"""The statements without a mark (DDL) that run, or that an earlier process may have run.
+
+Each has an intent of its own, stored before it starts: its offset, and what stood there before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+UNMARKED_MAX: Final = 4
+"""At a time, so that their intents fit beside the cursor. Chosen: of those that take long at most
+three run, so that short ones never wait for them."""
+
+
+class Unmarked:
+    """See the module. Operations are known by their offsets; ``stored`` is what progress says."""
+
+    def __init__(self, stored: Iterable[tuple[int, str]] = ()) -> None:
+        self._stood = dict(stored)
+        self._old = frozenset(self._stood)
+
+    def may_begin(self, offset: int, *, beside: bool) -> bool:
+        """Whether there is room for one more; ``beside``: it may take long."""
+        most = UNMARKED_MAX - 1 if beside else UNMARKED_MAX
+        return offset in self._stood or len(self._stood) < most
+
+    def begins(self, offset: int) -> None:
+        """It starts: its intent is part of the progress from here on."""
+        self._stood.setdefault(offset, "")
+
+    def over(self, offset: int) -> None:
+        """It needs no more running."""
+        self._stood.pop(offset, None)
+
+    def doubted(self, offset: int) -> bool:
+        """Whether an earlier process may have run it."""
+        return offset in self._old and offset in self._stood
+
+    def stood(self, offset: int, before: str) -> None:
+        """Remember what stood there before it."""
+        self._stood[offset] = before
+
+    def before(self, offset: int) -> str:
+        """Return that; empty if it is not known."""
+        return self._stood.get(offset, "")
+
+    @property
+    def stored(self) -> tuple[tuple[int, str], ...]:
+        """What to store of it."""
+        return tuple(sorted(self._stood.items()))

@@ -1,0 +1,107 @@
+"""What Spark says of an error beside its class, SQLSTATE and message: what its clients show.
+
+It travels with an error from the cluster that met it through the log to whoever is told of it, so
+its parts are bounded when it is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+CLASSES_MAX: Final = 16
+PARAMETERS_MAX: Final = 32
+CONTEXTS_MAX: Final = 4
+"""As many as are kept of each. Chosen: Spark's own errors have up to 9 classes, 10 parameters and
+2 contexts."""
+NAME_CHARACTERS_MAX: Final = 256
+TEXT_CHARACTERS_MAX: Final = 512
+"""Of a parameter's value and of each text of a context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A place of a statement that an error is about: of a text, or (``of_frame``) of a program."""
+
+    of_frame: bool = False
+    object_type: str = ""
+    object_name: str = ""
+    start: int = 0
+    stop: int = 0
+    fragment: str = ""
+    call_site: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """See the module. ``java_classes``: from the error's own class up to its ancestors."""
+
+    java_classes: tuple[str, ...] = ()
+    parameters: tuple[tuple[str, str], ...] = ()
+    contexts: tuple[Context, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.java_classes or self.parameters or self.contexts)
+
+    @property
+    def weight(self) -> int:
+        """How many characters it has, about."""
+        texts = [*self.java_classes, *(text for pair in self.parameters for text in pair)]
+        return sum(map(len, texts)) + sum(
+            len(each.fragment) + len(each.call_site) + len(each.summary) for each in self.contexts
+        )
+
+
+NO_DETAILS: Final = Details()
+
+
+def details(
+    java_classes: Iterable[str],
+    parameters: Mapping[str, str],
+    contexts: Iterable[Context] = (),
+) -> Details:
+    """Return what is kept of these."""
+    return Details(
+        tuple(cut(name, NAME_CHARACTERS_MAX) for name in [*java_classes][:CLASSES_MAX]),
+        tuple(
+            (cut(name, NAME_CHARACTERS_MAX), cut(value, TEXT_CHARACTERS_MAX))
+            for name, value in sorted(parameters.items())[:PARAMETERS_MAX]
+        ),
+        tuple(map(_bounded, [*contexts][:CONTEXTS_MAX])),
+    )
+
+
+def details_json(said: Details) -> str:
+    """Return them as a text."""
+    contexts = [
+        {name: value for name, value in asdict(each).items() if value} for each in said.contexts
+    ]
+    return json.dumps([said.java_classes, dict(said.parameters), contexts], ensure_ascii=False)
+
+
+def details_of(text: str) -> Details:
+    """Return what such a text says; raises ValueError, KeyError or TypeError."""
+    java_classes, parameters, contexts = json.loads(text)
+    return details(java_classes, parameters, [_context(each) for each in contexts])
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text, or its beginning."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _bounded(context: Context) -> Context:
+    texts = {
+        each.name: cut(value, TEXT_CHARACTERS_MAX)
+        for each in fields(Context)
+        if isinstance(value := getattr(context, each.name), str)
+    }
+    return Context(context.of_frame, start=context.start, stop=context.stop, **texts)
+
+
+def _context(value: Mapping[str, Any]) -> Context:
+    known = {each.name for each in fields(Context)}
+    return Context(**{name: each for name, each in value.items() if name in known})

@@ -1,0 +1,161 @@
+"""A table that takes long to compute (docs/design.md, "Tables that are computed"), story by story.
+
+The ring is a, b, c in this order, and a is the origin. `slow` cannot be written before it is let.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.replicate.apply.takeover import Takeover
+from haproc.replicate.member.steps import Step
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.unmarked import Unmarked
+from haproc.replicate.records.operation import Operation
+from tests.simulation.directed import Stage, ddl, story
+from tests.simulation.ring import TIMEOUTS
+from tests.simulation.scenario import insert
+
+SLOW = "CREATE TABLE slow AS SELECT 'x' AS id"
+
+
+def table(op_id: str, name: str, sql: str, kind: Kind = Kind.CREATE_TABLE) -> Operation:
+    return ddl("a", op_id, sql, kind=kind, writes=frozenset({name}))
+
+
+async def begun(stage: Stage) -> asyncio.Task[Outcome]:
+    """Make `ids`, and begin with `slow` at a; return what waits for it."""
+    await stage.submit("a", table("make", "ids", "CREATE TABLE ids (id)"))
+    for name in "abc":
+        stage.node(name).spark.held.add("slow")
+    slow = table("slow", "slow", SLOW, Kind.CREATE_TABLE_AS)
+    made = asyncio.create_task(stage.submit("a", slow, 300))
+    await stage.until(lambda: Step.INTENT_AFTER in stage.ring.steps)
+    await asyncio.sleep(1)
+    return made
+
+
+def let(stage: Stage) -> None:
+    for name in "abc":
+        stage.node(name).spark.held.clear()
+
+
+async def others_go_on(stage: Stage, names: str = "abc") -> None:
+    """Write, and make and drop another table, on these clusters, which takes moments."""
+    began = stage.now
+    for n, name in enumerate(names):
+        assert (await stage.submit(name, insert(f"i{n}", "ids", name))).status is Status.APPLIED
+    other = replace(table("other", "other", "CREATE TABLE other (id)"), origin=names[0])
+    assert (await stage.submit(names[0], other)).status is Status.APPLIED
+    assert (await stage.submit(names[0], insert("o", "other", names[0]))).status is Status.APPLIED
+    assert stage.now - began < 15
+
+
+def test_others_go_on_while_a_table_is_computed() -> None:
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        await others_go_on(stage)
+        schedule = stage.replica("b").core.schedule
+        assert schedule.low < schedule.read_to
+        others = frozenset({"ids", "other"})
+        await stage.until(lambda: schedule.applied_of(others) == schedule.read_to)
+        assert schedule.applied_of(frozenset({"slow"})) == schedule.low
+        behind = asyncio.create_task(stage.submit("b", insert("s", "slow", "b"), 300))
+        await asyncio.sleep(5)
+        assert not made.done() and not behind.done()
+        let(stage)
+        assert (await made).status is Status.APPLIED
+        assert (await behind).status is Status.APPLIED
+        await stage.settle()
+        assert stage.node("c").spark.dump()["slow"] == [("s",), ("x",)]
+
+    story(tell)
+
+
+def test_process_that_dies_over_it_finds_it_again_with_others_done_behind_it() -> None:
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        await others_go_on(stage)
+        made.cancel()
+        stage.node("a").kill()
+        await asyncio.sleep(1)
+        stage.node("a").start()
+        await asyncio.sleep(2)
+        let(stage)
+        await stage.settle()
+        for name in "abc":
+            assert stage.node(name).spark.dump()["slow"] == [("x",)]
+
+    story(tell)
+
+
+def test_process_that_dies_between_its_end_and_the_decision_decides_when_it_is_back() -> None:
+    """Others stand behind it and are done, so it is above the stored cursor."""
+
+    async def tell(stage: Stage) -> None:
+        stage.node("b").spark.held.add("ids")
+        stage.node("c").spark.held.add("ids")
+        made = await begun(stage)
+        stage.node("a").spark.held.add("ids")
+        write = asyncio.create_task(stage.submit("a", insert("i", "ids", "a"), 100))
+        await asyncio.sleep(1)
+        stage.at("a", Step.FANOUT_BEFORE, lambda node: node.kill())
+        stage.node("a").spark.held.discard("slow")
+        await stage.until(lambda: not stage.node("a").alive)
+        for task in (made, write):
+            task.cancel()
+        stage.node("a").start()
+        let(stage)
+        await stage.settle()
+        assert ("a", "commit") in stage.decisions()
+
+    story(tell)
+
+
+def test_origin_that_is_gone_is_decided_for_while_others_go_on() -> None:
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        made.cancel()
+        stage.node("a").kill()
+        await others_go_on(stage, "bc")
+        let(stage)
+        await asyncio.sleep(2 * TIMEOUTS.takeover_s)
+        assert stage.tables("b") >= {"slow", "other"}
+        await stage.settle()
+
+    story(tell)
+
+
+@pytest.mark.thorough
+def test_rule_that_it_is_doubted_behind_a_crash_broken_on_purpose_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Unmarked, "doubted", lambda self, offset: False)
+
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        stage.at("a", Step.APPLY_AFTER, lambda node: node.kill())
+        let(stage)
+        await stage.until(lambda: not stage.node("a").alive)
+        made.cancel()
+        stage.node("a").start()
+        await stage.settle()
+
+    with pytest.raises(AssertionError):
+        story(tell)
+
+
+@pytest.mark.thorough
+def test_rule_that_every_one_is_decided_for_broken_on_purpose_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(self: Takeover) -> None:
+        pass
+
+    monkeypatch.setattr(Takeover, "_look", nothing)
+    with pytest.raises(AssertionError):
+        test_origin_that_is_gone_is_decided_for_while_others_go_on()

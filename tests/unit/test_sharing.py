@@ -1,0 +1,67 @@
+"""Users take turns at lanes, and none has all as long as there are others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.queue.sharing import NOT_LONG_AGO
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.progress import Progress
+from tests.unit.operations import update
+
+
+def write(user: str, table: str) -> Operation:
+    return replace(update(f"{user}{table}", table), user=user)
+
+
+def schedule_of(*users: str) -> Schedule:
+    """Return a schedule that has read a write of each to a table of its own."""
+    schedule = Schedule("a", Progress(), 0, BatchLimits())
+    for offset, user in enumerate(users):
+        schedule.add(offset, write(user, f"t{offset}"))
+    return schedule
+
+
+def started(schedule: Schedule, lanes_free: int) -> list[int]:
+    return [unit.version for unit in schedule.take(lanes_free)]
+
+
+def test_user_who_is_alone_gets_all_lanes_in_log_order() -> None:
+    assert started(schedule_of(*"uuuuu"), 4) == [0, 1, 2, 3]
+
+
+def test_users_with_something_ready_take_turns_whoever_sent_more() -> None:
+    assert started(schedule_of(*"uuuuuvv"), 4) == [0, 5, 1, 6]
+
+
+def test_one_lane_is_kept_for_others_where_somebody_else_wrote_not_long_ago() -> None:
+    schedule = schedule_of("v", *"uuuu")
+    (first,) = schedule.take(1)
+    schedule.complete(first)
+    schedule.release(first)
+    assert started(schedule, 4) == [1, 2, 3]
+    assert started(schedule, 1) == []
+    schedule.add(5, write("v", "other"))
+    assert started(schedule, 1) == [5]
+
+
+def test_lane_is_not_kept_for_others_who_wrote_long_ago() -> None:
+    schedule = schedule_of("v")
+    (first,) = schedule.take(4)
+    schedule.complete(first)
+    schedule.release(first)
+    for offset in range(NOT_LONG_AGO + 1, NOT_LONG_AGO + 6):
+        schedule.add(offset, write("u", f"t{offset}"))
+    assert len(started(schedule, 4)) == 4
+
+
+def test_with_one_lane_users_take_turns() -> None:
+    schedule, order = schedule_of(*"uuuv"), []
+    while units := schedule.take(1):
+        for unit in units:
+            schedule.complete(unit)
+            schedule.release(unit)
+            order.append(unit.version)
+    assert order == [0, 3, 1, 2]
