@@ -14,7 +14,7 @@ from haproc.sessions import chain
 from haproc.sessions.chain import Adoption, Key, Standing
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
-from haproc.sessions.journal import Kept
+from haproc.sessions.journal import Kept as KeptEntry
 from haproc.sessions.sessions import Sessions
 from tests.simulation.sessions import Client, HAProc, simulate
 from tests.simulation.violations import Problem, Violation, found_in
@@ -69,7 +69,7 @@ def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.Monk
         key: Key,
         owner: Adoption,
         ordinal: int,
-        entry: Kept,
+        entry: KeptEntry,
         ids: Ids = (),
         replaces: int | None = None,
     ) -> chain.Numbered:
