@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
-from haproc import protos
+from haproc import protos, wire
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
 from haproc.engine.interface import Settings
 from haproc.sessions.chain import Numbered
@@ -63,8 +61,8 @@ def effect_of_sql(text: str, settings: Settings) -> Effect:
 def effect_of_plan(plan: bytes, settings: Settings) -> Effect:
     """Return what a plan leaves that makes or drops a temporary view or function."""
     try:
-        message: Any = protos.base.Plan.FromString(plan)
-    except DecodeError:
+        message: Any = wire.parsed(protos.base.Plan, plan)
+    except ValueError:
         return Effect(settings=settings)
     command = message.command
     match command.WhichOneof("command_type"):
