@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 from haproc import protos
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import File, Fresh
-from haproc.engine.remote import sql_relation
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
@@ -117,7 +116,7 @@ async def _give_columns(
     plan = protos.base.Plan()
     view = plan.command.create_dataframe_view
     view.name, view.replace = name, True
-    view.input.CopyFrom(sql_relation(f"SELECT {chosen} FROM {quote_name(name)}"))
+    view.input.sql.query = f"SELECT {chosen} FROM {quote_name(name)}"
     await fresh.run(SparkPlan(plan.SerializeToString()), timeout_s=timeout_s)
 
 

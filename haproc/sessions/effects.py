@@ -4,18 +4,19 @@ Spark is right about what a statement does; here only its name is read, from its
 that is not certain, the entry stands for no other one: the journal then keeps more than it must.
 
 An older entry of a name can go if nothing in between may rest on it: nothing that is kept behind it
-mentions the name. Whether it does is told from the letters alone, so too often rather than too
-seldom: then both stay, in their order, and come to the same session.
+mentions the name, nor the new entry itself a second time. Whether it does is told from the letters
+alone, so too often rather than too seldom: then both stay, in their order, and come to the same
+session.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from haproc import protos, wire
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
-from haproc.engine.interface import Settings
 from haproc.sessions.chain import Numbered
 from haproc.sessions.journal import (
     ArtifactEntry,
@@ -31,7 +32,7 @@ WORDS_READ: Final = 12
 """The name of what is made stands within so many words."""
 
 
-def effect_of_sql(text: str, settings: Settings) -> Effect:
+def effect_of_sql(text: str) -> Effect:
     """Return what a statement leaves that makes or drops a temporary view or function."""
     words = _Words(text)
     removes = words.take("DROP")
@@ -40,44 +41,44 @@ def effect_of_sql(text: str, settings: Settings) -> Effect:
     elif words.take("CREATE"):
         words.take("OR", "REPLACE")
         if not (words.take("TEMPORARY") or words.take("TEMP")):
-            return Effect(settings=settings)
+            return Effect()
     elif words.take("CACHE"):
         words.take("LAZY")
         name = words.name() if words.take("TABLE") else ""
-        return Effect(f"view {name}" if name else "", settings=settings)
+        return Effect(f"view {name}" if name else "")
     else:
-        return Effect(settings=settings)
+        return Effect()
     what = next((each for each in ("VIEW", "FUNCTION", "TABLE") if words.take(each)), "")
     # CREATE … IF NOT EXISTS may have left everything as it was.
     perhaps = not removes and words.take("IF", "NOT", "EXISTS")
     words.take("IF", "EXISTS")
     name = words.name()
     if perhaps or not name or not what or (what == "TABLE" and not removes):
-        return Effect(settings=settings)
+        return Effect()
     kind = "function" if what == "FUNCTION" else "view"
-    return Effect(f"{kind} {name}", removes, settings)
+    return Effect(f"{kind} {name}", removes)
 
 
-def effect_of_plan(plan: bytes, settings: Settings) -> Effect:
+def effect_of_plan(plan: bytes) -> Effect:
     """Return what a plan leaves that makes or drops a temporary view or function."""
     try:
         message: Any = wire.parsed(protos.base.Plan, plan)
     except ValueError:
-        return Effect(settings=settings)
+        return Effect()
     command = message.command
     match command.WhichOneof("command_type"):
         case "create_dataframe_view" if not command.create_dataframe_view.is_global:
-            return Effect(f"view {command.create_dataframe_view.name.lower()}", settings=settings)
+            return Effect(f"view {command.create_dataframe_view.name.lower()}")
         case "register_function":
             name = command.register_function.function_name.lower()
-            return Effect(f"function {name}", settings=settings)
+            return Effect(f"function {name}")
         case "register_table_function":
             name = command.register_table_function.function_name.lower()
-            return Effect(f"function {name}", settings=settings)
+            return Effect(f"function {name}")
     catalog = message.root.catalog
     if catalog.WhichOneof("cat_type") == "drop_temp_view":
-        return Effect(f"view {catalog.drop_temp_view.view_name.lower()}", True, settings)
-    return Effect(settings=settings)
+        return Effect(f"view {catalog.drop_temp_view.view_name.lower()}", True)
+    return Effect()
 
 
 def declared(text: str) -> tuple[tuple[str, ...], str]:
@@ -106,7 +107,7 @@ def dropped_variable(text: str) -> str:
 
 def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
     """Return the entries that need not be kept once this one stands behind them, in their order."""
-    found = _same(entries, entry)
+    found = [] if _rests_on_its_name(entry) else _same(entries, entry)
     others = [(at, each) for at, each in enumerate(entries) if at not in found]
     gone = []
     for at in found:
@@ -128,6 +129,23 @@ def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
         return []
     name = entry.effect.name
     return [at for at, each in enumerate(entries) if _name(each.entry) == name]
+
+
+def _rests_on_its_name(entry: Kept) -> bool:
+    """Tell whether an entry may be made from what its name meant before: it has it twice."""
+    if not (name := _name(entry).partition(" ")[2]):
+        return False
+    match entry:
+        case SqlEntry(text):
+            return len(re.findall(_word(name), text.lower())) > 1
+        case PlanEntry(plan):
+            return _text_of(plan).count(name) > 1
+        case _:
+            return False
+
+
+def _text_of(plan: bytes) -> str:
+    return plan.decode("utf-8", "replace").lower()
 
 
 def _says_nothing(numbered: Numbered, left: Sequence[Kept]) -> bool:
@@ -161,16 +179,23 @@ def mentions(entry: Kept, names: Sequence[str]) -> bool:
         case SqlEntry(text):
             return _holds(text.lower(), names)
         case PlanEntry(plan):
-            return _holds(plan.decode("utf-8", "replace").lower(), names)
+            # What stands around a text in a message may look like letters.
+            return _holds(_text_of(plan), names, words=False)
         case VariablesEntry(variables):
             return any(_holds(each.default.lower(), names) for each in variables)
         case StateEntry() | ArtifactEntry():
             return False
 
 
-def _holds(text: str, names: Sequence[str]) -> bool:
+def _holds(text: str, names: Sequence[str], *, words: bool = True) -> bool:
     # A name that is computed, or spelt with its quotes doubled, cannot be looked for.
-    return "identifier" in text or any("`" in name or name in text for name in names)
+    if "identifier" in text or any("`" in name for name in names):
+        return True
+    return any(re.search(_word(name), text) if words else name in text for name in names)
+
+
+def _word(name: str) -> str:
+    return rf"(?<!\w){re.escape(name)}(?!\w)"
 
 
 class _Words:

@@ -148,11 +148,18 @@ def after(state: State, entry: Entry, defaults: Settings) -> State:
 
 
 def as_kept(entry: Entry, state: State, defaults: Settings) -> Kept:
-    """Return how the journal keeps an entry: of settings all values as they are behind it."""
-    if isinstance(entry, SettingsEntry | ConfEntry):
-        now = after(state, entry, defaults)
-        return StateEntry(now.settings, now.options)
-    return entry
+    """Return how the journal keeps an entry.
+
+    Of settings all values as they are behind it; what was run has those that it ran under.
+    """
+    match entry:
+        case SettingsEntry() | ConfEntry():
+            now = after(state, entry, defaults)
+            return StateEntry(now.settings, now.options)
+        case SqlEntry(effect=effect) | PlanEntry(effect=effect):
+            return replace(entry, effect=replace(effect, settings=state.settings))
+        case _:
+            return entry
 
 
 def holds_temporaries(entries: Sequence[Entry]) -> bool:

@@ -33,12 +33,12 @@ async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntr
     dropped = dropped_variable(sql)
     if first in _OF_VARIABLES or dropped:
         return await _variables(session, sql, dropped, timeout_s)
-    return SqlEntry(sql, await _with_columns(session, effect_of_sql(sql, session.settings)))
+    return SqlEntry(sql, await _with_columns(session, effect_of_sql(sql)))
 
 
 async def left_by_plan(session: ClientSession, plan: bytes) -> PlanEntry:
     """Return what a plan has left that was run in the session; raises EngineError."""
-    return PlanEntry(plan, await _with_columns(session, effect_of_plan(plan, session.settings)))
+    return PlanEntry(plan, await _with_columns(session, effect_of_plan(plan)))
 
 
 async def _with_columns(session: ClientSession, effect: Effect) -> Effect:
