@@ -1,0 +1,66 @@
+"""A table whose rows take long to compute holds up what touches it, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.rig import PATIENT, Rig
+
+pytestmark = pytest.mark.spark
+
+QUERY = "SELECT sum(a.id % 7 + b.id % 5) AS s FROM range({n}) a CROSS JOIN range({n}) b"
+"""A hundred million rows, from which one comes, take two cores about half a minute."""
+
+
+@contextmanager
+def computing(rig: Rig, order: str, n: int) -> Iterator[tuple[str, threading.Thread]]:
+    """Give the name of a table that a client is making, and the client."""
+    name = f"slow_{uuid.uuid4().hex[:8]}"
+    sql = f"CREATE TABLE {name} USING delta AS {QUERY.format(n=n)}"
+
+    def make() -> None:
+        with rig.cursor(order, **PATIENT) as cursor:
+            cursor.execute(sql, timeout_s=300)
+
+    client = threading.Thread(target=make, daemon=True)
+    end = rig.log_end()
+    client.start()
+    rig.wait(lambda: int(rig.status("b")["log_end"]) > end, 60)
+    try:
+        yield name, client
+    finally:
+        client.join(300)
+
+
+def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
+    table = rig.table()
+    with computing(rig, "a", 10_000) as (name, client):
+        for number, order in enumerate("ab"):
+            rig.run(f"INSERT INTO {table} VALUES ({number}, 'x')", order=order, timeout_s=120)
+            count = f"SELECT count(*) FROM {table}"
+            found = rig.run(count, order=order, consistency="linearizable", timeout_s=120)
+            assert found == [(number + 1,)]
+        assert client.is_alive(), "it was over too soon: this shows nothing"
+    assert not client.is_alive()
+    [(total,)] = rig.everywhere(f"SELECT s FROM {name}")
+    assert total == sum(i % 7 for i in range(10_000)) * 10_000 + 20_000 * 10_000
+    rig.check_equal(table, name)
+
+
+@pytest.mark.thorough
+def test_origin_killed_while_it_computes_leaves_all_clusters_equal(rig: Rig) -> None:
+    table = rig.table()
+    with computing(rig, "ab", 10_000) as (name, client):
+        time.sleep(2)
+        rig.ring.kill("a", "haproc")
+        rig.run(f"INSERT INTO {table} VALUES (1, 'x')", order="b", timeout_s=120)
+    assert not client.is_alive()
+    rig.start("a")
+    assert rig.everywhere(f"SELECT count(*) FROM {name}") == [(1,)]
+    rig.check_equal(table, name)
