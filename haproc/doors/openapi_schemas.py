@@ -11,6 +11,7 @@ from haproc.failure import FailureKind, WriteOutcome
 from haproc.membership.exchange import Way
 from haproc.membership.state import State
 from haproc.replicate.agree.findings import Finding
+from haproc.replicate.queue.revoked import Fate
 from haproc.replicate.queue.standing import Position
 from haproc.route.model import Fanout
 from haproc.statements.request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
@@ -426,8 +427,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         outcome={"type": ["object", "null"]},
         retry=_ADVICE,
         skip=_ADVICE,
-        reject=_ADVICE,
-        unable=described(listed(TEXT), "Who has said that it cannot apply it."),
+        revoke=_ADVICE,
+        unable=described(listed(TEXT), "Who has said that it does not apply it."),
         **_POSITION,
     ),
     "RetryRequest": record("*", cluster=described(TEXT, "Whose HAProc this is.")),
@@ -446,17 +447,16 @@ SCHEMAS: Final[dict[str, Schema]] = {
         state=TEXT,
         reason=TEXT,
     ),
-    "RejectRequest": record(
+    "RevokeRequest": record(
         "*",
-        cluster=described(TEXT, "Whose HAProc this is."),
+        reason=described(TEXT, "Kept in the log, and told to who waits for the operation."),
         without=described(TEXT, "Members that are away and certainly did not apply it, by commas."),
     ),
-    "Rejected": record(
+    "Revoked": record(
         "*",
-        cluster=TEXT,
         offset=COUNT,
-        status=described(TEXT, "rejected by the ring; unable: said so here; tried: not yet."),
-        missing=described(listed(TEXT), "Members that may have applied it, or may yet."),
+        status=described(choice(*Fate), "What became of the operation; see docs/api.md."),
+        text=described(TEXT, "What there is to say beside that."),
     ),
     "VerifyMarker": record("*", marker=COUNT),
     "Verification": record(

@@ -266,7 +266,7 @@ class CannedOperators:
     async def show(self, offset: int) -> Mapping[str, Json]:
         self._raise()
         told: dict[str, Json] = {"cluster": "a", "offset": offset, "operation": {"sql": "UPDATE"}}
-        advice: dict[str, Json] = {"retry": ADVICE, "skip": ADVICE, "reject": ADVICE}
+        advice: dict[str, Json] = {"retry": ADVICE, "skip": ADVICE, "revoke": ADVICE}
         return {**told, **POSITION, "outcome": None, **advice, "unable": ["b"]}
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
@@ -280,15 +280,13 @@ class CannedOperators:
         told: dict[str, Json] = {"cluster": cluster, "offset": offset, "recorded_at": 9}
         return {**told, "status": "skipped", "state": "DIVERGED", "reason": "verify"}
 
-    async def reject(
-        self, cluster: str, offset: int, without: Collection[str]
+    async def revoke(
+        self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
         self._raise()
-        self.done.append(("reject", cluster, offset, *without))
-        given_up = "c" in without
-        told: dict[str, Json] = {"cluster": cluster, "offset": offset}
-        missing: list[Json] = [] if given_up else ["c"]
-        return {**told, "status": "rejected" if given_up else "unable", "missing": missing}
+        self.done.append(("revoke", offset, reason, *without))
+        status = "revoked" if "c" in without else "undecided"
+        return {"offset": offset, "status": status, "text": "c is not heard"}
 
     async def verify(self) -> Mapping[str, Json]:
         return {"marker": 10}

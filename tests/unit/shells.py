@@ -136,6 +136,7 @@ SHELLS: Final = {
     "haproc/replicate/agree/assurance.py": "asks peers, waits with deadlines",
     "haproc/replicate/agree/finality.py": "asks the log",
     "haproc/replicate/agree/giving_up.py": "appends to the log",
+    "haproc/replicate/agree/revoking.py": "likewise",
     "haproc/replicate/agree/outcome_check.py": "asks peers",
     "haproc/replicate/agree/table_check.py": "asks Spark, appends to the log",
     "haproc/replicate/apply/applier.py": "runs statements on Spark",

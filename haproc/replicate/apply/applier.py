@@ -18,7 +18,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, Mark, Settings
 from haproc.engine.statement import SqlText
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.giving_up import GivingUp, Interrupted
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.apply.synchronous import FollowUp, Synchronous
@@ -234,11 +234,19 @@ class Applier:
                 continue
             mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
             try:
-                write = await self._computing.write(unit, lane)
-                await core.trace(Step.APPLY_BEFORE)
-                applied = await lane.apply(
-                    write, op.settings, mark, timeout_s=core.timeouts.apply_s
-                )
+                async with self._giving_up.interruptible(unit.offsets, _budget_s(unit)):
+                    write = await self._computing.write(unit, lane)
+                    await core.trace(Step.APPLY_BEFORE)
+                    applied = await lane.apply(
+                        write, op.settings, mark, timeout_s=core.timeouts.apply_s
+                    )
+            except Interrupted:
+                doubt = True
+                if await self._committed_after_all(unit, lane):
+                    return Outcome(Status.APPLIED, assumed=True)
+                if len(unit.operations) > 1:
+                    return None
+                await self._giving_up.time_is_over(unit.version, op)
             except EngineError as error:
                 if error.kind is ErrorKind.APPLICATION:
                     judged = await self._judged(unit, error)
@@ -261,14 +269,18 @@ class Applier:
 
     def _passed_over(self, unit: Unit) -> bool:
         """Whether the unit, or a part of it, is not to be run any more."""
-        given_up = any(self._giving_up.given_up(offset) for offset in unit.offsets)
-        return given_up or self._core.troubles.skip_wanted(unit.offsets)
+        rejected = any(self._giving_up.rejects(offset) for offset in unit.offsets)
+        return rejected or self._core.troubles.skip_wanted(unit.offsets)
 
     async def _pass_over(self, unit: Unit, lane: Lane) -> Outcome | None:
         """Return the outcome of what is not to be run any more; None: take it apart."""
         offset, op = unit.version, unit.operations[0]
-        if self._giving_up.given_up(offset) and self._giving_up.stands(offset):
+        given_up = self._giving_up.given_up(offset)
+        if given_up and self._giving_up.stands(offset):
             return self._giving_up.rejected(offset)  # it looked before it said so
+        if self._giving_up.rejects(offset) and not given_up:
+            # This cluster is its origin, and looked before it decided so.
+            return Outcome(Status.REJECTED, failure=self._core.heard.verdicts.failure(offset))
         if await self._committed_after_all(unit, lane):
             return Outcome(Status.APPLIED, assumed=True)
         if len(unit.operations) > 1:
@@ -365,6 +377,12 @@ class Applier:
                 if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
                     return False
             await trouble.pause(pauses.pause_s())
+
+
+def _budget_s(unit: Unit) -> float | None:
+    """Return for how long a unit may run: as long as all of its operations together."""
+    budgets = [op.apply_budget_s for op in unit.operations]
+    return sum(b for b in budgets if b is not None) if None not in budgets else None
 
 
 async def _task(work: Callable[[], Awaitable[None]]) -> None:
