@@ -102,8 +102,8 @@ OPERATIONS: Final = (
     Operation(
         "post",
         _STATEMENT + "/cancel",
-        "Cancel a query; a write that was accepted goes on",
-        "Nothing",
+        "Cancel a query, or take back a write, and tell what became of it",
+        "Canceled",
         ("404",),
     ),
     Operation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from haproc.classify.model import OperationClass, WriteConcern
+from haproc.classify.model import BUDGET_MAX_S, OperationClass, WriteConcern
 from haproc.config.model import Consistency
 from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.failure import FailureKind, WriteOutcome
@@ -131,6 +131,7 @@ _POSITION: Final[Schema] = {
     "attempts": described(COUNT, "Failed ones."),
     "error": TEXT,
 }
+_FATE = described(choice(*Fate), "What became of it; docs/api.md says what each means.")
 _ADVICE = record("*", allowed={"type": "boolean"}, text=TEXT)
 _AGE: Final[Schema] = {"type": ["integer", "null"], "description": "Seconds."}
 _CACHED = record(
@@ -183,6 +184,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         fanout=choice(*Fanout),
         write_concern=described(
             choice(*WriteConcern), "Which clusters must have applied a write before it is answered."
+        ),
+        apply_budget_s=described(
+            {"type": "number", "exclusiveMinimum": 0, "maximum": BUDGET_MAX_S},
+            "How long a write, or its query, may run on a cluster; then the ring takes it back.",
         ),
         cache=described(
             {"type": ["boolean", "null"]},
@@ -431,6 +436,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         unable=described(listed(TEXT), "Who has said that it does not apply it."),
         **_POSITION,
     ),
+    "Canceled": record("became", became=_FATE, log_offset=COUNT, message=TEXT),
     "RetryRequest": record("*", cluster=described(TEXT, "Whose HAProc this is.")),
     "Retried": record("*", cluster=TEXT, offset=COUNT, done=TEXT),
     "SkipRequest": record(
@@ -452,12 +458,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         reason=described(TEXT, "Kept in the log, and told to who waits for the operation."),
         without=described(TEXT, "Members that are away and certainly did not apply it, by commas."),
     ),
-    "Revoked": record(
-        "*",
-        offset=COUNT,
-        status=described(choice(*Fate), "What became of the operation; see docs/api.md."),
-        text=described(TEXT, "What there is to say beside that."),
-    ),
+    "Revoked": record("*", offset=COUNT, status=_FATE, text=TEXT),
     "VerifyMarker": record("*", marker=COUNT),
     "Verification": record(
         "*",

@@ -164,6 +164,7 @@ class Making:
             tables_known=statement.tables_known,
             insert=statement.insert,
             created_ms=now_ms(),
+            apply_budget_s=_budget_s(request.apply_budget_s, statement.apply_budget_s),
         )
 
     def _class_of(self, request: Request, statement: Classified) -> OperationClass:
@@ -205,6 +206,11 @@ class Making:
         # An INSERT of literals is not looked at, however long.
         size = len(statement.sql) if statement.insert is None else 0
         return await self._texts.run(moment.user, size, pin, statement, moment)
+
+
+def _budget_s(*allowed: float | None) -> float | None:
+    """Return the least that anybody allows; None: nobody says."""
+    return min((each for each in allowed if each is not None), default=None)
 
 
 def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:

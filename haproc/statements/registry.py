@@ -28,6 +28,7 @@ from haproc.config.shares import Denied, Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refused
 from haproc.metrics import Metrics
+from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.route.interface import Service
 from haproc.route.model import Answer, Freshness, Request, SentSql
 from haproc.statements.collect import Collector
@@ -35,6 +36,7 @@ from haproc.statements.execution import Execution, Key, StatementState
 from haproc.statements.gate import Gate, Held, Place
 from haproc.statements.request import Delivery, StatementRequest
 from haproc.statements.store import OVERHEAD_BYTES, ResultStore
+from haproc.statements.taking_back import revoke, take_back
 from haproc.statements.unforeseen import as_told
 
 STATEMENTS_KEPT_MAX: Final = 10_000
@@ -180,19 +182,30 @@ class Registry:
         finally:
             execution.waiters -= 1
 
-    async def cancel(self, execution: Execution) -> None:
-        """Cancel a query; a write may be in the log already and goes on."""
+    async def cancel(self, execution: Execution) -> Revoked:
+        """Cancel a query; take back a write, which may be in the log already."""
         await asyncio.sleep(0)  # a task that is cancelled before it begins cleans nothing up
-        task = execution.task
-        if execution.reader is not None:
-            if execution.is_query():
-                execution.abandoned = True
-                execution.reader.cancel()
-            return
-        if task is None or task.done() or not self._may_cancel(execution):
-            return
-        task.cancel()
-        await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+        task, canceled = execution.task, Revoked(None, Fate.CANCELED)
+        if execution.reader is not None and execution.is_query():
+            execution.abandoned = True
+            execution.reader.cancel()
+            return canceled
+        if execution.reader is not None or task is None or task.done():
+            return Revoked(None, Fate.ENDED)
+        if self._may_cancel(execution) and not execution.recalled:
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+            # It may be in the log all the same: an earlier attempt of the same request.
+            return await revoke(self._service, execution.key) or canceled
+        found = await take_back(self._service, execution.key, task)
+        if found.fate is Fate.REVOKED:
+            await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+        return found
+
+    async def take_back(self, key: Key) -> Revoked:
+        """Take back a statement that goes on, see `goes_on`."""
+        known = self._running.get(key) or self._streams.get(key)
+        return Revoked(None, Fate.ENDED) if known is None else await self.cancel(known)
 
     def goes_on(self, key: Key) -> bool:
         """Whether a statement of this id is under way that nobody can cancel any more."""

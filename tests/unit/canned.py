@@ -15,9 +15,10 @@ from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
-from haproc.failure import RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.messages import Beat, Report
 from haproc.replicate.archive.pages import Page
+from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.route.classifying import with_bound
 from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
 from haproc.route.offload import Inline
@@ -98,6 +99,9 @@ class CannedService:
         self.started = asyncio.Event()
         self.written: dict[tuple[str, str], Request] = {}
         """What the log holds, by user and id."""
+        self.fate: Fate | None = None
+        """What becomes of a write that is to be taken back; None: it is not in the log."""
+        self.revoked: list[tuple[str, str]] = []
         self.final = False
         self.concerns: list[WriteConcern | None] = []
         """Those asked about."""
@@ -138,6 +142,9 @@ class CannedService:
             raise
         if canned.error is not None:
             raise canned.error
+        if self.fate is Fate.REVOKED and (request.user, request.id) in self.revoked:
+            why = "it was taken back"
+            raise RequestError(FailureKind.APPLICATION, why, error_class=ErrorClass.REVOKED)
         stream = CannedStream(canned.chunks)
         self.streams.append(stream)
         self.finished.append(request.id)
@@ -149,6 +156,12 @@ class CannedService:
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
         found = self.written.get((user, request_id))
         return None if found is None else partial(self.execute, found)
+
+    async def revoke(self, request_id: str, user: str) -> Revoked | None:
+        self.revoked.append((user, request_id))
+        if self.fate is Fate.REVOKED and (hold := self.table["WRITE"].hold) is not None:
+            hold.set()
+        return None if self.fate is None else Revoked(7, self.fate, "told")
 
     async def is_final(self, offset: int) -> bool:
         return self.final

@@ -55,9 +55,14 @@ class Rig:
         self.memory = Shares(memory)
         self.operations = Shares(100)
         self.going_on: set[Key] = set()
+        self.revocable: set[Key] = set()
         self.all: list[Deliveries] = []
         self.asked: list[bytes] = []
         self.closed_early = 0
+
+    async def take_back(self, key: Key) -> bool:
+        """Take back what goes on, if it can be."""
+        return key in self.revocable
 
     def haproc(self, store: Any = None, **limits: Any) -> Deliveries:
         made = Deliveries(
@@ -66,6 +71,7 @@ class Rig:
             memory=self.memory,
             operations=self.operations,
             goes_on=self.going_on.__contains__,
+            take_back=self.take_back,
         )
         self.all.append(made)
         return made
@@ -288,7 +294,7 @@ async def test_operation_that_nobody_knows_is_not_found(rig: Rig) -> None:
         gone = await failing(haproc.reattach(KEY, last, rig.source([])))
         assert gone == "INVALID_HANDLE.OPERATION_NOT_FOUND"
     assert haproc.status("ann", SESSION, [OPERATION]) == {OPERATION: OperationState.UNKNOWN}
-    assert haproc.interrupt("ann", SESSION) == []
+    assert await haproc.interrupt("ann", SESSION) == []
     await read(haproc.run(KEY, request(), rig.source([complete()])))
     assert await failing(haproc.reattach(KEY, "x", rig.source([]))) == (
         "INVALID_CURSOR.POSITION_NOT_FOUND"
@@ -303,13 +309,17 @@ def read_id_run(haproc: Deliveries) -> bytes:
     return haproc._operations[KEY].run
 
 
-async def test_operation_that_goes_on_is_not_interrupted_and_is_answered(rig: Rig) -> None:
+@pytest.mark.parametrize("revocable", [False, True])
+async def test_write_that_is_interrupted_is_answered_whether_it_was_taken_back_or_not(
+    rig: Rig, revocable: bool
+) -> None:
+    rig.revocable = {KEY} if revocable else set()
     haproc, gate = rig.haproc(), asyncio.Event()
     rig.going_on.add(KEY)
     stream = haproc.run(KEY, request(), rig.source(result(TABLE, CUT), gate))
     reading = asyncio.ensure_future(read(stream))
     await asyncio.sleep(0.01)
-    assert haproc.interrupt("ann", SESSION) == []
+    assert await haproc.interrupt("ann", SESSION) == ([OPERATION] if revocable else [])
     gate.set()
     assert (await reading).has_all_of(TABLE)
 
@@ -332,11 +342,11 @@ async def test_interrupted_operation_ends_as_canceled_and_stops_on_spark(
     stream = haproc.run(KEY, request(tags=["t"]), rig.source([schema()], gate))
     reading = asyncio.ensure_future(failing(stream))
     await asyncio.sleep(0.01)
-    assert haproc.interrupt("ann", SESSION, tag="another") == []
-    assert haproc.interrupt("bob", SESSION, **by) == []
-    assert haproc.interrupt("ann", SESSION, **by) == [OPERATION]
+    assert await haproc.interrupt("ann", SESSION, tag="another") == []
+    assert await haproc.interrupt("bob", SESSION, **by) == []
+    assert await haproc.interrupt("ann", SESSION, **by) == [OPERATION]
     assert await reading == "OPERATION_CANCELED"
-    assert haproc.interrupt("ann", SESSION, **by) == []
+    assert await haproc.interrupt("ann", SESSION, **by) == []
     assert rig.closed_early == 1
     for _ in range(2):
         assert haproc.status("ann", SESSION) == {OPERATION: OperationState.CANCELLED}

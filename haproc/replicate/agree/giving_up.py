@@ -23,7 +23,7 @@ from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.heard.members import names_needed
-from haproc.replicate.heard.words import given_up_as, taken_back
+from haproc.replicate.heard.words import QUERY_CANCELED, given_up_as, taken_back
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
@@ -49,8 +49,6 @@ REST_FACTOR: Final = 12
 WISH_S: Final = 30.0
 """How long a wish to take an operation back holds it up, where not all members say their words.
 Chosen: longer than a cluster takes to stop a statement and to look at tables."""
-QUERY_CANCELED: Final = "57014"
-"""The SQLSTATE of what was taken back: that of a cancelled statement."""
 _MARKED: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE, Kind.ROWS}
 )

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from haproc.failure import ErrorClass, refused
-from haproc.replicate.agree.giving_up import QUERY_CANCELED, WISH_S, GivingUp
-from haproc.replicate.heard.words import taken_back
+from haproc.replicate.agree.giving_up import WISH_S, GivingUp
+from haproc.replicate.heard.words import QUERY_CANCELED, taken_back
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.queue.revoked import Fate, Revoked

@@ -41,10 +41,14 @@ offsets are compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from haproc.failure import ErrorClass
 from haproc.replicate.heard.claims import Claims
 from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
+
+QUERY_CANCELED: Final = "57014"
+"""The SQLSTATE of what was taken back: that of a cancelled statement."""
 
 
 def given_up_as(word: Abandon) -> ErrorClass:

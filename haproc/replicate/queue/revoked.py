@@ -7,7 +7,15 @@ from enum import StrEnum
 
 
 class Fate(StrEnum):
-    """What became of an operation that somebody wanted taken back."""
+    """What became of an operation that somebody wanted taken back.
+
+    For clients, who do not know whether their statement is one, also: of a statement.
+    """
+
+    CANCELED = "canceled"
+    """It was stopped before anything of it was in the log."""
+    ENDED = "ended"
+    """It was over: its state says what came of it."""
 
     REVOKED = "revoked"
     """It has no effect on any cluster, now or later."""
@@ -23,6 +31,6 @@ class Fate(StrEnum):
 class Revoked:
     """``offset``: of the operation; ``text``: what there is to say beside the fate."""
 
-    offset: int
+    offset: int | None
     fate: Fate
     text: str = ""
