@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeAlias
 
 from dmq import TrimmedError
 from haproc.backoff import Backoff
@@ -59,8 +59,16 @@ def conclusive(op: Operation) -> bool:
     return op.tables_known and bool(op.writes) and op.kind in _MARKED
 
 
+CanTell: TypeAlias = Callable[[Operation], Awaitable[bool]]
+
+
+async def nobody_can(op: Operation) -> bool:
+    """Stop nothing that runs: where there is nobody to look."""
+    return False
+
+
 class Interrupted(Exception):
-    """A statement was stopped: somebody wants it taken back, or its time is over."""
+    """A statement was stopped: somebody wants it taken back."""
 
 
 class GivingUp:
@@ -74,6 +82,8 @@ class GivingUp:
         """Not all is heard yet that earlier processes said."""
         self._under_way: list[tuple[tuple[int, ...], asyncio.Timeout]] = []
         self._heeding: set[int] = set()
+        self.can_tell: CanTell = nobody_can
+        """Says whether a look would find what an operation that was stopped has committed."""
         self._answering = asyncio.Lock()
 
     # -- what the log says -----------------------------------------------------------------
@@ -133,7 +143,6 @@ class GivingUp:
         assert isinstance(word, Abandon)
         offset = word.offset
         logger.warning("offset %d is given up by the ring: %s", offset, word.error)
-        self._stop(offset)
         core.heard.verdicts.see(offset, Verdict.REJECT, self.rejected(offset).failure)
         if core.schedule.expects(offset):
             # It is passed over when its turn comes: if it was committed after all, that is seen.
@@ -233,16 +242,17 @@ class GivingUp:
         await core.watermarks.heard(await core.own_log.append(word) + 1)
         await core.trace(Step.UNABLE_AFTER)
 
-    async def may_run(self, offset: int, op: Operation) -> bool:
+    async def may_run(self, offset: int, op: Operation, *, tried: bool = False) -> bool:
         """Return whether an operation may be run now.
 
-        Nothing of it is under way, and it is known not to be committed. If somebody wants it taken
-        back: say so, and wait what comes of that. If this cluster has said that it cannot: rest,
+        Nothing of it is under way, and a look did not find it committed. If somebody wants it taken
+        back: say so, and wait what comes of that; but not of what was ``tried``, where no look can
+        tell. If this cluster has said that it cannot: rest,
         take that back, and see whether it came too late. False once it is not to be run.
         """
         core = self._core
         while not self._over(offset):
-            if self.wish(offset) is not None:
+            if self.wish(offset) is not None and not (tried and not await self.can_tell(op)):
                 await self._answer(offset, op)
                 await core.news.until(lambda: self.wish(offset) is None or self._over(offset))
                 continue
@@ -253,7 +263,7 @@ class GivingUp:
                 trouble = core.troubles.stands(offset, word.error)
                 core.tell_stuck()
                 await self._rest(offset, op, trouble)
-                if self._over(offset) or self.wish(offset) is not None:
+                if self._over(offset) or (self.wish(offset) is not None and not tried):
                     continue
             await core.trace(Step.ABLE_BEFORE)
             await self._able(offset, op.id)
@@ -296,19 +306,21 @@ class GivingUp:
         return self._core.heard.verdicts.get(offset) is Verdict.REJECT or self.given_up(offset)
 
     @contextlib.asynccontextmanager
-    async def interruptible(
-        self, offsets: tuple[int, ...], budget_s: float | None = None
-    ) -> AsyncIterator[None]:
-        """Stop what runs in here when somebody wants any of it taken back, or after a time.
+    async def interruptible(self, offsets: tuple[int, ...], op: Operation) -> AsyncIterator[None]:
+        """Stop what runs in here when somebody wants any of it taken back; raises Interrupted.
 
-        Raises Interrupted then. The time does not count where somebody wanted one of them taken
-        back before: that was in vain.
+        One operation alone is wanted back by its own time budget, too, unless somebody wanted it
+        back before, and in vain.
         """
-        if any(self.wish(offset) is not None for offset in offsets):
+        single, core = len(offsets) == 1, self._core
+        if not single and any(self.wish(offset) is not None for offset in offsets):
             raise Interrupted
-        words = self._core.heard.words
-        in_vain = any(words.was_wished(offset) for offset in offsets)
-        limit = asyncio.timeout(None if in_vain else budget_s)
+        timer: asyncio.TimerHandle | None = None
+        if single and op.apply_budget_s and not core.heard.words.was_wished(offsets[0]):
+            timer = asyncio.get_running_loop().call_later(
+                op.apply_budget_s, lambda: core.tasks.spawn(self._time_is_over(offsets[0], op))
+            )
+        limit = asyncio.timeout(None)
         mine = offsets, limit
         self._under_way.append(mine)
         try:
@@ -320,6 +332,8 @@ class GivingUp:
             raise
         finally:
             self._under_way.remove(mine)
+            if timer is not None:
+                timer.cancel()
 
     def _stop(self, offset: int) -> None:
         for offsets, limit in self._under_way:
@@ -330,7 +344,6 @@ class GivingUp:
         """Something was heard of an operation that may be wanted back."""
         core = self._core
         if self.wish(offset) is not None:
-            self._stop(offset)
             if trouble := core.troubles.of(offset):
                 trouble.poked.set()
             if offset not in self._heeding:
@@ -346,8 +359,7 @@ class GivingUp:
         await core.watermarks.heard(at + 1)
         return at
 
-    async def time_is_over(self, offset: int, op: Operation) -> None:
-        """What was stopped is not committed: take it back, if it was stopped for its time."""
+    async def _time_is_over(self, offset: int, op: Operation) -> None:
         if not self._core.heard.words.was_wished(offset):
             await self.wish_back(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
@@ -364,6 +376,8 @@ class GivingUp:
                     await self._able(offset, op.id, wish)
                 elif self._may_speak(offset):
                     await self._answer(offset, op)
+                elif await self.can_tell(op):
+                    self._stop(offset)
                 await self._until_news(offset, wish)
         finally:
             self._heeding.discard(offset)

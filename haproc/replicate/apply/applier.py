@@ -59,6 +59,7 @@ class Applier:
         self._computing = computing
         self._giving_up = giving_up
         self._doubts = Doubts(core)
+        giving_up.can_tell = self._doubts.can_tell
         self._on_outcome = on_outcome
         self._on_marker = on_marker
 
@@ -104,7 +105,7 @@ class Applier:
             await self._on_marker(unit.offsets[0])
             await self._done(unit)
             return
-        if unit.intent is Intent.ALONE:
+        if unit.intent is Intent.ALONE and not unit.in_doubt:
             await self._note(unit)
         if unit.intent is not Intent.NONE:
             await core.store()
@@ -230,11 +231,12 @@ class Applier:
             return Outcome(Status.APPLIED, assumed=True) if committed else None
         while not self._passed_over(unit):
             await core.condition.allowed()
-            if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
+            may_run = await self._giving_up.may_run(unit.version, op, tried=doubt)
+            if not may_run or not core.condition.may_apply:
                 continue
             mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
             try:
-                async with self._giving_up.interruptible(unit.offsets, _budget_s(unit)):
+                async with self._giving_up.interruptible(unit.offsets, op):
                     write = await self._computing.write(unit, lane)
                     await core.trace(Step.APPLY_BEFORE)
                     applied = await lane.apply(
@@ -246,7 +248,6 @@ class Applier:
                     return Outcome(Status.APPLIED, assumed=True)
                 if len(unit.operations) > 1:
                     return None
-                await self._giving_up.time_is_over(unit.version, op)
             except EngineError as error:
                 if error.kind is ErrorKind.APPLICATION:
                     judged = await self._judged(unit, error)
@@ -377,12 +378,6 @@ class Applier:
                 if core.troubles.skip_wanted(unit.offsets) and lane_is_clear:
                     return False
             await trouble.pause(pauses.pause_s())
-
-
-def _budget_s(unit: Unit) -> float | None:
-    """Return for how long a unit may run: as long as all of its operations together."""
-    budgets = [op.apply_budget_s for op in unit.operations]
-    return sum(b for b in budgets if b is not None) if None not in budgets else None
 
 
 async def _task(work: Callable[[], Awaitable[None]]) -> None:

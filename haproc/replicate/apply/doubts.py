@@ -24,6 +24,7 @@ from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
+from haproc.replicate.agree.giving_up import conclusive
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
@@ -42,6 +43,7 @@ _ABOUT_TABLES: Final = _CREATES_TABLE | {
     Kind.RESTORE,
     Kind.OTHER_DDL,
 }
+_CHANGES_NO_ROWS: Final = frozenset({Kind.OPTIMIZE, Kind.VACUUM, Kind.ANALYZE})
 _ABOUT_OTHERS: Final = frozenset(
     {
         Kind.CREATE_NAMESPACE,
@@ -93,9 +95,24 @@ class Doubts:
     async def note(self, unit: Unit) -> None:
         """Write down what stands there before the first attempt; raises EngineError."""
         named = about(unit.operations[0])
-        if named and not unit.in_doubt:
+        if named:
             before = await self._core.engine.standing(named)
             self._core.schedule.stood(unit.offsets[0], _short(before))
+
+    async def can_tell(self, op: Operation) -> bool:
+        """Whether a look at its tables tells for certain whether an operation was committed.
+
+        So it is of what changes no rows: whatever it has done makes no difference.
+        """
+        if op.kind in _CHANGES_NO_ROWS or about(op):
+            return True
+        try:
+            return conclusive(op) and all([await self._has_marks(name) for name in op.writes])
+        except EngineError:
+            return False
+
+    async def _has_marks(self, table: str) -> bool:
+        return "@" in await self._core.engine.standing((Named(Sort.TABLE, table),))
 
     async def settled(self, unit: Unit, lane: Lane) -> bool:
         """Whether the unit was applied; if not, it may run as if for the first time.
