@@ -230,15 +230,15 @@ def test_operation_whose_budget_is_spent_is_taken_back_by_the_ring() -> None:
     story(tell, timeouts=PATIENT)
 
 
-def test_budget_that_only_one_cluster_exceeds_does_not_stop_it_there_for_ever() -> None:
+def test_budget_that_only_one_cluster_exceeds_does_not_stop_it_there() -> None:
     async def tell(stage: Stage) -> None:
         await begin(stage)
         slow(stage, "c")
         assert (await stage.submit("a", update(apply_budget_s=20))).status is Status.APPLIED
-        await stage.until(lambda: "c" in kinds(stage, Able), 120)  # taken back: it runs again
         await asyncio.sleep(SLOW_S + 60)
         await stage.settle()
         assert rows(stage, "c") == ["one!"]
+        assert kinds(stage, Revoke) == []  # the others have applied it
 
     story(tell, timeouts=PATIENT)
 

@@ -360,7 +360,8 @@ class GivingUp:
         return at
 
     async def _time_is_over(self, offset: int, op: Operation) -> None:
-        if not self._core.heard.words.was_wished(offset):
+        wished = self._core.heard.words.was_wished(offset)
+        if not wished and not await self.applied_by(offset):
             await self.wish_back(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
     async def _heed(self, offset: int) -> None:
