@@ -106,6 +106,46 @@ async def test_program_queries_writes_and_changes_its_session(
         await _run(work, port)
 
 
+async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    """PySpark sends such SQL as a command; other clients send it as a relation, as here."""
+
+    def sent_raw(program: Program, table: str) -> list[Any]:
+        run = program.run
+        run(f'spark.sql("CREATE TABLE {schema}.{table} (a INT, b STRING) USING delta")')
+        run("from pyspark.sql.connect import proto")
+        told = []
+        for sql in (
+            f"INSERT INTO {schema}.{table} VALUES (1, 'x'), (2, 'y')",
+            f"UPDATE {schema}.{table} SET b = 'z' WHERE a = 2",
+            f"DELETE FROM {schema}.{table} WHERE a = 1",
+            f"SELECT * FROM {schema}.{table}",
+        ):
+            run("plan = proto.Plan()")
+            run(f'plan.root.sql.query = "{sql}"')
+            run("found, shape, _ = spark.client.to_table(plan, {})")
+            told.append([run("found.to_pylist()"), run("str(found.schema)"), run("str(shape)")])
+        told.append(run(f'spark.table("{schema}.{table}").collect()'))
+        return told
+
+    def direct() -> list[Any]:
+        program = Program(f"sc://localhost:{spark.port}/;token={spark.token}")
+        try:
+            return sent_raw(program, "direct")
+        finally:
+            program.end()
+
+    expected = await asyncio.to_thread(direct)
+    assert expected[-1] == [[2, "z"]]
+
+    def work(program: Program) -> None:
+        assert sent_raw(program, "through") == expected
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
+
+
 async def test_settings_are_spark_s_or_haproc_s_or_refused(
     spark: LocalSpark, tmp_path: Path
 ) -> None:
