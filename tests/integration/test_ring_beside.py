@@ -11,7 +11,7 @@ import haclient
 from tests.rig import PATIENT, Rig
 
 pytestmark = pytest.mark.spark
-SIDE = 18_000
+SIDE = 12_000
 """Pairs of so many numbers are looked at one by one, in one task: that takes Spark long, and leaves
 its other core to others."""
 ROWS = SIDE * (SIDE + 1) // 2
@@ -52,6 +52,7 @@ class Computed(threading.Thread):
         assert self._rig.everywhere(f"SELECT n FROM {self.table}") == [(ROWS,)]
 
 
+@pytest.mark.thorough
 def test_writes_and_fresh_reads_of_others_go_on_while_a_table_is_computed(rig: Rig) -> None:
     table = rig.table()
     computed = Computed(rig)

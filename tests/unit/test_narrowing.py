@@ -50,7 +50,7 @@ class Cluster:
         self.others = {"v"}
         self.analyzed = 0
         self.watermarks = SimpleNamespace(definitions_applied=0)
-        self.meanwhile = lambda: None
+        self.meanwhile: Callable[[], None] = lambda: None
         core: Any = SimpleNamespace(
             schedule=self.schedule,
             heard=SimpleNamespace(definitions=self.definitions),
