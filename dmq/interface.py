@@ -30,7 +30,7 @@ from typing import Final, Protocol
 
 from dmq.record import Record
 
-CURSOR_NOTE_BYTES_MAX: Final = 3500
+CURSOR_NOTE_BYTES_MAX: Final = 3900
 """Kafka keeps at most 4,096 bytes beside a committed offset."""
 
 

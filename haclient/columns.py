@@ -25,10 +25,6 @@ _SIMPLE = {
     pa.types.is_time: "TIME",
     pa.types.is_duration: "INTERVAL",
     pa.types.is_interval: "INTERVAL",
-    pa.types.is_map: "MAP",
-    pa.types.is_list: "ARRAY",
-    pa.types.is_large_list: "ARRAY",
-    pa.types.is_struct: "STRUCT",
     pa.types.is_null: "VOID",
 }
 
@@ -46,10 +42,22 @@ class Column(NamedTuple):
 
 
 def type_name(kind: Any) -> str:
-    """Return the Spark name of an Arrow type, without parameters."""
+    """Return the Spark name of an Arrow type, without parameters but for what is inside it."""
+    if pa.types.is_map(kind):
+        return f"MAP<{_inner(kind.key_type)}, {_inner(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"ARRAY<{_inner(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{field.name}: {_inner(field.type)}' for field in kind)}>"
     if pa.types.is_timestamp(kind):
         return "TIMESTAMP_NTZ" if kind.tz is None else "TIMESTAMP"
     return next((name for test, name in _SIMPLE.items() if test(kind)), str(kind).upper())
+
+
+def _inner(kind: Any) -> str:
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    return type_name(kind)
 
 
 def describe(schema: Any) -> list[Column] | None:

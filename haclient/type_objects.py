@@ -1,7 +1,8 @@
 """PEP 249's type objects and constructors.
 
-A column's ``type_code`` is the name of its Spark type without parameters (``"DECIMAL"``); the type
-objects compare equal to the names that belong to them.
+A column's ``type_code`` is the name of its Spark type without parameters (``"DECIMAL"``), but with
+what is inside it (``"ARRAY<INT>"``); the type objects compare equal to the names that belong to
+them.
 """
 
 from __future__ import annotations

@@ -247,6 +247,8 @@ def let_go(error: BaseException | None) -> None:
     The frames that it came through hold the request, up to 64 MiB, and some of them the error: a
     cycle, and the collector of cycles comes seldom.
     """
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:  # one that was raised from itself
+        seen.add(id(error))
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -99,6 +99,7 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     reject.add_argument(
         "--without", default="", help="members that are away and did not apply it, by commas"
     )
+    verify.add_argument("--trust", default="", metavar="NAME", help="whose tables are right")
     verify.add_argument("--wait-s", type=float, default=600.0, help="at most (600)")
     for command in (listing, show, verify):
         _json(command)

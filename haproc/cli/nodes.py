@@ -181,12 +181,23 @@ def print_status(answers: dict[str, dict[str, Any]]) -> None:
             print(f"; high watermark {answer['high_watermark']}")
             break
     for line in [
+        *_undecided(answers),
         *_log_lines(answers),
         *_clients(answers),
         *_disagreements(answers),
         *_settings(answers),
     ]:
         print(line)
+
+
+def _undecided(answers: dict[str, dict[str, Any]]) -> list[str]:
+    """Return who says that clusters differ, and nothing proves which of them is wrong."""
+    found = {name: answer.get("undecided") for name, answer in answers.items()}
+    return [
+        f"UNDECIDED, as {name} found at offset {each['offset']} ({each['cause']}): {each['what']}"
+        for name, each in found.items()
+        if each
+    ]
 
 
 def _log_lines(answers: dict[str, dict[str, Any]]) -> list[str]:

@@ -33,11 +33,15 @@ _SAID: Final = {
 
 
 class AskError(Exception):
-    """A HAProc refused, or could not be asked; ``code`` is what the command ends with."""
+    """A HAProc refused (``error_class``), or could not be asked.
 
-    def __init__(self, message: str, code: int) -> None:
+    ``code`` is what the command ends with.
+    """
+
+    def __init__(self, message: str, code: int, error_class: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.error_class = error_class
 
 
 class Asker:
@@ -70,7 +74,8 @@ class Asker:
             raise AskError(f"{cluster} at {url}: {what}", output.NOT_READY) from error
         if status != 200:
             hint = f" ({answer['hint']})" if answer.get("hint") else ""
-            raise AskError(f"{cluster}: {answer.get('message', status)}{hint}", output.FAILED)
+            told = f"{cluster}: {answer.get('message', status)}{hint}"
+            raise AskError(told, output.FAILED, str(answer.get("error_class", "")))
         return answer
 
 
@@ -255,7 +260,7 @@ async def verify(asker: Asker, options: argparse.Namespace) -> int:
     """Compare all clusters' tables at one place in the order; 0 if they are equal."""
     config: Config = options.ring
     end = time.monotonic() + options.wait_s
-    asked, marker = await _begin(asker, config)
+    asked, marker = await _begin(asker, config, options.trust)
     found: dict[str, Any] = {}
     while not found.get("complete") and time.monotonic() < end:
         await asyncio.sleep(_POLL_S)
@@ -277,9 +282,9 @@ async def verify(asker: Asker, options: argparse.Namespace) -> int:
     return 0 if equal else output.FAILED
 
 
-async def _begin(asker: Asker, config: Config) -> tuple[str, int]:
-    name = await _serving(config)
-    return name, int((await asker.ask(name, "POST", "/ha/v1/verify"))["marker"])
+async def _begin(asker: Asker, config: Config, trusted: str) -> tuple[str, int]:
+    name, body = await _serving(config), {"trusted": trusted} if trusted else None
+    return name, int((await asker.ask(name, "POST", "/ha/v1/verify", body))["marker"])
 
 
 async def _serving(config: Config) -> str:
@@ -294,12 +299,24 @@ async def _serving(config: Config) -> str:
 
 def _print_findings(found: Mapping[str, Any]) -> None:
     clusters = found["clusters"]
-    print(f"verification at offset {found['marker']}, asked of {found['by']}\n")
+    trusted = f", which trusts {found['trusted']}" if found["trusted"] else ""
+    print(f"verification at offset {found['marker']}, asked of {found['by']}{trusted}\n")
     rows = [
         (table, *(by[name] for name in clusters)) for table, by in sorted(found["tables"].items())
     ]
     total = ("all", *(each["finding"] for each in clusters.values()))
     output.table(("TABLE", *clusters), [*rows, total])
+    for table, held in sorted(found["differing"].items()):
+        print(f"\n{table} differs:")
+        for name, what in held.items():
+            print(f"  {name}: {what}")
+    if found["differing"] and not any(
+        each["finding"] == Finding.DIFFERENT for each in clusters.values()
+    ):
+        print(
+            "\nno majority says which of them is right, so all go on serving; "
+            "haproc verify --trust NAME decides"
+        )
     for name, each in clusters.items():
         if each["reason"]:
             print(f"{name}: {each['reason']}")

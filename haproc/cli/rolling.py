@@ -1,8 +1,9 @@
 """``haproc ring roll``: restart a local ring under load, one cluster after another.
 
 Each cluster is drained first and given back afterwards, and the next one's turn comes only once
-it serves again; so there is a serving cluster at every moment. Whatever goes wrong ends the roll,
-with the cluster concerned still drained.
+it serves again, and the next one knows that; so there is a serving cluster at every moment.
+Whatever goes wrong ends the roll, with the cluster concerned still drained. It says then how each
+cluster stands, and can be run again: what was left drained or stopped comes first.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from haproc.cli import drains, output
 from haproc.cli.nodes import ask_all
 from haproc.cli.queue import Asker, AskError
+from haproc.failure import ErrorClass
 from haproc.membership.state import SERVING
 from haproc.ring.errors import RingError
 from haproc.ring.local import LocalRing
@@ -32,14 +36,18 @@ def roll(options: argparse.Namespace) -> int:
 
     try:
         ring = LocalRing.open(options.folder, show)
-        names = options.name or ring.names
-        asyncio.run(roll_ring(ring, names, options.what, options.timeout_s, show))
-    except AskError as error:
-        output.error(str(error))
-        return error.code
     except RingError as error:
         output.error(str(error))
         return output.FAILED
+    names = options.name or ring.names
+    try:
+        asyncio.run(roll_ring(ring, names, options.what, options.timeout_s, show))
+    except (AskError, RingError) as error:
+        output.error(str(error))
+        for line in asyncio.run(_where_it_stands(ring)):
+            output.error(line)
+        output.error("the roll was not finished; once mended it can be run again")
+        return error.code if isinstance(error, AskError) else output.FAILED
     return 0
 
 
@@ -52,20 +60,22 @@ async def roll_ring(
 ) -> None:
     """Restart ``what`` (haproc, spark or both) of these clusters; raises AskError, RingError.
 
-    ``timeout_s``: for each wait: until a cluster is idle, and until it serves again.
+    ``timeout_s``: for each wait: until the others serve, until a cluster is idle, and until it
+    serves again.
     """
     if unknown := set(names) - set(ring.names):
         raise RingError(f"the ring has no {', '.join(sorted(unknown))}")
+    turns = await _turns(ring, names, timeout_s)
     async with Asker(ring.config) as asker:
-        for name in names:
-            await _all_serve(ring)
-            await drains.begin(asker, name)
-            show(name, "drained")
-            standing = await drains.wait(asker, name, drains.is_idle, timeout_s)
-            if not drains.is_idle(standing):
-                raise RingError(
-                    f"{drains.words(standing)} after {timeout_s:g} s; it was not restarted"
-                )
+        for name in turns.order:
+            if name not in turns.away:
+                await _drain(asker, name, timeout_s)
+                show(name, "drained")
+                standing = await drains.wait(asker, name, drains.is_idle, timeout_s)
+                if not drains.is_idle(standing):
+                    raise RingError(
+                        f"{drains.words(standing)} after {timeout_s:g} s; it was not restarted"
+                    )
             await _restart(ring, name, what)
             await _undrain(asker, name, timeout_s)
             standing = await drains.wait(asker, name, drains.serves, timeout_s)
@@ -74,11 +84,71 @@ async def roll_ring(
             show(name, "serves again")
 
 
-async def _all_serve(ring: LocalRing) -> None:
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Who is restarted after whom; ``away``: whose HAProc does not answer, so has no clients."""
+
+    order: tuple[str, ...]
+    away: frozenset[str]
+
+
+def turns_of(names: Sequence[str], answers: Mapping[str, Mapping[str, Any]]) -> Turns | str:
+    """Return the order, or why nobody may be restarted now. ``answers``: each one's status.
+
+    What an earlier roll has left drained or stopped comes first: so a roll can be run again.
+    """
+    away = {name for name in names if "error" in answers[name]}
+    left = [name for name in names if name in away or answers[name].get("drained")]
+    lacking = [
+        f"{name} does not serve ({answer.get('state')})"
+        for name, answer in answers.items()
+        if name not in left and str(answer.get("state")) not in SERVING
+    ]
+    if lacking:
+        return ", ".join(lacking)
+    rest = [name for name in names if name not in left]
+    return Turns((*left, *rest), frozenset(away))
+
+
+async def _turns(ring: LocalRing, names: Sequence[str], timeout_s: float) -> Turns:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        turns = turns_of(names, await ask_all(ring.config))
+        if isinstance(turns, Turns):
+            return turns
+        if time.monotonic() >= deadline:
+            raise RingError(f"{turns}: mend that first")
+        await asyncio.sleep(_POLL_S)
+
+
+async def _drain(asker: Asker, name: str, timeout_s: float) -> None:
+    """Drain a cluster as soon as it finds another one that serves.
+
+    It goes by what the others have told it, so it learns a moment later than this command that the
+    one before it serves again.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            await drains.begin(asker, name)
+            return
+        except AskError as error:
+            if error.error_class != ErrorClass.NOT_NOW or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_POLL_S)
+
+
+async def _where_it_stands(ring: LocalRing) -> list[str]:
+    """Return what is there of each cluster, after a roll that was not finished."""
     answers = await ask_all(ring.config)
+    lines = []
     for name, answer in answers.items():
-        if str(answer.get("state")) not in SERVING:
-            raise RingError(f"{name} does not serve ({answer.get('state')}): mend that first")
+        pids = ring.pids(name)
+        drained = ", drained" if answer.get("drained") else ""
+        parts = ", ".join(f"{part} {pid or 'does not run'}" for part, pid in pids.items())
+        why = answer.get("error") or answer.get("reason") or ""
+        lines.append(f"{name} is {answer.get('state')}{drained} ({parts})" + f": {why}" * bool(why))
+    return lines
 
 
 async def _restart(ring: LocalRing, name: str, what: str) -> None:

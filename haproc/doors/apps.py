@@ -139,7 +139,7 @@ def _boundary(
             if isinstance(request.protocol, Connection):
                 request.protocol.is_of(user)
             check_head(request.headers, READ_HEADERS)
-            if gate is None or request.path in ALWAYS:
+            if gate is None or request.path.rstrip("/") in ALWAYS:
                 return await handler(request)
             with gate.answering(user) as held:
                 request[HELD] = held

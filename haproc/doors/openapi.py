@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 from haproc import __version__
@@ -17,13 +16,13 @@ from haproc.doors.clients.rows_door import PARAMETERS as ROWS_PARAMETERS
 from haproc.doors.clients.statement_request import HEADERS
 from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.openapi_jobs import JOB_SCHEMAS
+from haproc.doors.openapi_operation import CLIENT, OPERATOR, Operation
 from haproc.doors.openapi_parameters import PARAMETERS
 from haproc.doors.openapi_schemas import SCHEMAS, ref
+from haproc.doors.openapi_verify import VERIFY_SCHEMAS
 from haproc.route.pieces import CONTENT_TYPE as PIECES
 from haproc.route.rows.forms import FormKind
 
-CLIENT: Final = "client door"
-OPERATOR: Final = "operator door"
 ROWS: Final = "rows"  # in any of their forms
 
 _ERRORS: Final = {
@@ -42,27 +41,6 @@ _ERRORS: Final = {
     "503": "This HAProc cannot answer now (kind availability).",
 }
 _COMMON: Final = ("401", "417", "503")
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One route: what it takes and answers with (names of schemas, or a media type).
-
-    An empty answer is 204 without a body.
-    """
-
-    method: str
-    path: str
-    summary: str
-    answer: str
-    errors: tuple[str, ...] = ()
-    body: str | None = None
-    stream: bool = False
-    query: tuple[str, ...] = ()
-    headers: tuple[str, ...] = ()
-    doors: tuple[str, ...] = (CLIENT,)
-    also: tuple[tuple[str, str], ...] = ()
-    status: str = "200"
 
 
 _BOTH: Final = (CLIENT, OPERATOR)
@@ -297,6 +275,8 @@ OPERATIONS: Final = (
         "/ha/v1/verify",
         "Have all clusters say what their tables hold at this place in the order",
         "VerifyMarker",
+        (*_BODY_ERRORS, "409"),
+        "VerifyRequest",
         doors=_PEERS,
     ),
     Operation(
@@ -437,7 +417,7 @@ def document() -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": {**SCHEMAS, **JOB_SCHEMAS},
+            "schemas": {**SCHEMAS, **JOB_SCHEMAS, **VERIFY_SCHEMAS},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -10,7 +10,6 @@ from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.failure import FailureKind, WriteOutcome
 from haproc.membership.exchange import Way
 from haproc.membership.state import State
-from haproc.replicate.agree.findings import Finding
 from haproc.replicate.queue.standing import Position
 from haproc.route.model import Fanout
 from haproc.statements.request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
@@ -139,7 +138,6 @@ _CACHED = record(
     kept=described({"type": "boolean"}, "The answer is kept to be given again."),
     reason=described(TEXT, "Why it is not."),
 )
-_FINDING = choice(*Finding)
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "StatementRequest": record(
@@ -320,6 +318,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "*",
             ring=TEXT,
             cluster=TEXT,
+            undecided=described(
+                {"type": ["object", "null"]},
+                "Where clusters differ and nothing proves who is wrong: offset, cause, what.",
+            ),
             state=TEXT,
             reason=TEXT,
             incarnation=TEXT,
@@ -457,21 +459,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         offset=COUNT,
         status=described(TEXT, "rejected by the ring; unable: said so here; tried: not yet."),
         missing=described(listed(TEXT), "Members that may have applied it, or may yet."),
-    ),
-    "VerifyMarker": record("*", marker=COUNT),
-    "Verification": record(
-        "*",
-        marker=COUNT,
-        by=TEXT,
-        complete={"type": "boolean"},
-        clusters={
-            "type": "object",
-            "additionalProperties": record("*", finding=_FINDING, reason=TEXT),
-        },
-        tables={
-            "type": "object",
-            "additionalProperties": {"type": "object", "additionalProperties": _FINDING},
-        },
     ),
     "DrainRequest": record(
         "cluster",

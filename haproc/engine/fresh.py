@@ -18,9 +18,10 @@ from haproc import protos, wire
 from haproc.engine import failure
 from haproc.engine.configured import ConfiguredSession
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import File, Settings
-from haproc.engine.remote import USER, RemoteSession, plan_bytes
+from haproc.engine.interface import Column, File, Settings
+from haproc.engine.remote import USER, RemoteSession, plan_bytes, sql_relation
 from haproc.engine.statement import Statement
+from haproc.engine.table import columns_of
 
 _base = protos.base
 
@@ -44,6 +45,10 @@ class FreshSession:
         async with contextlib.aclosing(responses):
             async for _ in responses:
                 pass
+
+    async def columns(self, sql: str) -> list[Column]:
+        """See Fresh."""
+        return columns_of(await self._remote.schema(sql_relation(sql), self._timeout_s))
 
     async def add_files(self, files: Sequence[File]) -> None:
         """See Fresh."""

@@ -216,6 +216,10 @@ class Fresh(Protocol):
         """Run a statement that leaves something in the session."""
         ...
 
+    async def columns(self, sql: str) -> list[Column]:
+        """Return a query's columns without running it."""
+        ...
+
     async def add_files(self, files: Sequence[File]) -> None:
         """Add files to the session, in one call."""
         ...

@@ -24,6 +24,7 @@ def make_folder(
         entry = pwd.getpwnam(user)
         for path in (folder, *folder.rglob("*")):
             os.chown(path, entry.pw_uid, entry.pw_gid)
+        folder.parent.chmod(0o711)  # the user passes through, whatever HAProc's umask is
 
 
 def remove_folder(folder: Path) -> None:

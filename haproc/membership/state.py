@@ -90,6 +90,32 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
+class Undecided:
+    """Clusters differ, and nothing proves which of them is wrong: so all go on serving.
+
+    Kept with the cursor until a verification finds this cluster equal to the others, or different.
+    ``offset``: of the operation or the verification. ``cause``: OUTCOME or TABLES. ``what``: what
+    each cluster has, for people.
+    """
+
+    offset: int
+    cause: Cause
+    what: str
+
+    def __str__(self) -> str:
+        """Return it for people, with what to do."""
+        if self.cause is Cause.TABLES:
+            return (
+                f"clusters' tables differ at offset {self.offset} ({self.what}), and no majority "
+                "says which are right: see haproc verify, then haproc verify --trust NAME"
+            )
+        return (
+            f"clusters differ about the operation at offset {self.offset} ({self.what}), and no "
+            "majority says which is right: run haproc verify"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """What is known of one HAProc; each ``*_at`` names the log offset concerned."""
 
@@ -109,8 +135,7 @@ class Condition:
     diverged: Divergence | None = None
     isolated: str = ""
     """Why this HAProc counts as cut off from the ring; empty if it does not."""
-    undecided_at: int | None = None
-    """Clusters differ about this offset, and nothing says which of them is right."""
+    undecided: Undecided | None = None
     behind: str = ""
     """Why the log cannot bring this cluster up to date, and what to do; empty if it can."""
     cluster_error: str = ""
@@ -151,11 +176,8 @@ def state_of(condition: Condition) -> tuple[State, str]:
         return State.RECOVERING, c.log_error
     if not c.log_up:
         return State.READ_ONLY, c.log_error
-    if c.undecided_at is not None:
-        return State.READY, (
-            f"clusters differ about offset {c.undecided_at} and nothing tells which of them is "
-            "right: run haproc verify"
-        )
+    if c.undecided is not None:
+        return State.READY, str(c.undecided)
     return State.READY, ""
 
 

@@ -109,7 +109,7 @@ class Status:
                 metrics.jobs(self._jobs.running, self._jobs.of_ring, self._jobs.take_ended())
             if (judged := replica.verifier.judged) is not None:
                 metrics.verification(judged.finding, judged.tables, judged.at_ms)
-            metrics.undecided(core.condition.now.undecided_at is not None)
+            metrics.undecided(core.condition.now.undecided is not None)
             metrics.settings(*self._drift.findings.counts)
             if (plan := trimmer.plan) is not None:
                 metrics.trim(plan.start, plan.held_by, plan.held_records)

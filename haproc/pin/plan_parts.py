@@ -102,8 +102,9 @@ def _inline_extension(extension: Any, blobs: Mapping[str, bytes]) -> None:
 
 def _inline_whole(relation: Any, blobs: Mapping[str, bytes]) -> None:
     """One artifact, which is a LocalRelation: of PySpark 4.0."""
-    local = parse(protos.relations.LocalRelation, blobs[relation.cached_local_relation.hash])
-    relation.local_relation.CopyFrom(local)
+    # Inside a relation of Delta's it is a class of its own.
+    kind = type(relation.local_relation)
+    relation.local_relation.CopyFrom(parse(kind, blobs[relation.cached_local_relation.hash]))
 
 
 def _inline_chunks(relation: Any, blobs: Mapping[str, bytes]) -> None:

@@ -54,6 +54,7 @@ class Beginning:
         await self._admission.restore(progress.roster)
         await self._reader.rebuild(progress.low)
         core.condition.differs(progress.diverged)
+        core.condition.undecided(progress.undecided)
         await self._giving_up.hear(end)
         core.tasks.spawn(self._reader.run())
         await self._fence()

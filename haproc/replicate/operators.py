@@ -281,9 +281,19 @@ class Operators:
             async with asyncio.timeout(SKIP_WAIT_S):
                 await core.news.until(said)
 
-    async def verify(self) -> Mapping[str, Json]:
-        """Put a marker into the log, at which every cluster notes what it holds."""
-        return {"marker": await self._append(Verify(self._core.me))}
+    async def verify(self, trusted: str = "") -> Mapping[str, Json]:
+        """Put a marker into the log, at which every cluster notes what it holds.
+
+        ``trusted``: the cluster whose tables are right; those that differ from it leave service.
+        """
+        core = self._core
+        if trusted and trusted not in core.members.order:
+            raise refused(
+                ErrorClass.NOT_NOW,
+                f"the ring has no cluster {trusted}",
+                f"its members are {', '.join(core.members.order)}",
+            )
+        return {"marker": await self._append(Verify(core.me, trusted))}
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
         """Tell what a verification came to so far."""

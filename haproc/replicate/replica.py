@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dmq import Json
 from haproc.membership.roster import Member
-from haproc.membership.state import SERVING
+from haproc.membership.state import SERVING, Undecided
 from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.giving_up import GivingUp
@@ -158,6 +158,7 @@ class Replica:
             "state": condition.state.value,
             "reason": condition.reason,
             "drained": condition.now.drained,
+            "undecided": _described(condition.now.undecided),
             "incarnation": core.identity.incarnation,
             "cursor": low,
             "log_end": log_end,
@@ -180,3 +181,13 @@ class Replica:
     def outlook(self) -> Outlook:
         """How long the replay is expected to take, and what a copy would."""
         return self._weighing.outlook
+
+
+def _described(undecided: Undecided | None) -> Json:
+    if undecided is None:
+        return None
+    return {
+        "offset": undecided.offset,
+        "cause": undecided.cause.value,
+        "what": undecided.what,
+    }

@@ -50,6 +50,8 @@ WATCH_S: Final = 1.0
 NARROW_AFTER_S: Final = 0.5
 """How long a query waits for everything before it is found out what it shows, for which Spark has
 to analyze it. Chosen: most statements take less."""
+NARROW_S: Final = 2.0
+"""How long that may take: a Spark that hangs must not keep the query from a fresher cluster."""
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""
 
@@ -128,7 +130,9 @@ class Reads:
         if applied() < needed and narrow is not None:
             soon = min(came_at + NARROW_AFTER_S, end_by)
             if not await self._wait(wanted, needed, soon, applied):
-                applied = await narrow() or applied
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(NARROW_S):
+                        applied = await narrow() or applied
         if applied() >= needed:
             self._check_serving()
             return None

@@ -132,7 +132,8 @@ class RingService:
                 return await self._answer(request)
         except Exception as error:
             if self._only_reads.get(request.key):
-                raise of_query(error, f"statement {request.id}") from error
+                told = of_query(error, f"statement {request.id}")
+                raise told from (error.__cause__ if told is error else error)
             raise
         finally:
             self._only_reads.pop(request.key, None)

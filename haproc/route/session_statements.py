@@ -25,7 +25,8 @@ from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
 from haproc.sessions.client import BeginningIds, ClientSession
 from haproc.sessions.confs import settings_after
-from haproc.sessions.journal import SettingsEntry, SqlEntry
+from haproc.sessions.journal import SettingsEntry
+from haproc.sessions.looking import left_by
 from haproc.sessions.sessions import Sessions
 
 _SETTINGS = frozenset({Kind.USE, Kind.SET, Kind.RESET})
@@ -161,7 +162,8 @@ class SessionStatements:
         chunks = await self._chunks(session, runs)
         assert isinstance(runs, SqlText)
         if leaves_something(statement.kind, runs.sql):
-            await self._sessions.record(session, SqlEntry(runs.sql), request_id)
+            entry = await left_by(session, runs.sql, self._core.timeouts.statement_s)
+            await self._sessions.record(session, entry, request_id)
         return chunks
 
     async def _set(

@@ -1,23 +1,41 @@
 """Making a session anew from its journal, in a Spark session that holds nothing yet.
 
-Entries are run in their order, each under the settings as they are at its place; files that stand
-side by side go in one call. Of settings only those are sent that something is run under.
+Entries are run in their order, each under its own settings; files that stand side by side go in one
+call. A view comes back with the columns that it had. One that cannot be made breaks its name and
+nothing else: a view stands there whose rows are an error that says why, so that neither a table of
+its name takes its place nor an answer comes out without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from haproc import protos
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import File, Fresh, Settings
-from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.engine.interface import File, Fresh
+from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
-from haproc.sessions.journal import ArtifactEntry, Entry, PlanEntry, SqlEntry, State, after, shown
+from haproc.pin.sqltypes import quote_name
+from haproc.sessions.journal import (
+    ArtifactEntry,
+    Effect,
+    Kept,
+    PlanEntry,
+    SqlEntry,
+    State,
+    StateEntry,
+    Variable,
+    VariablesEntry,
+    shown,
+)
 
 FILES_BYTES_MAX: Final = 64 << 20
 """Files that are in memory at a time while they are added; one alone may have more."""
+REASON_CHARS: Final = 500
+"""How much of Spark's error a broken view shows."""
+_VALUES: Final = "haproc_value"
 
 Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
 """Returns a piece of a file by its SHA-256; raises RequestError."""
@@ -26,16 +44,17 @@ Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
 async def restore(
     fresh: Fresh,
     begins: State,
-    entries: Sequence[Entry],
-    defaults: Settings,
+    entries: Sequence[Kept],
     blob: Blob,
     timeout_s: float,
 ) -> State:
     """Bring a session to the state behind its entries; return what of it are values.
 
-    Raises EngineError if the cluster is to blame, and RequestError if an entry can't be run again.
+    Raises EngineError if the cluster is to blame, and RequestError if an entry that is no view
+    can't be run again.
     """
     state, place = begins, 0
+    known: frozenset[str] = frozenset()
     for are_files, run in groupby(entries, lambda entry: isinstance(entry, ArtifactEntry)):
         group = list(run)
         if are_files:
@@ -45,28 +64,112 @@ async def restore(
             continue
         for entry in group:
             place += 1
-            state = after(state, entry, defaults)
-            if (statement := _statement(entry)) is not None:
-                await fresh.configure(state.settings)
-                try:
-                    await fresh.run(statement, timeout_s=timeout_s)
-                except EngineError as error:
-                    if error.kind is ErrorKind.APPLICATION:
-                        raise _not_rebuilt(place, len(entries), entry, error) from error
-                    raise
+            try:
+                match entry:
+                    case StateEntry(settings, options):
+                        state = State(settings, options)
+                    case VariablesEntry(variables):
+                        await _set(fresh, variables, known, timeout_s)
+                        known = frozenset(each.name for each in variables)
+                    case SqlEntry() | PlanEntry():
+                        await fresh.configure(entry.effect.settings or state.settings)
+                        await _make(fresh, entry, timeout_s)
+            except EngineError as error:
+                if error.kind is ErrorKind.APPLICATION:
+                    raise _not_rebuilt(place, len(entries), entry, error) from error
+                raise
     await fresh.configure(state.settings)
     return state
 
 
-def _statement(entry: Entry) -> Statement | None:
-    """Return what an entry runs; None for values."""
-    match entry:
-        case SqlEntry(text):
-            return SqlText(text)
-        case PlanEntry(plan):
-            return SparkPlan(plan)
-        case _:
-            return None
+async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> None:
+    """Run what makes or drops a view or function."""
+    effect = entry.effect
+    kind, _, name = effect.name.partition(" ")
+    statement = SqlText(entry.text) if isinstance(entry, SqlEntry) else SparkPlan(entry.plan)
+    try:
+        await fresh.run(statement, timeout_s=timeout_s)
+        if kind == "view" and effect.columns is not None:
+            await _give_columns(fresh, name, effect.columns, timeout_s)
+    except EngineError as error:
+        if error.kind is not ErrorKind.APPLICATION or not (kind == "view" or effect.removes):
+            raise
+        if not effect.removes:  # what is not there need not be dropped
+            await _break(fresh, name, effect, error.message, timeout_s)
+
+
+async def _give_columns(
+    fresh: Fresh, name: str, columns: tuple[tuple[str, str], ...], timeout_s: float
+) -> None:
+    """Have a view show the columns that it had; EngineError if it does not have them any more."""
+    now = await fresh.columns(f"SELECT * FROM {quote_name(name)}")
+    found = tuple((each.name, each.type_text) for each in now)
+    if found == columns:
+        return
+    if lost := [column for column in columns if found.count(column) != 1]:
+        raise EngineError(
+            ErrorKind.APPLICATION,
+            "it had the columns " + ", ".join(f"{column} {kind}" for column, kind in lost),
+            error_class=ErrorClass.SESSION_NOT_REBUILT,
+        )
+    chosen = ", ".join(quote_name(column) for column, _ in columns)
+    plan = protos.base.Plan()
+    view = plan.command.create_dataframe_view
+    view.name, view.replace = name, True
+    view.input.sql.query = f"SELECT {chosen} FROM {quote_name(name)}"
+    await fresh.run(SparkPlan(plan.SerializeToString()), timeout_s=timeout_s)
+
+
+async def _break(fresh: Fresh, name: str, effect: Effect, reason: str, timeout_s: float) -> None:
+    """Put a view in a name's place whose rows are an error."""
+    text = " ".join(reason.split())[:REASON_CHARS]
+    told = (
+        f"{ErrorClass.SESSION_NOT_REBUILT}: the temporary view {name} could not be made anew for "
+        f"this session: {text}. Bring back what it rests on and make the view again."
+    )
+    literal = "'" + told.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    columns = effect.columns or (("not_rebuilt", "string"),)
+    chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(column)}" for column, kind in columns)
+    await fresh.run(
+        SqlText(
+            f"CREATE OR REPLACE TEMPORARY VIEW {quote_name(name)} AS SELECT {chosen} "
+            f"FROM range(1) WHERE CAST(raise_error({literal}) AS BOOLEAN)"
+        ),
+        timeout_s=timeout_s,
+    )
+
+
+async def _set(
+    fresh: Fresh, variables: Sequence[Variable], known: frozenset[str], timeout_s: float
+) -> None:
+    """Give a session these variables and no others; ``known``: those that it has."""
+    for name in sorted(known.difference(each.name for each in variables)):
+        drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(name)}"
+        await fresh.run(SqlText(drop), timeout_s=timeout_s)
+    for each in variables:
+        declare = f"DECLARE OR REPLACE VARIABLE {quote_name(each.name)} {each.type}"
+        try:
+            default = f" DEFAULT {each.default}" if each.default else ""
+            await fresh.run(SqlText(declare + default), timeout_s=timeout_s)
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION or not each.default:
+                raise
+            await fresh.run(SqlText(declare), timeout_s=timeout_s)
+        await fresh.run(SparkPlan(_setting(each)), timeout_s=timeout_s)
+
+
+def _setting(variable: Variable) -> bytes:
+    """Return the plan that sets a variable to its value."""
+    plan: Any = protos.base.Plan()
+    held = plan.command.sql_command.input.with_relations
+    held.root.sql.query = (
+        f"SET VARIABLE {quote_name(variable.name)} = "
+        f"(SELECT CAST(v AS {variable.type}) FROM {_VALUES})"
+    )
+    rows = held.references.add().subquery_alias
+    rows.alias = _VALUES
+    rows.input.local_relation.data = variable.value
+    return bytes(plan.SerializeToString())
 
 
 async def _add(fresh: Fresh, entries: Sequence[ArtifactEntry], blob: Blob) -> None:
@@ -84,7 +187,7 @@ async def _add(fresh: Fresh, entries: Sequence[ArtifactEntry], blob: Blob) -> No
         await fresh.add_files(files)
 
 
-def _not_rebuilt(place: int, entries: int, entry: Entry, error: EngineError) -> RequestError:
+def _not_rebuilt(place: int, entries: int, entry: Kept, error: EngineError) -> RequestError:
     return RequestError(
         FailureKind.APPLICATION,
         f"the session cannot be made anew on this cluster: step {place} of {entries} of its "

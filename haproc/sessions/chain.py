@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from dmq.keyed import Kept
+from dmq.keyed import Kept as Stored
 from dmq.record import Record, decode, encode
-from haproc.sessions.journal import Entry, UnknownEntryError, from_bytes
+from haproc.sessions.journal import Kept, UnknownEntryError, from_bytes
 
 SESSIONS: Final = "session/"
 _ADOPTION: Final = "session.adoption"
@@ -131,9 +131,11 @@ class Numbered:
 
     ordinal: int
     adoption: str
-    entry: Entry
+    entry: Kept
     size: int
     request_ids: tuple[str, ...] = ()
+    replaces: int | None = None
+    """The lowest ordinal of the entries that it stands for, which may be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Standing:
         return self.entries[-1].ordinal + 1 if self.entries else 0
 
 
-def standing(key: Key, kept: Mapping[str, Kept]) -> Standing | None:
+def standing(key: Key, kept: Mapping[str, Stored]) -> Standing | None:
     """Return what counts of all that is below a session's prefix; None: there is no session.
 
     Raises UnknownEntryError.
@@ -175,15 +177,15 @@ def standing(key: Key, kept: Mapping[str, Kept]) -> Standing | None:
             continue
         place, end = until[adoption]
         if end is None or found.revision < end:
-            entry, request_ids = from_bytes(found.value)
+            entry, request_ids, replaces = from_bytes(found.value)
             size = len(found.value)
-            numbered = Numbered(int(ordinal), adoption, entry, size, request_ids)
+            numbered = Numbered(int(ordinal), adoption, entry, size, request_ids, replaces)
             entries.append((place, numbered.ordinal, numbered))
     ordered = tuple(each for _, _, each in sorted(entries, key=lambda e: e[:2]))
     return Standing(owner, ordered, known=known, begun=next(iter(until)))
 
 
-def _chain(adoptions: Mapping[str, Kept]) -> list[tuple[Adoption, int]]:
+def _chain(adoptions: Mapping[str, Stored]) -> list[tuple[Adoption, int]]:
     """Return the adoptions that count, each with its revision, in order."""
     chain: list[tuple[Adoption, int]] = []
     for found in sorted(adoptions.values(), key=lambda kept: kept.revision):

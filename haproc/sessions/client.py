@@ -16,9 +16,11 @@ from haproc.sessions.chain import Adoption, Key, Numbered, Standing
 from haproc.sessions.confs import Options
 from haproc.sessions.journal import (
     ArtifactEntry,
-    Entry,
-    SettingsEntry,
+    Kept,
     State,
+    StateEntry,
+    Variable,
+    VariablesEntry,
     after,
     holds_temporaries,
 )
@@ -79,6 +81,8 @@ class ClientSession:
     changes: int = 0
     """How many statements have begun to change it; never falls, whatever became of them."""
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
+    superseded: list[Numbered] = field(default_factory=list)
+    """Entries that are not deleted yet, and that others stand for."""
     shown_in_full: int = 0
     """How many look at what Spark makes of a statement, for which it has settings of its own."""
 
@@ -101,6 +105,12 @@ class ClientSession:
     def options(self) -> Options:
         """Its settings below ``haproc.``, which Spark never sees."""
         return self.state.options
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """Its session variables as they were last looked at."""
+        found = [e.entry for e in self.entries if isinstance(e.entry, VariablesEntry)]
+        return found[-1].variables if found else ()
 
     @property
     def next_ordinal(self) -> int:
@@ -159,7 +169,7 @@ class ClientSession:
     @property
     def ends_in_settings(self) -> bool:
         """Whether the last step of its journal has room for the id of another one."""
-        return bool(self.entries) and isinstance(self.entries[-1].entry, SettingsEntry)
+        return bool(self.entries) and isinstance(self.entries[-1].entry, StateEntry)
 
     def unchanged(self) -> Callable[[], bool]:
         """Return what tells whether no statement has begun to change it since now.
@@ -170,10 +180,10 @@ class ClientSession:
         now = None if self.changing.locked() else self.changes
         return lambda: self.changes == now
 
-    def took(self, numbered: Numbered, defaults: Settings, *, instead_of_last: bool) -> None:
-        """Take in an entry that counts."""
-        if instead_of_last:
-            self.entries.pop()
+    def took(self, numbered: Numbered, defaults: Settings, gone: Sequence[Numbered]) -> None:
+        """Take in an entry that counts, and stands for others, which are gone."""
+        self.superseded += gone
+        self.entries = [each for each in self.entries if each not in gone]
         self.entries.append(numbered)
         self.state = after(self.state, numbered.entry, defaults)
         self.holds_temporaries |= holds_temporaries((numbered.entry,))
@@ -198,6 +208,6 @@ def state_of(standing: Standing, defaults: Settings) -> State:
     return state
 
 
-def entries_of(session: ClientSession) -> list[Entry]:
+def entries_of(session: ClientSession) -> list[Kept]:
     """Return its entries as they are now."""
     return [each.entry for each in session.entries]

@@ -15,7 +15,7 @@ from dmq.keyed import KeyedStore
 from haproc.failure import ErrorClass, FailureKind, RequestError, message_of
 from haproc.sessions import journal
 from haproc.sessions.chain import Adoption, Key, Numbered, Standing, standing, to_bytes
-from haproc.sessions.journal import Entry, UnknownEntryError
+from haproc.sessions.journal import Kept, UnknownEntryError
 
 HOUR_MS: Final = 3_600_000
 _Result = TypeVar("_Result")
@@ -48,7 +48,7 @@ class SessionStore:
         found: Standing | None,
         *,
         afresh: bool = False,
-        begins_with: Sequence[Entry] = (),
+        begins_with: Sequence[Kept] = (),
     ) -> Standing | None:
         """Take a session over, or begin it; None if somebody else was first.
 
@@ -72,13 +72,14 @@ class SessionStore:
         key: Key,
         owner: Adoption,
         ordinal: int,
-        entry: Entry,
+        entry: Kept,
         request_ids: tuple[str, ...] = (),
+        replaces: int | None = None,
     ) -> Numbered:
         """Make an entry durable. Whether it counts, `known` tells afterwards."""
-        data = journal.to_bytes(entry, request_ids)
+        data = journal.to_bytes(entry, request_ids, replaces)
         await self._put(key.entry(ordinal, owner.name), data)
-        return Numbered(ordinal, owner.name, entry, len(data), request_ids)
+        return Numbered(ordinal, owner.name, entry, len(data), request_ids, replaces)
 
     async def drop(self, key: Key, numbered: Numbered) -> None:
         """Delete an entry that a later one stands for."""

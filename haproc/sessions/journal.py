@@ -1,11 +1,10 @@
 """What is kept of a client's session: its *journal*, from which any HAProc makes it anew.
 
-An entry is one step that changed the session: settings, a statement or a plan that left something
-in it (a temporary view, a function, a variable), a file. Entries are written in the order in which
-they took effect; run in that order in a fresh Spark session they come to the same session.
-
-Settings are values, so entries that change nothing else need not be run one by one: before an entry
-that leaves something, and at the end, the session is given the settings as they are there.
+The journal keeps effects: the values of settings and variables, and for each temporary view and
+function the newest definition, with the settings under which it was made and, of a view, the
+columns that it was resolved to. Files are kept as they are. A newer entry stands for the older ones
+of the same name (`superseded`), so the journal grows with what the session holds, not with what was
+done in it. Entries are in the order in which they took effect.
 
 Bytes: a `dmq.record` whose kind names the entry and its version. A kind that is not known is
 refused, never guessed: what a later version wrote is for a later version.
@@ -44,10 +43,34 @@ class ConfEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class StateEntry:
+    """All values of settings, and the door's options: what SettingsEntry and ConfEntry come to."""
+
+    settings: Settings
+    options: Options = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a statement leaves in a session.
+
+    ``name``: ``view x`` or ``function x``, in lower case; empty if it is not known, then the
+    statement stands for no other one. ``removes``: nothing of that name is left. ``settings``:
+    those that it ran under; ``columns``: name and type of each column that a view had.
+    """
+
+    name: str = ""
+    removes: bool = False
+    settings: Settings | None = None
+    columns: tuple[tuple[str, str], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SqlEntry:
-    """A statement that left a temporary view, function or variable, or dropped one."""
+    """A statement that left a temporary view or function, or dropped one."""
 
     text: str
+    effect: Effect = Effect()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,27 @@ class PlanEntry:
     """The same as a plan: a serialized ``spark.connect.Plan``."""
 
     plan: bytes
+    effect: Effect = Effect()
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A session variable: its type and its value, an Arrow stream of one row with one column.
+
+    ``default``: the expression to which DEFAULT goes back, as it was declared; empty: NULL.
+    """
+
+    name: str
+    type: str
+    value: bytes
+    default: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VariablesEntry:
+    """All session variables with their values, as they are from here on."""
+
+    variables: tuple[Variable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +114,10 @@ class ArtifactEntry:
     size: int
 
 
-Entry: TypeAlias = SettingsEntry | ConfEntry | SqlEntry | PlanEntry | ArtifactEntry
+Kept: TypeAlias = StateEntry | SqlEntry | PlanEntry | VariablesEntry | ArtifactEntry
+"""What a journal holds."""
+Entry: TypeAlias = SettingsEntry | ConfEntry | Kept
+"""What a session is told that has changed."""
 
 
 class UnknownEntryError(Exception):
@@ -92,44 +139,41 @@ def after(state: State, entry: Entry, defaults: Settings) -> State:
             return State(settings, state.options)
         case ConfEntry(sets, unsets):
             return State(*with_confs(state.settings, state.options, sets, unsets, defaults))
-        case SqlEntry() | PlanEntry() | ArtifactEntry():
+        case StateEntry(settings, options):
+            return State(settings, options)
+        case SqlEntry() | PlanEntry() | VariablesEntry() | ArtifactEntry():
             return state
         case _:
             assert_never(entry)
 
 
-def leaves_something(entry: Entry) -> bool:
-    """Tell whether an entry has to be run, other than settings, which are values."""
-    return not isinstance(entry, SettingsEntry | ConfEntry)
+def as_kept(entry: Entry, state: State, defaults: Settings) -> Kept:
+    """Return how the journal keeps an entry.
+
+    Of settings all values as they are behind it; what was run has those that it ran under.
+    """
+    match entry:
+        case SettingsEntry() | ConfEntry():
+            now = after(state, entry, defaults)
+            return StateEntry(now.settings, now.options)
+        case SqlEntry(effect=effect) | PlanEntry(effect=effect):
+            return replace(entry, effect=replace(effect, settings=state.settings))
+        case _:
+            return entry
 
 
 def holds_temporaries(entries: Sequence[Entry]) -> bool:
     """Tell whether names may mean something else in the session than elsewhere."""
-    return any(isinstance(entry, SqlEntry | PlanEntry) for entry in entries)
-
-
-def superseding(last: Entry | None, entry: Entry) -> Entry | None:
-    """Return what stands for both the last entry and a new one; None: they need two places.
-
-    Only of settings behind settings is that plain: nothing was run in between.
-    """
-    match last, entry:
-        case SettingsEntry(), SettingsEntry():
-            return entry
-        case ConfEntry(), ConfEntry():
-            sets = {key: value for key, value in last.sets if key not in entry.unsets}
-            sets |= dict(entry.sets)
-            unsets = dict.fromkeys((*last.unsets, *entry.unsets))
-            return ConfEntry(tuple(sets.items()), tuple(key for key in unsets if key not in sets))
-        case _:
-            return None
+    return any(isinstance(entry, SqlEntry | PlanEntry | VariablesEntry) for entry in entries)
 
 
 def shown(entry: Entry) -> str:
     """Return what an error calls an entry by."""
     match entry:
-        case SettingsEntry() | ConfEntry():
+        case SettingsEntry() | ConfEntry() | StateEntry():
             return "settings"
+        case VariablesEntry():
+            return "the values of its variables"
         case SqlEntry(text):
             line = " ".join(text.split())
             return line if len(line) <= SHOWN_CHARS else f"{line[:SHOWN_CHARS]}…"
@@ -144,58 +188,95 @@ def shown(entry: Entry) -> str:
 # -- bytes -----------------------------------------------------------------------------------
 
 
-def to_bytes(entry: Entry, request_ids: Sequence[str] = ()) -> bytes:
-    """Return an entry's bytes; ``request_ids``: of the statements that it stands for."""
+def to_bytes(entry: Kept, request_ids: Sequence[str] = (), replaces: int | None = None) -> bytes:
+    """Return an entry's bytes.
+
+    ``request_ids``: of the statements that it stands for. ``replaces``: the lowest ordinal of the
+    entries that it stands for.
+    """
     record = _record(entry)
     *earlier, last = request_ids or ("",)
     more: dict[str, Json] = {"earlier": [*earlier]} if earlier else {}
+    if replaces is not None:
+        more["replaces"] = replaces
     return encode(replace(record, key=last, headers={**record.headers, **more}))
 
 
-def _record(entry: Entry) -> Record:
+def _record(entry: Kept) -> Record:
     match entry:
-        case SettingsEntry(settings):
-            return Record("session.settings", headers={"settings": _of_settings(settings)})
-        case ConfEntry(sets, unsets):
-            headers: dict[str, Json] = {"set": [[k, v] for k, v in sets], "unset": [*unsets]}
-            return Record("session.conf", headers=headers)
-        case SqlEntry(text):
-            return Record("session.sql", payload=text.encode())
-        case PlanEntry(plan):
-            return Record("session.plan", payload=plan)
+        case StateEntry(settings, options):
+            state: dict[str, Json] = {"settings": _of_settings(settings), "options": _of(options)}
+            return Record("session.state", headers=state)
+        case SqlEntry(text, effect):
+            return Record("session.sql", headers=_of_effect(effect), payload=text.encode())
+        case PlanEntry(plan, effect):
+            return Record("session.plan", headers=_of_effect(effect), payload=plan)
+        case VariablesEntry(variables):
+            kept: list[Json] = [[v.name, v.type, v.default, len(v.value)] for v in variables]
+            payload = b"".join(v.value for v in variables)
+            return Record("session.variables", headers={"variables": kept}, payload=payload)
         case ArtifactEntry(name, blobs, size):
-            headers = {"name": name, "blobs": [*blobs], "size": size}
+            headers: dict[str, Json] = {"name": name, "blobs": [*blobs], "size": size}
             return Record("session.artifact", headers=headers)
         case _:
             assert_never(entry)
 
 
-def from_bytes(data: bytes) -> tuple[Entry, tuple[str, ...]]:
-    """Return the entry and its request ids; raises UnknownEntryError and LogError."""
+def from_bytes(data: bytes) -> tuple[Kept, tuple[str, ...], int | None]:
+    """Return the entry, its request ids, and what it replaces; UnknownEntryError, LogError."""
     record = decode(data)
-    earlier: Any = record.headers.get("earlier", [])
-    return _entry(record), tuple(each for each in (*earlier, record.key) if each)
+    headers: Mapping[str, Any] = record.headers
+    ids = tuple(each for each in (*headers.get("earlier", []), record.key) if each)
+    return _entry(record), ids, headers.get("replaces")
 
 
-def _entry(record: Record) -> Entry:
+def _entry(record: Record) -> Kept:
     h: Mapping[str, Any] = record.headers
     match record.kind:
-        case "session.settings":
-            catalog, schema, zone, ansi, confs = h["settings"]
-            pairs = tuple((key, value) for key, value in confs)
-            return SettingsEntry(Settings(catalog, schema, zone, ansi, pairs))
-        case "session.conf":
-            return ConfEntry(tuple((k, v) for k, v in h["set"]), tuple(h["unset"]))
-        case "session.sql":
-            return SqlEntry(record.payload.decode())
-        case "session.plan":
-            return PlanEntry(record.payload)
+        case "session.state":
+            return StateEntry(_settings_of(h["settings"]), tuple((k, v) for k, v in h["options"]))
+        case "session.sql" if "effect" in h:
+            return SqlEntry(record.payload.decode(), _effect_of(h))
+        case "session.plan" if "effect" in h:
+            return PlanEntry(record.payload, _effect_of(h))
+        case "session.variables":
+            variables, at = [], 0
+            for name, kind, default, size in h["variables"]:
+                variables.append(Variable(name, kind, record.payload[at : at + size], default))
+                at += size
+            return VariablesEntry(tuple(variables))
         case "session.artifact":
             return ArtifactEntry(h["name"], tuple(h["blobs"]), h["size"])
         case other:
             raise UnknownEntryError(other)
 
 
+def _of_effect(effect: Effect) -> dict[str, Json]:
+    settings = None if effect.settings is None else _of_settings(effect.settings)
+    columns = None if effect.columns is None else _of(effect.columns)
+    return {"effect": [effect.name, effect.removes, settings, columns]}
+
+
+def _effect_of(headers: Mapping[str, Any]) -> Effect:
+    name, removes, settings, columns = headers["effect"]
+    return Effect(
+        name,
+        removes,
+        None if settings is None else _settings_of(settings),
+        None if columns is None else tuple((column, kind) for column, kind in columns),
+    )
+
+
+def _of(pairs: Sequence[tuple[str, str]]) -> Json:
+    return [list(pair) for pair in pairs]
+
+
 def _of_settings(settings: Settings) -> Json:
-    confs: list[Json] = [list(pair) for pair in settings.confs]
-    return [settings.catalog, settings.schema, settings.time_zone, settings.ansi, confs]
+    return [
+        settings.catalog, settings.schema, settings.time_zone, settings.ansi, _of(settings.confs)
+    ]  # fmt: skip
+
+
+def _settings_of(kept: Any) -> Settings:
+    catalog, schema, zone, ansi, confs = kept
+    return Settings(catalog, schema, zone, ansi, tuple((key, value) for key, value in confs))

@@ -16,7 +16,7 @@ import contextlib
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -28,7 +28,7 @@ from haproc.engine.interface import Fresh, Restore, Session, Settings, pool_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.sessions.adoption import restore
 from haproc.sessions.blobs import Blobs
-from haproc.sessions.chain import Key, Standing
+from haproc.sessions.chain import Key, Numbered, Standing
 from haproc.sessions.client import (
     REQUESTS_REMEMBERED,
     ClientSession,
@@ -36,12 +36,15 @@ from haproc.sessions.client import (
     state_of,
 )
 from haproc.sessions.durable import SessionStore
+from haproc.sessions.effects import superseded
 from haproc.sessions.journal import (
     ArtifactEntry,
     Entry,
+    Kept,
     State,
+    StateEntry,
+    as_kept,
     holds_temporaries,
-    superseding,
     to_bytes,
 )
 
@@ -201,10 +204,10 @@ class Sessions:
         self._here[key] = session
         return session
 
-    async def _restore(self, fresh: Fresh, entries: list[Entry]) -> None:
+    async def _restore(self, fresh: Fresh, entries: list[Kept]) -> None:
         around = self._around
         begins = State(around.defaults)
-        await restore(fresh, begins, entries, around.defaults, self.get_blob, around.statement_s)
+        await restore(fresh, begins, entries, self.get_blob, around.statement_s)
 
     def server_id(self, key: Key) -> str:
         """Return what clients take for the server's own id of a session: the same everywhere."""
@@ -253,13 +256,13 @@ class Sessions:
 
     async def _record(self, session: ClientSession, entry: Entry, request_id: str) -> None:
         key, owner, ordinal = session.key, session.owner, session.next_ordinal
-        last = session.entries[-1] if session.entries else None
-        both = superseding(last.entry, entry) if last else None
-        written = both or entry
-        ids = (request_id,) if request_id else ()
-        if last and both is not None:
-            ids = (*last.request_ids, *ids)[-REQUESTS_REMEMBERED:]
-        numbered = await self._store.append(key, owner, ordinal, written, ids)
+        kept = as_kept(entry, session.state, self._around.defaults)
+        gone = superseded(session.entries, kept)
+        ids = [each for one in gone for each in one.request_ids] + ([request_id] * bool(request_id))
+        replaces = _lowest(gone)
+        numbered = await self._store.append(
+            key, owner, ordinal, kept, tuple(ids[-REQUESTS_REMEMBERED:]), replaces
+        )
         known = await self._store.known(key)
         if known != session.known:
             found = await self._store.standing(key)
@@ -271,23 +274,37 @@ class Sessions:
                 self._leave(session)  # it counts, and the next one has it
                 return
             session.known = found.known
-        session.took(numbered, self._around.defaults, instead_of_last=both is not None)
-        if both is not None and last is not None:
-            with contextlib.suppress(RequestError):  # it may stay: the new one says it all
-                await self._store.drop(key, last)
+        session.took(numbered, self._around.defaults, gone)
+        with contextlib.suppress(RequestError):
+            await self._clear(session)
+
+    async def _clear(self, session: ClientSession) -> None:
+        """Delete entries that others stand for, the oldest first.
+
+        One that makes a name goes before the one that drops it: what is left after a failure comes
+        to the same session.
+        """
+        while session.superseded:
+            await self._store.drop(session.key, session.superseded[0])
+            del session.superseded[0]
 
     def _check_bounds(self, session: ClientSession, entry: Entry) -> None:
         limits = self._around.limits
         if isinstance(entry, ArtifactEntry):
             have, more, bound = session.files_bytes, entry.size, "session_files_bytes_max"
+            gone = []
         else:
-            more = len(to_bytes(entry))
+            kept = as_kept(entry, session.state, self._around.defaults)
+            gone = superseded(session.entries, kept)
+            more = len(to_bytes(kept)) - sum(each.size for each in gone)
             have, bound = session.journal_bytes, "session_bytes_max"
         if have + more > (most := getattr(limits, bound)):
             raise _too_large(session, f"{have + more:,} bytes, over limits.{bound} ({most:,})")
         most = limits.session_entries_max
-        if len(session.entries) >= most:
-            raise _too_large(session, f"{most:,} steps, which is limits.session_entries_max")
+        if len(session.entries) - len(gone) >= most:
+            raise _too_large(
+                session, f"{most:,} names and files, which is limits.session_entries_max"
+            )
 
     async def put_blob(self, session: ClientSession, data: bytes) -> str:
         """Make a piece of a file durable, at most PIECE_BYTES_MAX bytes; return its SHA-256.
@@ -354,6 +371,12 @@ class Sessions:
         found = await self._store.standing(key)
         if found is None or found.closed or (begun and found.begun != begun):
             raise unknown(session_id)
+        if any(
+            each.replaces is not None and each.replaces < entries
+            for each in found.entries
+            if each.ordinal >= entries
+        ):
+            raise unknown(session_id)  # what it held there was replaced since
         begin = [each.entry for each in found.entries if each.ordinal < entries]
 
         async def restored(fresh: Fresh) -> None:
@@ -420,6 +443,13 @@ class Sessions:
 
     def _lock(self, key: Key) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
+
+
+def _lowest(gone: Sequence[Numbered]) -> int | None:
+    """Return the lowest ordinal at which the session is not what it was once these are deleted."""
+    ordinals = [each.ordinal for each in gone if not isinstance(each.entry, StateEntry)]
+    ordinals += [each.replaces for each in gone if each.replaces is not None]
+    return min(ordinals, default=None)
 
 
 def unknown(session_id: str) -> RequestError:

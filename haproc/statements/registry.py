@@ -114,7 +114,8 @@ class Registry:
                 except (EngineError, ConnectionError):
                     raise
                 except Exception as error:
-                    raise self.failure(execution, error) from error
+                    told = self.failure(execution, error)
+                    raise told from (error.__cause__ if told is error else error)
                 finally:
                     await answer.result.aclose()
             finally:

@@ -1,83 +1,66 @@
-"""A real ring in which one table takes long to compute: what touches no table of it goes on."""
+"""A table whose rows take long to compute holds up what touches it, and nothing else."""
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-import haclient
 from tests.rig import PATIENT, Rig
 
 pytestmark = pytest.mark.spark
-SIDE = 12_000
-"""Pairs of so many numbers are looked at one by one, in one task: that takes Spark long, and leaves
-its other core to others."""
-ROWS = SIDE * (SIDE + 1) // 2
+
+QUERY = "SELECT sum(a.id % 7 + b.id % 5) AS s FROM range({n}) a CROSS JOIN range({n}) b"
+"""A hundred million rows, from which one comes, take two cores about half a minute."""
 
 
-class Computed(threading.Thread):
-    """Has a table of one row computed, which takes long, through one client."""
+@contextmanager
+def computing(rig: Rig, order: str, n: int) -> Iterator[tuple[str, threading.Thread]]:
+    """Give the name of a table that a client is making, and the client."""
+    name = f"slow_{uuid.uuid4().hex[:8]}"
+    sql = f"CREATE TABLE {name} USING delta AS {QUERY.format(n=n)}"
 
-    def __init__(self, rig: Rig, **options: float) -> None:
-        super().__init__(daemon=True)
-        self.table = f"slow_{uuid.uuid4().hex[:8]}"
-        self._rig = rig
-        self._options = options
-        self.error: haclient.Error | None = None
+    def make() -> None:
+        with rig.cursor(order, **PATIENT) as cursor:
+            cursor.execute(sql, timeout_s=300)
 
-    def run(self) -> None:
-        with self._rig.cursor("abc", timeout_s=240, **self._options) as cursor:
-            try:
-                cursor.execute(
-                    f"CREATE TABLE {self.table} USING delta AS SELECT count(*) AS n "
-                    f"FROM range(0, {SIDE}, 1, 1) AS a JOIN range(0, {SIDE}, 1, 1) AS b "
-                    "ON a.id <= b.id"
-                )
-            except haclient.Error as error:
-                self.error = error
+    client = threading.Thread(target=make, daemon=True)
+    end = rig.log_end()
+    client.start()
+    rig.wait(lambda: int(rig.status("b")["log_end"]) > end, 60)
+    try:
+        yield name, client
+    finally:
+        client.join(300)
 
-    def begin(self) -> None:
-        """Start it, and return once `a` runs it."""
-        log_end = self._rig.log_end()
-        self.start()
-        Rig.wait(lambda: int(self._rig.status("a")["log_end"]) > log_end, 60)
 
-    def end(self) -> None:
-        """Wait for it; it was made, with what it should hold, alike on all clusters."""
-        self.join(240)
-        assert not self.is_alive()
-        assert self.error is None
-        assert self._rig.everywhere(f"SELECT n FROM {self.table}") == [(ROWS,)]
+def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
+    table = rig.table()
+    with computing(rig, "a", 10_000) as (name, client):
+        for number, order in enumerate("ab"):
+            rig.run(f"INSERT INTO {table} VALUES ({number}, 'x')", order=order, timeout_s=120)
+            count = f"SELECT count(*) FROM {table}"
+            found = rig.run(count, order=order, consistency="linearizable", timeout_s=120)
+            assert found == [(number + 1,)]
+        assert client.is_alive(), "it was over too soon: this shows nothing"
+    assert not client.is_alive()
+    [(total,)] = rig.everywhere(f"SELECT s FROM {name}")
+    assert total == sum(i % 7 for i in range(10_000)) * 10_000 + 20_000 * 10_000
+    rig.check_equal(table, name)
 
 
 @pytest.mark.thorough
-def test_writes_and_fresh_reads_of_others_go_on_while_a_table_is_computed(rig: Rig) -> None:
+def test_origin_killed_while_it_computes_leaves_all_clusters_equal(rig: Rig) -> None:
     table = rig.table()
-    computed = Computed(rig)
-    computed.begin()
-    for number, name in enumerate("ab"):
-        rig.run(f"INSERT INTO {table} VALUES ({number}, 'x')", name)
-    read = f"SELECT count(*) FROM {table}"
-    assert rig.run(read, "b", consistency="linearizable") == [(2,)]
-    assert rig.run(read, "a", consistency="linearizable") == [(2,)]
-    assert computed.is_alive(), "the others waited for the table, or it was computed too fast"
-    computed.end()
-    rig.check_equal(table, computed.table)
-
-
-@pytest.mark.thorough
-def test_origin_killed_while_it_computes_a_table_leaves_all_equal(rig: Rig) -> None:
-    table = rig.table()
-    computed = Computed(rig, **PATIENT)
-    computed.begin()
-    rig.run(f"INSERT INTO {table} VALUES (1, 'x')", "a")
-    assert computed.is_alive()
-    rig.ring.kill("a", "haproc")
-    for number, name in enumerate("bc"):
-        rig.run(f"INSERT INTO {table} VALUES ({number + 2}, 'y')", name)
+    with computing(rig, "ab", 10_000) as (name, client):
+        time.sleep(2)
+        rig.ring.kill("a", "haproc")
+        rig.run(f"INSERT INTO {table} VALUES (1, 'x')", order="b", timeout_s=120)
+    assert not client.is_alive()
     rig.start("a")
-    computed.end()
-    assert rig.everywhere(f"SELECT count(*) FROM {table}") == [(3,)]
-    rig.check_equal(table, computed.table)
+    assert rig.everywhere(f"SELECT count(*) FROM {name}") == [(1,)]
+    rig.check_equal(table, name)

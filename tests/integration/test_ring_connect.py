@@ -96,6 +96,7 @@ def test_every_way_of_writing_leaves_equal_tables(rig: Rig) -> None:
         assert rig.everywhere(f"SHOW TBLPROPERTIES {table}")
 
 
+@pytest.mark.thorough
 def test_program_whose_haproc_is_drained_under_a_write_goes_on_at_the_next(rig: Rig) -> None:
     table = rig.table("id BIGINT")
     slow = 'F.udf(lambda x: (__import__("time").sleep(0.2), x)[1], "long")'

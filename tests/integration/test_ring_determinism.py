@@ -38,6 +38,7 @@ def test_random_and_time_in_values_are_pinned_alike_on_all_clusters(rig: Rig) ->
     assert rows[0][3] > rows[1][3] < rows[2][3]
 
 
+@pytest.mark.thorough
 def test_random_rows_of_ctas_and_of_views_are_materialised_alike(rig: Rig) -> None:
     name = f"det_{uuid.uuid4().hex[:8]}"
     with rig.cursor() as cursor:
@@ -82,6 +83,7 @@ def test_computed_rows_show_all_that_was_acknowledged_before_the_write(rig: Rig)
     rig.check_equal(target)
 
 
+@pytest.mark.thorough
 def test_computed_rows_of_more_than_one_record_are_equal_everywhere(rig: Rig) -> None:
     table = rig.table("id INT, text STRING")
     with rig.cursor() as cursor:

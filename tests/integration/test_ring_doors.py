@@ -26,6 +26,7 @@ LARGE = f"SELECT id, repeat('x', 90) AS filler FROM range({LARGE_ROWS})"
 ENDLESS = "SELECT sum(id % 7 + id % 11) FROM range(0, 900000000000)"
 
 
+@pytest.mark.thorough
 def test_writes_right_after_ddl_elsewhere_find_the_table_and_repeats_need_none(rig: Rig) -> None:
     """DDL is acknowledged before the others have it; they must not say that it is missing."""
     rows = pa.table({"id": pa.array([1, 2], pa.int32())})

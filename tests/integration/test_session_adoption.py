@@ -27,11 +27,29 @@ from haproc.sessions.journal import (
     SettingsEntry,
     SqlEntry,
 )
+from haproc.sessions.looking import left_by, left_by_plan
 from haproc.sessions.sessions import Sessions, Surroundings
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import rows
 
 pytestmark = pytest.mark.spark
+VALUES = (
+    ("DOUBLE", "rand()"),
+    ("STRING", "uuid()"),
+    ("TIMESTAMP", "current_timestamp()"),
+    ("DECIMAL(38, 10)", "1234567890123456789.0123456789BD"),
+    ("FLOAT", "CAST('NaN' AS FLOAT)"),
+    ("TINYINT", "-128Y"),
+    ("BOOLEAN", "NULL"),
+    ("BINARY", "X'00FF'"),
+    ("DATE", "DATE'0044-03-15'"),
+    ("TIMESTAMP_NTZ", "TIMESTAMP_NTZ'2026-10-25 02:30:00.123456'"),
+    ("INTERVAL DAY TO SECOND", "INTERVAL '3 04:05:06.000007' DAY TO SECOND"),
+    ("INTERVAL YEAR TO MONTH", "INTERVAL '1-2' YEAR TO MONTH"),
+    ("ARRAY<STRUCT<a: INT, b: STRING>>", "array(named_struct('a', 1, 'b', 'x'), NULL)"),
+    ("MAP<STRING, ARRAY<DECIMAL(5, 2)>>", "map('it''s', array(1.25BD, NULL))"),
+)
+"""Variables of these types, with what they are set to."""
 ADOPTION_S_MAX = 10.0
 """Far above the bar, which `bench/bench_sessions.py` holds: other tests run beside this one."""
 
@@ -115,16 +133,104 @@ async def test_session_of_ten_steps_goes_on_on_another_haproc(
     assert await rows(there.spark, "SELECT n FROM v3") == [(14,)]
 
 
-async def test_step_that_rests_on_a_dropped_table_is_named(
+async def do(sessions: Sessions, session: ClientSession, *statements: str) -> None:
+    """Run session statements as a client's, and record what they leave."""
+    for sql in statements:
+        async with sessions.changing(session):
+            await rows(session.spark, sql)
+            await sessions.record(session, await left_by(session, sql, 60))
+
+
+async def test_variables_keep_their_values_whatever_they_were_made_from(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:
     keys = MemoryKeys()
     a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
-    await rows(engine.session("made"), f"CREATE TABLE {schema}.gone (id INT) USING delta")
+    made = engine.session("made")
+    await rows(made, f"CREATE TABLE {schema}.src AS SELECT id FROM range(4)")
     session = await a.enter("ann", "s", create=True)
-    await a.record(session, SqlEntry(f"CREATE TEMPORARY VIEW v AS SELECT * FROM {schema}.gone"))
-    await rows(engine.session("made"), f"DROP TABLE {schema}.gone")
+    await do(a, session, "DECLARE VARIABLE hi BIGINT")
+    await do(a, session, f"SET VAR hi = (SELECT max(id) FROM {schema}.src)")
+    for number, (kind, value) in enumerate(VALUES):
+        await do(a, session, f"DECLARE OR REPLACE v{number} {kind}", f"SET VAR v{number} = {value}")
+    await do(a, session, "DECLARE since TIMESTAMP DEFAULT current_timestamp()")
+    await do(a, session, "DECLARE gone INT DEFAULT 1", "DROP TEMPORARY VARIABLE gone")
+    asked = "SELECT hi, since, " + ", ".join(
+        f"to_json(named_struct('v', v{n})), typeof(v{n})" for n in range(len(VALUES))
+    )
+    before = await rows(session.spark, asked)
+    assert before[0][0] == 3
+    await rows(made, f"INSERT INTO {schema}.src VALUES (10)")
     there = await b.enter("ann", "s", create=False)
-    with pytest.raises(Exception, match=r"step 1 of 1 .*CREATE TEMPORARY VIEW v") as caught:
-        await there.spark.ready()
-    assert not isinstance(caught.value, EngineError)
+    assert await rows(there.spark, asked) == before
+    await do(b, there, "SET VAR since = DEFAULT")
+    assert (await rows(there.spark, "SELECT since"))[0][0] > before[0][1]
+    with pytest.raises(EngineError, match="gone"):
+        await rows(there.spark, "SELECT gone")
+
+
+async def test_what_was_dropped_is_no_part_of_the_session(
+    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+) -> None:
+    keys = MemoryKeys()
+    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    made = engine.session("made")
+    await rows(made, f"CREATE TABLE {schema}.stage1 (id INT) USING delta")
+    session = await a.enter("ann", "s", create=True)
+    view = f"CREATE TEMPORARY VIEW v AS SELECT * FROM {schema}.stage1"
+    await do(a, session, view, "DROP VIEW v")
+    again = f"CREATE OR REPLACE TEMPORARY VIEW w AS SELECT * FROM {schema}.stage1 WHERE id > "
+    await do(a, session, *(f"{again} {number}" for number in range(20)))
+    assert len(session.entries) <= 2
+    await do(a, session, "DROP VIEW w")
+    await rows(made, f"DROP TABLE {schema}.stage1")
+    there = await b.enter("ann", "s", create=False)
+    assert await rows(there.spark, "SELECT 1") == [(1,)]
+
+
+async def test_view_keeps_the_columns_that_it_was_resolved_to(
+    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+) -> None:
+    keys = MemoryKeys()
+    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    made = engine.session("made")
+    await rows(made, f"CREATE TABLE {schema}.t (id INT) USING delta")
+    session = await a.enter("ann", "s", create=True)
+    await do(a, session, f"CREATE TEMPORARY VIEW v AS SELECT * FROM {schema}.t")
+    await do(a, session, "CREATE TEMPORARY VIEW w AS SELECT * FROM v")
+    async with a.changing(session):
+        plan = view_plan("d", f"SELECT * FROM {schema}.t")
+        await rows(session.spark, f"CREATE TEMPORARY VIEW d AS SELECT * FROM {schema}.t")
+        await a.record(session, await left_by_plan(session, plan))
+    await rows(made, f"ALTER TABLE {schema}.t ADD COLUMN more STRING")
+    await rows(made, f"INSERT INTO {schema}.t VALUES (1, 'x')")
+    there = await b.enter("ann", "s", create=False)
+    for name in "vwd":
+        found = await there.spark.columns(f"SELECT * FROM {name}")
+        assert [each.name for each in found] == ["id"], name
+        assert await rows(there.spark, f"SELECT * FROM {name}") == [(1,)]
+
+
+async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
+    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+) -> None:
+    keys = MemoryKeys()
+    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    made = engine.session("made")
+    await rows(made, f"CREATE TABLE {schema}.gone (id INT, at DATE) USING delta")
+    session = await a.enter("ann", "s", create=True)
+    async with session.settling:
+        await a.record(session, SettingsEntry(Settings(schema=schema)))
+        await session.spark.configure(session.settings)
+    await do(a, session, "CREATE TEMPORARY VIEW v AS SELECT * FROM gone")
+    await do(a, session, "CREATE TEMPORARY VIEW over AS SELECT id + 1 AS n FROM v")
+    await do(a, session, "CREATE TEMPORARY VIEW fine AS SELECT 7 AS n")
+    await rows(made, f"DROP TABLE {schema}.gone")
+    await rows(made, f"CREATE TABLE {schema}.v AS SELECT 5 AS id, DATE'2026-01-01' AS at")
+    there = await b.enter("ann", "s", create=False)
+    assert await rows(there.spark, "SELECT n FROM fine") == [(7,)]
+    for query in ("SELECT id, at FROM v", "SELECT count(*) FROM v", "SELECT n FROM over"):
+        with pytest.raises(EngineError, match=r"temporary view v could not be made anew.*gone"):
+            await rows(there.spark, query)
+    await do(b, there, "DROP VIEW v")
+    assert await rows(there.spark, "SELECT id FROM v") == [(5,)]

@@ -17,7 +17,7 @@ from haproc.classify.model import Kind, OperationClass
 from haproc.config.limits import Limits
 from haproc.config.model import Timeouts
 from haproc.failure import RequestError
-from haproc.membership.state import State
+from haproc.membership.state import State, Undecided
 from haproc.replicate.member.steps import Step
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.outcomes import Outcome
@@ -51,8 +51,10 @@ def parallel(origin: str, op_id: str = "create", sql: str = CREATE) -> Operation
 class Stage:
     """See the module."""
 
-    def __init__(self, seed: int, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS) -> None:
-        self.ring = Ring(seed, limits=limits)
+    def __init__(
+        self, seed: int, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS, size: int = 3
+    ) -> None:
+        self.ring = Ring(seed, size, limits=limits)
         self.ring.configure(timeouts=timeouts)
         self.commits: list[tuple[float, str, str]] = []
         self._faults: dict[tuple[str, Step], list[Callable[[Node], None]]] = {}
@@ -91,6 +93,10 @@ class Stage:
         assert replica is not None, f"{name} is dead"
         return replica.core.condition.state
 
+    def undecided(self, name: str) -> Undecided | None:
+        replica = self.node(name).replica
+        return None if replica is None else replica.core.condition.now.undecided
+
     def alive_state(self, name: str) -> State | None:
         replica = self.node(name).replica
         return None if replica is None else replica.core.condition.state
@@ -108,9 +114,9 @@ class Stage:
         assert replica is not None, f"{name} is dead"
         return replica.operators
 
-    async def verify(self, name: str) -> Mapping[str, Any]:
+    async def verify(self, name: str, trusted: str = "") -> Mapping[str, Any]:
         """Verify through one node; wait until all that can have told what they hold."""
-        marker = (await self.operators(name).verify())["marker"]
+        marker = (await self.operators(name).verify(trusted))["marker"]
         assert isinstance(marker, int)
         async with asyncio.timeout(300):
             while True:
@@ -203,11 +209,12 @@ def story(
     seed: int = 1,
     limits: Limits = LIMITS,
     timeouts: Timeouts = TIMEOUTS,
+    size: int = 3,
 ) -> None:
     """Set the stage, and tell a story on it, in virtual time."""
 
     async def main() -> None:
-        stage = Stage(seed, limits, timeouts)
+        stage = Stage(seed, limits, timeouts, size)
         for node in stage.ring.nodes.values():
             node.start()
         await stage.ring.settled()

@@ -287,7 +287,7 @@ def test_outcome_not_judged_before_a_restart_is_judged_after_it() -> None:
     story(tell)
 
 
-def test_tie_without_its_origin_is_told_until_a_verification_decides() -> None:
+def test_tie_of_outcomes_blames_nobody_until_an_operator_decides() -> None:
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a", sql="CREATE TABLE t (x)"))
         await stage.ready("a", "b", "c")
@@ -297,7 +297,11 @@ def test_tie_without_its_origin_is_told_until_a_verification_decides() -> None:
         for name in "bc":
             await stage.until(lambda name=name: "run haproc verify" in stage.reason(name), 200)  # type: ignore[misc]
             assert stage.state(name) is State.READY
+            assert "b applied; c failed" in stage.reason(name)
         found = await stage.verify("b")
+        assert findings(found) == {"a": "unavailable", "b": "undecided", "c": "undecided"}
+        assert [stage.state(name) for name in "bc"] == [State.READY] * 2
+        found = await stage.verify("b", trusted="b")
         assert findings(found) == {"a": "unavailable", "b": "equal", "c": "different"}
         await stage.until(lambda: stage.state("c") is State.DIVERGED)
         await stage.until(lambda: stage.reason("b") == "")
@@ -358,11 +362,14 @@ def test_verification_without_one_cluster_leaves_it_unavailable_and_judges_the_o
         stage.node("b").kill()
         stage.node("c").spark.mend("INSERT INTO t VALUES ('past')")
         found = await stage.verify("a")
-        # Of two that differ the one that was asked is right.
-        assert findings(found) == {"a": "equal", "b": "unavailable", "c": "different"}
-        await stage.until(lambda: stage.state("c") is State.DIVERGED)
+        # Of two that differ none is proven wrong.
+        assert findings(found) == {"a": "undecided", "b": "unavailable", "c": "undecided"}
+        await stage.until(lambda: None not in map(stage.undecided, "ac"))
         stage.node("b").start()
+        # The third one's word makes a majority.
+        await stage.until(lambda: stage.state("c") is State.DIVERGED, 120)
         await stage.ready("a", "b")
+        await stage.until(lambda: not stage.undecided("a"))
 
     story(tell)
 

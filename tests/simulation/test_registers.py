@@ -31,6 +31,7 @@ def test_registers_under_every_kind_of_fault_are_linearizable() -> None:
     assert longest([scenario for _, scenario in runs]) > 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("break_rule", "first"), [(nothing_waited_for, 0), (end_known_before, 16)])
 def test_register_read_that_breaks_a_rule_is_found(
     break_rule: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch

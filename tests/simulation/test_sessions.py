@@ -14,7 +14,7 @@ from haproc.sessions import chain
 from haproc.sessions.chain import Adoption, Key, Standing
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
-from haproc.sessions.journal import Entry
+from haproc.sessions.journal import Kept as KeptEntry
 from haproc.sessions.sessions import Sessions
 from tests.simulation.sessions import Client, HAProc, simulate
 from tests.simulation.violations import Problem, Violation, found_in
@@ -65,12 +65,18 @@ def test_answering_before_the_entry_is_durable_is_found(monkeypatch: pytest.Monk
     tasks = set()
 
     async def append(
-        self: SessionStore, key: Key, owner: Adoption, ordinal: int, entry: Entry, ids: Ids = ()
+        self: SessionStore,
+        key: Key,
+        owner: Adoption,
+        ordinal: int,
+        entry: KeptEntry,
+        ids: Ids = (),
+        replaces: int | None = None,
     ) -> chain.Numbered:
-        task = asyncio.create_task(real(self, key, owner, ordinal, entry, ids))
+        task = asyncio.create_task(real(self, key, owner, ordinal, entry, ids, replaces))
         task.add_done_callback(lambda each: each.cancelled() or each.exception())
         tasks.add(task)
-        return chain.Numbered(ordinal, owner.name, entry, 1, ids)
+        return chain.Numbered(ordinal, owner.name, entry, 1, ids, replaces)
 
     monkeypatch.setattr(SessionStore, "append", append)
     found_in(runs(), Violation.LOST, [Violation.REJECTED])

@@ -181,12 +181,12 @@ def test_cursor_of_a_later_version_is_refused_and_kept() -> None:
         await asyncio.sleep(1)
         stage.node("b").kill()
         kept = stage.ring.store.cursors["b"]
-        note = json.dumps({**json.loads(kept.note), "v": 2, "new": [1, 2]})
+        note = json.dumps({**json.loads(kept.note), "v": 3, "new": [1, 2]})
         stage.ring.store.cursors["b"] = newer = Cursor(kept.offset, note, kept.epoch)
         stage.node("b").start()
         await stage.until(lambda: stage.state("b") is State.TOO_FAR_BEHIND)
         replica = stage.node("b").replica
-        assert replica is not None and "note has version 2" in replica.core.condition.reason
+        assert replica is not None and "note has version 3" in replica.core.condition.reason
         await stage.submit("a", insert("one", "t", "a"))
         await asyncio.sleep(60)
         assert stage.ring.store.cursors["b"] == newer

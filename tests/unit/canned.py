@@ -205,6 +205,7 @@ class CannedStatus:
             "cluster": "a",
             "state": self.ready.state,
             "reason": "",
+            "undecided": {"offset": 7, "cause": "tables", "what": "t: a has 1, b has 2"},
             "incarnation": "1",
             "since": "2026-01-01T00:00:00Z",
             "log_end": 120,
@@ -290,15 +291,19 @@ class CannedOperators:
         missing: list[Json] = [] if given_up else ["c"]
         return {**told, "status": "rejected" if given_up else "unable", "missing": missing}
 
-    async def verify(self) -> Mapping[str, Json]:
+    async def verify(self, trusted: str = "") -> Mapping[str, Json]:
+        self._raise()
+        if trusted:
+            self.done.append(("verify", trusted))
         return {"marker": 10}
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
         self._raise()
         clusters: dict[str, Json] = {"a": {"finding": "equal", "reason": ""}}
         tables: dict[str, Json] = {"t": {"a": "equal"}}
-        told: dict[str, Json] = {"marker": marker, "by": "a", "complete": True}
-        return {**told, "clusters": clusters, "tables": tables}
+        told: dict[str, Json] = {"marker": marker, "by": "a", "trusted": "", "complete": True}
+        differing: dict[str, Json] = {"u": {"a": "2 rows, sum 1", "b": "absent"}}
+        return {**told, "clusters": clusters, "tables": tables, "differing": differing}
 
     def _raise(self) -> None:
         if self.error is not None:

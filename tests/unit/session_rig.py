@@ -107,7 +107,7 @@ class FakeSpark:
         return self.given
 
     async def columns(self, sql: str) -> list[Column]:
-        raise NotImplementedError
+        return list(self._around.columns.get(sql.rpartition(" ")[2].strip("`"), ()))
 
     async def schema(self, query: Statement) -> bytes:
         raise NotImplementedError
@@ -129,6 +129,8 @@ class FakeEngine:
 
     made: list[FakeSpark] = field(default_factory=list)
     fails: set[str] = field(default_factory=set)
+    columns: dict[str, list[Column]] = field(default_factory=dict)
+    """Those of temporary views, by name."""
     lost_behind: Counter[str] = field(default_factory=Counter)
     """Statements behind which Spark is restarted, so many times."""
 

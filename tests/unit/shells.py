@@ -216,6 +216,7 @@ SHELLS: Final = {
     "haproc/route/shared_sessions.py": "closes sessions while nobody waits for that",
     "haproc/sessions/client.py": "a session's locks",
     "haproc/sessions/listing.py": "closes sessions, which are waited for",
+    "haproc/sessions/looking.py": "asks Spark",
     "haproc/sessions/rebuilding.py": "asks the sessions",
     "haproc/sessions/sessions.py": "waits; ids that clients take for the server's",
     "haproc/sessions/upkeep.py": "looks at intervals",

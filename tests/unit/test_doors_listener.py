@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -10,6 +12,7 @@ from aiohttp import web
 from haproc.config.model import Address
 from haproc.doors.http.listener import Listener
 from haproc.ring.ports import free_port
+from tests.unit.door_rig import STATEMENTS, door
 
 
 async def accepts(port: int) -> bool:
@@ -56,3 +59,24 @@ async def test_closing_that_is_cancelled_leaves_a_port_that_is_closed_or_serves(
         assert await accepts(port) == listener.is_open
     finally:
         await listener.aclose()
+
+
+@pytest.mark.parametrize("operator", [False, True])
+async def test_every_path_answers_with_a_slash_at_its_end_as_without(
+    tmp_path: Path, operator: bool
+) -> None:
+    async with door(tmp_path, operator=operator) as rig:
+        for route in [*rig.app.router.routes()]:
+            assert route.resource is not None
+            path = re.sub(r"\{\w+\}", "7", route.resource.canonical).rstrip("/")
+            told = []
+            for asked in (path, path + "/"):
+                async with rig.http.request(route.method, rig.url + asked) as response:
+                    told.append(response.status)
+            assert told[0] == told[1], (route.method, path)
+        status = None
+        if not operator:
+            body = {"statement": "SELECT 1"}
+            async with rig.http.post(rig.url + STATEMENTS + "/", json=body) as response:
+                status = response.status
+        assert status in (None, 200)

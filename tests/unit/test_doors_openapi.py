@@ -14,7 +14,8 @@ from jsonschema import Draft202012Validator
 
 from haproc.config.limits import Limits
 from haproc.config.model import User
-from haproc.doors.openapi import CLIENT, OPERATOR, document
+from haproc.doors.openapi import document
+from haproc.doors.openapi_operation import CLIENT, OPERATOR
 from haproc.failure import FailureKind, RequestError
 from tests.unit.canned import Canned, CannedPeers, chunks_of, stream_of
 from tests.unit.door_rig import STATEMENTS, Rig, door
@@ -35,7 +36,7 @@ def routes(app: web.Application) -> set[tuple[str, str]]:
     return {
         (route.method.lower(), route.resource.canonical)
         for route in app.router.routes()
-        if route.resource is not None
+        if route.resource is not None and not route.resource.canonical.endswith("/")
     }
 
 

@@ -35,6 +35,7 @@ CASES: list[tuple[str, str, str, Any]] = [
         {"cluster": "a", "without": "b,c"},
     ),
     ("post", "/ha/v1/verify", "/ha/v1/verify", None),
+    ("post", "/ha/v1/verify", "/ha/v1/verify", {"trusted": "a"}),
     ("get", "/ha/v1/verify/{offset}", "/ha/v1/verify/10", None),
 ]
 
@@ -96,6 +97,8 @@ async def test_queue_doors_refusals_have_a_status_of_their_own(
         ("post", "/ha/v1/queue/7/reject", {"cluster": "a"}),
         ("post", "/ha/v1/queue/7/reject", {"cluster": "a", "without": ["b"]}),
         ("get", "/ha/v1/verify/x", None),
+        ("post", "/ha/v1/verify", {"trusted": 1}),
+        ("post", "/ha/v1/verify", {"trust": "a"}),
     ],
 )
 async def test_queue_doors_wrong_requests_are_refused_and_do_nothing(
@@ -153,7 +156,12 @@ async def test_queue_commands_show_and_do(
             ("skip", "a", 7, "broken"),
         ]
         assert await command(rig, "verify") == 0
-        assert capsys.readouterr().out.splitlines()[-2:] == ["t      equal", "all    equal"]
+        said = capsys.readouterr().out
+        assert "t      equal\nall    equal\n" in said
+        assert "u differs:\n  a: 2 rows, sum 1\n  b: absent\n" in said
+        assert "haproc verify --trust NAME decides" in said
+        assert await command(rig, "verify", "--trust", "a") == 0
+        assert rig.operators.done[-1] == ("verify", "a")
 
 
 async def test_queue_reject_asks_every_cluster_and_says_who_is_missing(

@@ -16,8 +16,8 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import EngineAddress, Settings
 from haproc.engine.statement import SqlText
 
-DEEP = 40
-"""Structs inside structs; 30 can be read."""
+DEEP = 400
+"""Structs inside structs, three messages each; HAProc reads a thousand of them."""
 
 
 def field(message: Any, name: str, value: bytes) -> bytes:

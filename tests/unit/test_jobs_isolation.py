@@ -188,6 +188,8 @@ async def tries(base: Path, isolation: Isolation, code: str, as_user: bool) -> d
 @pytest.mark.parametrize("as_user", WHO)
 async def test_program_in_a_sandbox_reaches_nothing_of_haprocs(base: Path, as_user: bool) -> None:
     (base / "jobs" / "2-1").mkdir(parents=True)
+    (base / "jobs").chmod(0o700)  # as HAProc's umask has it
+    (base / "jobs" / "2-1").chmod(0o755)
     if as_user:
         shutil.chown(base / "jobs", "nobody")
         shutil.chown(base / "jobs" / "2-1", "nobody")
@@ -353,6 +355,7 @@ for _ in range(4):
         break
 if sys.argv[-1] == "apart":
     own = os.urandom(1 << 20) * (apart >> 20)
+    time.sleep(60)  # until it is noticed: one look after another, each after 20 times its own time
 time.sleep(4)
 """
 

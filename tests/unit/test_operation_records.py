@@ -204,6 +204,7 @@ MESSAGES: dict[str, Message] = {
     "fence": Fence("job/4711"),
     "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
     "verify": Verify("b"),
+    "verify_trusted": Verify("b", "c"),
     "checksums": Checksums(
         43, "c", 12, {"main.air.flüge": "3:00ff:12ab", "main.air.b": "", "v": "view:77"}, True
     ),
@@ -214,6 +215,7 @@ MESSAGES: dict[str, Message] = {
 }
 VERSIONS = {
     "operation_since": "v2",
+    "verify_trusted": "v2",
     "operation_own_id": "v3",
     "operation_rests_on": "v3",
     "operation_redefines": "v3",
@@ -405,6 +407,7 @@ def test_from_record_missing_header_is_corrupt(name: str) -> None:
         ("skip", "reason", None),
         ("skip", "offset", "first"),
         ("verify", "by", 7),
+        ("verify_trusted", "trusted", 7),
         ("checksums", "marked", "yes"),
         ("join", "replaces", None),
         ("join", "replaces", True),

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from dmq import LogUnavailableError
 from haproc.classify.model import RefusedError
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.plans import session_ref
 from haproc.sessions.chain import Adoption, Key, Numbered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
-from haproc.sessions.journal import ArtifactEntry, ConfEntry, Entry, SettingsEntry, SqlEntry
+from haproc.sessions.effects import effect_of_sql
+from haproc.sessions.journal import ArtifactEntry, ConfEntry, Kept, SettingsEntry, SqlEntry
 from haproc.sessions.rebuilding import rebuilding
 from tests.unit.session_rig import DEFAULTS, FakeSpark, Member, Ring
 
@@ -290,10 +292,11 @@ async def test_session_that_is_adopted_behind_a_statement_is_not_as_it_was(
         key: Key,
         owner: Adoption,
         ordinal: int,
-        entry: Entry,
+        entry: Kept,
         ids: tuple[str, ...],
+        replaces: int | None,
     ) -> Numbered:
-        found = await append(self, key, owner, ordinal, entry, ids)
+        found = await append(self, key, owner, ordinal, entry, ids, replaces)
         await entered(b)
         return found
 
@@ -345,3 +348,75 @@ async def test_who_is_gone_while_a_session_is_made_has_its_room_until_the_next_c
     task.cancel()
     await asyncio.wait({task})
     assert member.sessions.room.taken == 1
+
+
+def made(name: str, number: int) -> SqlEntry:
+    text = f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {number}"
+    return SqlEntry(text, effect_of_sql(text))
+
+
+async def test_entry_takes_the_place_of_those_of_its_name_and_keeps_their_ids() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    for number in range(3):
+        await a.sessions.record(session, made("v", number), f"id{number}")
+        await a.sessions.record(session, SettingsEntry(SALES))
+    await a.sessions.record(session, made("w", 3), "other")
+    assert len([key for key in ring.keys.kept if "/e/" in key]) == 3
+    there = await entered(b)
+    assert all(there.has_recorded(f"id{number}") for number in range(3)), "a late copy runs again"
+    await there.spark.ready()
+    assert isinstance(there.spark, FakeSpark)
+    assert there.spark.ran == [
+        "sales: CREATE OR REPLACE TEMP VIEW v AS SELECT 2",
+        "sales: CREATE OR REPLACE TEMP VIEW w AS SELECT 3",
+    ]
+
+
+async def test_entry_that_could_not_be_deleted_goes_with_the_next_one() -> None:
+    ring = Ring()
+    a = ring.member("a")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, made("v", 0))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(a.store, "delete", away)
+        await a.sessions.record(session, made("v", 1))
+    assert len(session.entries) == 1 and len([k for k in ring.keys.kept if "/e/" in k]) == 2
+    await a.sessions.record(session, made("w", 2))
+    assert len([key for key in ring.keys.kept if "/e/" in key]) == 2
+
+
+async def away(*_: Any) -> None:
+    raise LogUnavailableError("the store is away")
+
+
+async def test_session_whose_view_was_replaced_since_is_not_rebuilt_as_it_was() -> None:
+    """The rows of a write that rests on it would be those of the newer view."""
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, made("v", 0))
+    entries = session.next_ordinal
+    await a.sessions.record(session, made("w", 1))
+    await (await b.sessions.rebuild("u", "s", entries)).ready()
+    await a.sessions.record(session, made("v", 2))
+    with pytest.raises(RequestError) as caught:
+        await b.sessions.rebuild("u", "s", entries)
+    assert caught.value.error_class == ErrorClass.SESSION_UNKNOWN
+
+
+async def test_view_that_spark_refuses_breaks_its_name_and_nothing_else() -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    lost = made("v", 0)
+    await a.sessions.record(session, lost)
+    await a.sessions.record(session, made("w", 1))
+    b.engine.fails.add(lost.text)
+    there = await entered(b)
+    await there.spark.ready()
+    assert isinstance(there.spark, FakeSpark)
+    broken, fine = there.spark.ran
+    assert "CREATE OR REPLACE TEMPORARY VIEW `v`" in broken and "no such table" in broken
+    assert "raise_error" in broken and fine.endswith("w AS SELECT 1")

@@ -9,7 +9,7 @@ import pytest
 from haproc.config.limits import Limits
 from haproc.failure import ErrorClass, RequestError
 from haproc.sessions.blobs import GRACE_MS, Copy
-from haproc.sessions.journal import ArtifactEntry, SqlEntry
+from haproc.sessions.journal import ArtifactEntry, SqlEntry, shown
 from haproc.sessions.upkeep import CLOSED_KEPT_MS, deletable
 from tests.unit.session_rig import Ring
 
@@ -52,7 +52,7 @@ async def test_unused_session_leaves_spark_and_is_taken_back_when_asked_for() ->
     await a.sessions.sweep()
     assert a.engine.made[0].closed
     again = await a.sessions.enter("u", "s", create=False)
-    assert [each.entry for each in again.entries] == [SqlEntry("v")]
+    assert [shown(each.entry) for each in again.entries] == ["v"]
 
 
 async def test_least_recently_used_session_gives_place_here_to_another() -> None:

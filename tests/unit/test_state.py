@@ -15,6 +15,7 @@ from haproc.membership.state import (
     Condition,
     Divergence,
     State,
+    Undecided,
     beneath,
     state_of,
 )
@@ -77,7 +78,12 @@ def test_state_of_condition_is(known: dict[str, object], state: State) -> None:
         ({**WELL, "diverged": SKIPPED}, "then run haproc verify"),
         ({**WELL, "diverged": SKIPPED, "stuck_at": 19}, "offset 19 keeps failing"),
         ({**WELL, "diverged": Divergence(9, Cause.TABLES, True, "a.b")}, "clusters' (a.b)"),
-        ({**WELL, "undecided_at": 17}, "run haproc verify"),
+        (
+            {**WELL, "undecided": Undecided(17, Cause.OUTCOME, "a applied; b failed")},
+            "a applied; b",
+        ),
+        ({**WELL, "undecided": Undecided(17, Cause.OUTCOME, "x")}, "run haproc verify"),
+        ({**WELL, "undecided": Undecided(9, Cause.TABLES, "t")}, "haproc verify --trust NAME"),
         ({**WELL, "stuck_at": 17, "cluster_error": "disk full"}, "17 keeps failing here (disk"),
         ({"started": True, "cluster_error": "refused"}, "refused"),
         ({**WELL, "log_up": False, "log_error": "the log is away"}, "the log is away"),
@@ -102,7 +108,7 @@ conditions = st.builds(
     fenced_by=st.none() | st.just("a2"),
     stuck_at=st.none() | st.just(0),
     diverged=st.none() | st.sampled_from([ODD, SKIPPED]),
-    undecided_at=st.none() | st.just(0),
+    undecided=st.none() | st.just(Undecided(0, Cause.OUTCOME, "x")),
     isolated=st.sampled_from(["", "cut off"]),
     behind=st.sampled_from(["", "trimmed"]),
 )

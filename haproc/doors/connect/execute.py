@@ -40,7 +40,8 @@ from haproc.route.model import Answer, Request, Sent, SentPlan, SentSql
 from haproc.route.offload import LARGE_PLAN, Texts, plan_work
 from haproc.route.planning import Planning
 from haproc.sessions.client import ClientSession
-from haproc.sessions.journal import ConfEntry, Entry, PlanEntry, SettingsEntry
+from haproc.sessions.journal import ConfEntry, Entry, SettingsEntry
+from haproc.sessions.looking import left_by_plan
 from haproc.sessions.sessions import Sessions
 from haproc.statements.registry import Registry
 from haproc.statements.request import fingerprint_of
@@ -236,7 +237,8 @@ class Executing:
                 now = replace(session.settings, catalog=found.catalog, schema=found.schema)
                 entry: Entry = SettingsEntry(now)
             else:
-                told, entry = await run(), PlanEntry(asked.plan)
+                told = await run()
+                entry = await left_by_plan(session, asked.plan)
             await self._sessions.record(session, entry, request.id)
         for response in told:
             yield response

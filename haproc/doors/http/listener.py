@@ -53,6 +53,7 @@ class Listener:
         connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         app.middlewares.insert(0, self._last_answer)
+        self._app = app
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=shutdown_s)
         self._cluster = app.get(CLUSTER, "")
         self._places = Places(connections_max, self._cluster)
@@ -83,6 +84,7 @@ class Listener:
     async def start(self) -> None:
         """Start the application without accepting connections."""
         if not self._started:
+            _take_both_forms(self._app)
             await self._runner.setup()
             server = self._server_of()
             server.request_handler = self._told(server.request_handler)
@@ -162,3 +164,15 @@ class Listener:
         if self._started:
             await self._runner.cleanup()
             self._started = False
+
+
+def _take_both_forms(app: web.Application) -> None:
+    """Have every path answer with a slash at its end, too: some clients send it so.
+
+    It is no redirect: a client may not repeat a POST's body.
+    """
+    known = {(route.method, r.canonical) for route in app.router.routes() if (r := route.resource)}
+    for route in [*app.router.routes()]:
+        path = route.resource.canonical if route.resource is not None else "/"
+        if not path.endswith("/") and (route.method, path + "/") not in known:
+            app.router.add_route(route.method, path + "/", route.handler)

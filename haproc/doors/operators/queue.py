@@ -41,8 +41,8 @@ class OperatorService(Protocol):
         """Say that this cluster cannot apply an operation; the last one gives it up for all."""
         ...
 
-    async def verify(self) -> Mapping[str, Json]:
-        """Have all clusters say what they hold."""
+    async def verify(self, trusted: str = "") -> Mapping[str, Json]:
+        """Have all clusters say what they hold; ``trusted``: whose tables are right."""
         ...
 
     async def verification(self, marker: int) -> Mapping[str, Json]:
@@ -104,7 +104,9 @@ class QueueDoor:
     async def verify(self, request: web.Request) -> web.Response:
         """Begin a verification."""
         self._credentials.user_of(request.headers)
-        return json_response(dict(await self._service.verify()))
+        body = await read_object(request, ("trusted",)) if request.can_read_body else {}
+        trusted = fields.needed_texts(body, ("trusted",))[0] if "trusted" in body else ""
+        return json_response(dict(await self._service.verify(trusted)))
 
     async def verification(self, request: web.Request) -> web.Response:
         """Tell what a verification came to so far."""

@@ -1,8 +1,10 @@
 """Which clusters hold the same, judged from the checksums that they put into the log.
 
-Table by table, the majority is right; between equal numbers the cluster that was asked to verify
-is, else nobody is. A cluster that is known to differ has no vote while there is one that is not,
-and cannot be found equal without having been compared with another one.
+Table by table, the majority is right (`agree.majority`); where there is none, nobody is found to
+differ, unless an operator has said in the marker which cluster is to be trusted: then its tables
+are right, and until it has told them nothing is decided. A cluster that is known to differ has no
+vote while there is one that is not, and cannot be found equal without having been compared with
+another one.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
+from haproc.replicate.agree.majority import right_of
 from haproc.replicate.records.contents import Checksums
 
 ABSENT = "absent"
 """Stands for the checksum of a table that a cluster does not have."""
+_PARTS_OF_A_TABLE: Final = 3
 
 
 class Finding(StrEnum):
@@ -33,11 +38,13 @@ class Finding(StrEnum):
 class Findings:
     """``tables``: for each table, what is found of each cluster.
 
-    ``tied``: tables on which clusters differ, and nothing says which is right.
+    ``differing``: what each cluster has of each table that is not the same everywhere, for people.
+    ``tied``: those of them for which nothing says which is right.
     """
 
     tables: Mapping[str, Mapping[str, Finding]]
     clusters: Mapping[str, Finding]
+    differing: Mapping[str, Mapping[str, str]]
     tied: tuple[str, ...] = ()
 
     def different(self, cluster: str) -> list[str]:
@@ -51,40 +58,52 @@ class Findings:
         return {finding.value: counts[finding] for finding in Finding}
 
 
-def compare(records: Mapping[str, Checksums], ring: Iterable[str], origin: str) -> Findings:
-    """Judge all clusters of the ring by the records that there are."""
+def compare(records: Mapping[str, Checksums], ring: Iterable[str], trusted: str = "") -> Findings:
+    """Judge all clusters of the ring by the records that there are.
+
+    ``trusted``: the cluster whose tables are right; empty: the majority's are.
+    """
     names = list(ring)
     told = {name: records[name] for name in names if name in records and not records[name].error}
     voters = {name for name, record in told.items() if not record.marked}
     if not voters and told.keys() == set(names):
         voters = set(told)
+    absent = len(set(names) - records.keys())
     tables: dict[str, dict[str, Finding]] = {}
+    differing: dict[str, dict[str, str]] = {}
     tied: list[str] = []
     for table in sorted({table for record in told.values() for table in record.tables}):
         sums = {name: record.tables.get(table, ABSENT) for name, record in told.items()}
-        right = _right(sums, voters, origin)
+        if trusted:
+            right = sums.get(trusted) or None
+        else:
+            right = right_of(
+                [sums[name] for name in names if name in voters and sums[name]], absent
+            )
         tables[table] = {name: _found(name, sums, right) for name in names}
-        tied += [table] * (len(right) > 1)
+        if len({held for held in sums.values() if held}) > 1:
+            differing[table] = {name: contents(held) for name, held in sums.items()}
+            tied += [table] * (right is None)
     clusters = {name: _cluster(name, names, told, voters, tables) for name in names}
-    return Findings(tables, clusters, tuple(tied))
+    return Findings(tables, clusters, differing, tuple(tied))
 
 
-def _right(sums: Mapping[str, str], voters: set[str], origin: str) -> set[str]:
-    """Return the checksums that may be the right one."""
-    votes = Counter(sums[name] for name in voters if sums[name])
-    most = max(votes.values(), default=0)
-    right = {value for value, count in votes.items() if count == most}
-    return {sums[origin]} if origin in voters and sums[origin] in right else right
+def contents(checksum: str) -> str:
+    """Return what a checksum says, for people."""
+    if not checksum:
+        return "cannot be read"
+    parts = checksum.split(":")
+    if len(parts) == _PARTS_OF_A_TABLE:
+        return f"{parts[0]} rows, sum {parts[1]}, columns {parts[2]}"
+    return checksum if checksum == ABSENT else f"definition {checksum}"
 
 
-def _found(name: str, sums: Mapping[str, str], right: set[str]) -> Finding:
+def _found(name: str, sums: Mapping[str, str], right: str | None) -> Finding:
     if name not in sums:
         return Finding.UNAVAILABLE
-    if not sums[name] or not right:
+    if not sums[name] or right is None:
         return Finding.UNDECIDED
-    if sums[name] not in right:
-        return Finding.DIFFERENT
-    return Finding.EQUAL if len(right) == 1 else Finding.UNDECIDED
+    return Finding.EQUAL if sums[name] == right else Finding.DIFFERENT
 
 
 def _cluster(

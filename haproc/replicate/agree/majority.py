@@ -1,23 +1,35 @@
-"""Which cluster is the odd one when the outcomes of one operation differ."""
+"""Which clusters are wrong when some of them differ: only a majority proves it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
-def right_words(outcomes: Mapping[str, str], origin: str) -> set[str]:
-    """Return the outcome that is right; more than one where nothing says which of them is.
+def right_of(votes: Iterable[str], absent: int) -> str | None:
+    """Return what is right; None where nothing proves it.
 
-    ``outcomes`` holds a comparable word for each cluster whose outcome is known. The majority is
-    right; between equal numbers the origin is, because its outcome is what the client was told.
+    ``votes``: what each cluster that may vote has. ``absent``: how many may vote later. What all
+    have is right; where they differ, what more than half have, counting those that are absent: so
+    no later vote can turn it.
     """
-    votes = Counter(outcomes.values())
-    most = max(votes.values())
-    right = {word for word, count in votes.items() if count == most}
-    return {outcomes[origin]} if outcomes.get(origin) in right else right
+    counts = Counter(votes)
+    if not counts:
+        return None
+    word, most = counts.most_common(1)[0]
+    alike = len(counts) == 1
+    return word if alike or 2 * most > counts.total() + absent else None
 
 
-def is_odd(me: str, outcomes: Mapping[str, str], origin: str) -> bool:
-    """Whether this cluster is the one that differs. In a tie none of the tied is: never are all."""
-    return outcomes[me] not in right_words(outcomes, origin)
+def is_odd(me: str, outcomes: Mapping[str, str], absent: int) -> bool:
+    """Whether this cluster is one that is proven to differ; in a tie nobody is.
+
+    ``outcomes`` holds a comparable word for each cluster whose outcome is known.
+    """
+    right = right_of(outcomes.values(), absent)
+    return right is not None and outcomes[me] != right
+
+
+def tied(outcomes: Mapping[str, str], absent: int) -> bool:
+    """Whether outcomes differ and nothing proves which of them is right."""
+    return right_of(outcomes.values(), absent) is None

@@ -3,7 +3,7 @@
 A difference shows itself in two ways: another cluster reports an application error on an
 operation that succeeded here, or an operation failed here. In both cases the peers are asked for
 their outcomes, and `haproc.replicate.agree.majority` decides which cluster is the odd one. Each
-cluster judges only itself.
+cluster judges only itself. Without a majority nobody is odd: that clusters differ is told instead.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.state import Cause, Divergence
-from haproc.replicate.agree.majority import is_odd, right_words
+from haproc.membership.state import Cause, Divergence, Undecided
+from haproc.replicate.agree.majority import is_odd, tied
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import FailureReport, Operation
+from haproc.replicate.records.progress import shortened
 from haproc.spark_error import NO_DETAILS
 
 logger = logging.getLogger(__name__)
@@ -107,21 +108,22 @@ class Comparison:
             if not missing:
                 break
             await asyncio.sleep(core.timeouts.probe_interval_s)
-        await self._conclude(offset, words, facts.origin)
+        await self._conclude(offset, words, len(missing))
 
-    async def _conclude(self, offset: int, words: dict[str, str], origin: str) -> None:
+    async def _conclude(self, offset: int, words: dict[str, str], absent: int) -> None:
         core = self._core
         core.notes.judged(offset)
         if offset < core.watermarks.verified_below:
             pass  # the tables were found equal since
-        elif is_odd(core.me, words, origin):
+        elif is_odd(core.me, words, absent):
             logger.error(
                 "offset %d: outcomes differ: %s; this cluster is the odd one", offset, words
             )
             core.diverge(Divergence(offset, Cause.OUTCOME))
-        elif len(right_words(words, origin)) > 1:
-            logger.error("offset %d: outcomes differ: %s; run haproc verify", offset, words)
-            core.condition.undecided(offset)
+        elif tied(words, absent):
+            what = "; ".join(f"{name} {word}" for name, word in sorted(words.items()))
+            logger.error("offset %d: outcomes differ: %s; run haproc verify", offset, what)
+            core.undecided(Undecided(offset, Cause.OUTCOME, shortened(what)))
         await core.store()
 
     async def _outcome_of(self, peer: str, offset: int, facts: Facts) -> str | None:

@@ -4,7 +4,9 @@ A *verify* record is a marker in the log. Every cluster reaches it with everythi
 and nothing after it; there it notes its tables' versions, which is short, and reads them while it
 goes on applying. Only DDL waits meanwhile, since it could take the tables away. What each cluster
 found goes into the log (*checksums*), and each judges itself by `haproc.replicate.agree.findings`:
-one that differs goes out of service, one that was known to differ and does not any more returns.
+one that is proven wrong goes out of service, one that was known to differ and does not any more
+returns. Where nothing proves who is wrong, all go on serving and say so, until a marker names the
+cluster that is to be trusted. It stands in the log, so whoever comes later judges by it, too.
 
 Only the newest marker counts. A cluster that comes late, or had begun and was killed, says so.
 """
@@ -23,10 +25,11 @@ from dmq import Json
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import TableState
 from haproc.membership.peers import PeerUnavailableError
-from haproc.membership.state import Cause, Divergence
+from haproc.membership.state import Cause, Divergence, Undecided
 from haproc.replicate.agree.findings import Finding, Findings, compare
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.contents import Checksums, Verify
+from haproc.replicate.records.progress import TEXT_CHARACTERS_MAX, shortened
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +38,6 @@ ATTEMPTS_MAX: Final = 5
 """How often a survey, or a table, is tried before the record says that it failed."""
 JUDGE_WAIT_S: Final = 3600.0
 """How long clusters that are about to say what they hold are waited for."""
-NAMES_CHARACTERS_MAX: Final = 200
-"""What the note beside the cursor has room for."""
 REPLACED: Final = "the HAProc was started again before it had read its tables; verify again"
 _PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
 
@@ -44,6 +45,7 @@ _PLAIN: Final = re.compile(r"`([A-Za-z_]\w*)`")
 @dataclass(slots=True)
 class _Marker:
     by: str
+    trusted: str = ""
     records: dict[str, Checksums] = field(default_factory=dict)
 
 
@@ -75,7 +77,7 @@ class Verifier:
     def read(self, offset: int, message: Verify | Checksums) -> None:
         """Take in a record; hearing of it again changes nothing."""
         if isinstance(message, Verify):
-            self._markers.setdefault(offset, _Marker(message.by))
+            self._markers.setdefault(offset, _Marker(message.by, message.trusted))
             if len(self._markers) > MARKERS_KEPT_MAX:
                 del self._markers[min(self._markers)]
             return
@@ -209,7 +211,7 @@ class Verifier:
 
     def _findings(self, offset: int) -> Findings:
         marker = self._markers[offset]
-        return compare(marker.records, self._core.members.order, marker.by)
+        return compare(marker.records, self._core.members.order, marker.trusted)
 
     async def _conclude(self, offset: int) -> None:
         core, findings = self._core, self._findings(offset)
@@ -217,20 +219,22 @@ class Verifier:
         logger.info("verification at offset %d: this cluster is %s", offset, mine)
         came_to, at_ms = self._came_to or (None, 0)
         self.judged = Judged(mine, findings.counted(core.me), at_ms if came_to == offset else None)
-        if findings.tied:
-            logger.error("offset %d: clusters differ, none is right: %s", offset, findings.tied)
         if mine is Finding.DIFFERENT:
-            names = _shortened(findings.different(core.me))
+            names = _listed(findings.different(core.me))
             core.diverge(Divergence(offset, Cause.TABLES, applies=True, tables=names))
-            await core.store()
-        elif mine is Finding.EQUAL:
-            core.verified(offset)
-            if diverged is not None and diverged.offset <= offset:
-                core.notes.mark_verified(offset)
-                await core.store()
-                core.condition.mended(core.notes.diverged)
-        elif findings.tied:
-            core.condition.undecided(offset)
+        if findings.tied:
+            what = "; ".join(_told(table, findings.differing[table]) for table in findings.tied)
+            logger.error("offset %d: clusters differ, nothing says who is wrong: %s", offset, what)
+            brief = what if what == shortened(what) else _listed(findings.tied)
+            core.undecided(Undecided(offset, Cause.TABLES, brief))
+        elif mine in (Finding.EQUAL, Finding.DIFFERENT):
+            core.decided(offset)
+        if mine is Finding.EQUAL:
+            core.watermarks.verified(offset)
+            core.notes.mark_verified(offset)
+        await core.store()
+        if mine is Finding.EQUAL and diverged is not None and diverged.offset <= offset:
+            core.condition.mended(core.notes.diverged)
 
     # -- what operators ask ----------------------------------------------------------------
 
@@ -252,22 +256,28 @@ class Verifier:
         return {
             "marker": offset,
             "by": marker.by,
+            "trusted": marker.trusted,
             "complete": not awaited,
             "clusters": clusters,
             "tables": {
                 table: {name: found.value for name, found in by.items()}
                 for table, by in findings.tables.items()
             },
+            "differing": {table: {**held} for table, held in findings.differing.items()},
         }
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _told(table: str, held: Mapping[str, str]) -> str:
+    return f"{table}: " + ", ".join(f"{name} has {what}" for name, what in held.items())
+
+
+def _listed(names: Sequence[str]) -> str:
     """Return the names, or as many of them as there is room for beside a cursor."""
     text = ""
     for count, name in enumerate(names):
         longer = f"{text}, {name}" if text else name
         rest = f" and {len(names) - count} more"
-        if len(longer.encode("unicode_escape")) > NAMES_CHARACTERS_MAX - len(rest):
+        if len(longer.encode("unicode_escape")) > TEXT_CHARACTERS_MAX - len(rest):
             return text + rest if text else f"{len(names)} tables"
         text = longer
     return text

@@ -19,6 +19,7 @@ from haproc.membership.state import (
     Condition,
     Divergence,
     State,
+    Undecided,
     beneath,
     state_of,
 )
@@ -171,15 +172,10 @@ class MemberCondition:
         """The cluster was found equal to the others; what is left of its divergence."""
         self._update(diverged=divergence, caught_up=False)
 
-    def undecided(self, at: int) -> None:
-        """Clusters differ about an offset, and nothing says which of them is right."""
-        self._update(undecided_at=at)
-
-    def verified(self, marker: int) -> None:
-        """Everything before a marker was found equal to the others'."""
-        undecided = self._now.undecided_at
-        if undecided is not None and undecided <= marker:
-            self._update(undecided_at=None)
+    def undecided(self, undecided: Undecided | None) -> None:
+        """Clusters differ, and nothing proves which of them is wrong; None: not any more."""
+        if undecided != self._now.undecided:
+            self._update(undecided=undecided)
 
     # -- the ring and its log --------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from haproc.config.model import Timeouts
 from haproc.engine.interface import Engine
 from haproc.membership.health import Health
 from haproc.membership.peers import Peers
-from haproc.membership.state import Divergence, State
+from haproc.membership.state import Divergence, State, Undecided
 from haproc.replicate.heard.members import RingMembers
 from haproc.replicate.heard.so_far import Heard
 from haproc.replicate.member.condition import MemberCondition
@@ -165,10 +165,13 @@ class Core:
         """Take the cluster out of service because it differs; `store` makes that durable."""
         self.condition.differs(self.notes.mark_diverged(divergence))
 
-    def verified(self, marker: int) -> None:
-        """Everything before a marker was found equal to the others'."""
-        self.watermarks.verified(marker)
-        self.condition.verified(marker)
+    def undecided(self, undecided: Undecided) -> None:
+        """Say that clusters differ and nobody is proven wrong; `store` makes that durable."""
+        self.condition.undecided(self.notes.mark_undecided(undecided))
+
+    def decided(self, marker: int) -> None:
+        """A verification says of this cluster whether it is right; `store` makes that durable."""
+        self.condition.undecided(self.notes.decide(marker))
 
 
 def batch_limits(limits: Limits) -> BatchLimits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from haproc.membership.state import Divergence
+from haproc.membership.state import Divergence, Undecided
 from haproc.replicate.records.progress import JUDGING_MAX, Progress
 
 
@@ -17,6 +17,7 @@ class Notes:
     def resume(self, progress: Progress) -> None:
         """Begin from a stored progress."""
         self._diverged = progress.diverged
+        self._undecided = progress.undecided
         self._born = progress.born
         self._judging = set(progress.judging)
         self._storage = progress.storage
@@ -26,6 +27,7 @@ class Notes:
         return replace(
             progress,
             diverged=self._diverged,
+            undecided=self._undecided,
             born=self._born,
             judging=self.judging[-JUDGING_MAX:],
             storage=self._storage,
@@ -59,6 +61,23 @@ class Notes:
         """Forget it if it was found at or before a verification that found the tables equal."""
         if self._diverged is not None and self._diverged.offset <= marker:
             self._diverged = None
+
+    @property
+    def undecided(self) -> Undecided | None:
+        """How clusters differ without a proof of which is wrong."""
+        return self._undecided
+
+    def mark_undecided(self, undecided: Undecided) -> Undecided:
+        """Remember that clusters differ; return the newest such difference."""
+        if self._undecided is None or self._undecided.offset <= undecided.offset:
+            self._undecided = undecided
+        return self._undecided
+
+    def decide(self, marker: int) -> Undecided | None:
+        """Forget it if a verification at or behind it decided; return what is left."""
+        if self._undecided is not None and self._undecided.offset <= marker:
+            self._undecided = None
+        return self._undecided
 
     @property
     def judging(self) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """Records about what a cluster holds: a skipped operation, a verification, its checksums.
 
 - ``skip``: an operator has one cluster pass over an operation that it cannot apply.
-- ``verify``: a place in the order at which every cluster notes what its tables hold.
+- ``verify``: a place in the order at which every cluster notes what its tables hold; with
+  ``verify.2`` an operator says, too, which cluster's tables are right.
 - ``checksums``: what a cluster found there.
 
 ``epoch`` is the offset of the writer's claim, see `haproc.replicate.heard.claims`.
@@ -17,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from dmq import Json, Record
 from haproc.replicate.records.fields import flag, number, text
 
-KINDS: Final = frozenset({"skip", "verify", "checksums"})
+KINDS: Final = frozenset({"skip", "verify", "verify.2", "checksums"})
 REASON_CHARACTERS_MAX: Final = 1000
 
 
@@ -34,9 +35,13 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Every cluster is to note what it holds here; ``by``: whose HAProc was asked to."""
+    """Every cluster is to note what it holds here; ``by``: whose HAProc was asked to.
+
+    ``trusted``: the cluster whose tables are right, by an operator's word; empty: the majority's.
+    """
 
     by: str
+    trusted: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,10 @@ def check_record(message: Check) -> Record:
                 "reason": message.reason,
             }
             return Record("skip", message.operation_id, headers)
-        case Verify():
-            return Record("verify", "", {"by": message.by})
+        case Verify(by, ""):
+            return Record("verify", "", {"by": by})
+        case Verify(by, trusted):
+            return Record("verify.2", "", {"by": by, "trusted": trusted})
         case Checksums():
             headers = {
                 "marker": message.marker,
@@ -94,6 +101,8 @@ def check_message(record: Record) -> Check:
             return Skip(number(h["offset"]), record.key, cluster, number(h["epoch"]), reason)
         case "verify":
             return Verify(text(h["by"]))
+        case "verify.2":
+            return Verify(text(h["by"]), text(h["trusted"]))
         case _:
             tables = json.loads(record.payload.decode()).items()
             return Checksums(

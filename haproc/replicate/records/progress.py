@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dmq import Cursor, LogCorruptError
-from haproc.membership.state import Cause, Divergence
+from haproc.membership.state import Cause, Divergence, Undecided
 
 SPAN_MAX: Final = 16_384
 """Offsets between ``low`` and the farthest operation started. Keeps the worst note (every other
@@ -32,6 +32,24 @@ offset done) at about 2.8 kB, under what the log stores beside a cursor."""
 
 JUDGING_MAX: Final = 8
 """Operations whose comparison is resumed after a restart."""
+
+
+TEXT_CHARACTERS_MAX: Final = 200
+"""What a note beside the cursor has room for, of each text for people in it."""
+
+
+def shortened(text: str) -> str:
+    """Return a text, or as much of it as there is room for beside a cursor."""
+    if _width(text) <= TEXT_CHARACTERS_MAX:
+        return text
+    kept = text[: TEXT_CHARACTERS_MAX - 1]
+    while _width(kept) > TEXT_CHARACTERS_MAX - len("\\u2026"):
+        kept = kept[:-1]
+    return kept + "…"
+
+
+def _width(text: str) -> int:
+    return len(json.dumps(text)) - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +63,8 @@ class Progress:
     """What stood there is empty where it is not known."""
     diverged: Divergence | None = None
     """How this cluster was found to differ from the others."""
+    undecided: Undecided | None = None
+    """How clusters were found to differ, and nothing proves which of them is wrong."""
     claims: tuple[tuple[str, int], ...] = ()
     """Each cluster's newest claim below ``low``."""
     born: int = 0
@@ -77,13 +97,15 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
             [first - progress.low, last - progress.low] for first, last in progress.batches
         ]
     if several:
-        note["u"] = [[offset - progress.low, before] for offset, before in progress.unmarked]
+        note["m"] = [[offset - progress.low, before] for offset, before in progress.unmarked]
     for offset, before in () if several else progress.unmarked:
         note |= {"a": offset, "f": before} if before else {"a": offset}
     if (diverged := progress.diverged) is not None:
         note["x"] = diverged.offset
         if diverged != Divergence(diverged.offset, Cause.OUTCOME):
             note["y"] = [diverged.cause.value, diverged.applies, diverged.tables]
+    if (open_ := progress.undecided) is not None:
+        note["u"] = [open_.offset, open_.cause.value, open_.what]
     if progress.claims:
         note["c"] = dict(progress.claims)
     if progress.judging:
@@ -100,7 +122,7 @@ def to_cursor(progress: Progress, epoch: int = 0) -> Cursor:
 def _unmarked(note: dict[str, Any], low: int) -> tuple[tuple[int, str], ...]:
     if "a" in note:
         return ((note["a"], note.get("f", "")),)
-    return tuple((offset + low, before) for offset, before in note.get("u", []))
+    return tuple((offset + low, before) for offset, before in note.get("m", []))
 
 
 def _divergence(note: dict[str, Any]) -> Divergence | None:
@@ -108,6 +130,13 @@ def _divergence(note: dict[str, Any]) -> Divergence | None:
         return None
     cause, applies, tables = note.get("y", [Cause.OUTCOME, False, ""])
     return Divergence(note["x"], Cause(cause), applies, tables)
+
+
+def _undecided(note: dict[str, Any]) -> Undecided | None:
+    if "u" not in note:
+        return None
+    offset, cause, what = note["u"]
+    return Undecided(offset, Cause(cause), what)
 
 
 def from_cursor(cursor: Cursor) -> Progress:
@@ -131,6 +160,7 @@ def from_cursor(cursor: Cursor) -> Progress:
             batches=batches,
             unmarked=_unmarked(note, cursor.offset),
             diverged=_divergence(note),
+            undecided=_undecided(note),
             claims=claims,
             born=note.get("n", 0),
             judging=tuple(note.get("j", ())),

@@ -11,7 +11,7 @@ import base64
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -65,7 +65,6 @@ class JsonLines:
         self._schema = schema
         self._types = types
         self._zone = zone
-        self._converts = [_convert(kind, ZoneInfo(zone) if zone else None) for kind in types]
         self._names = {name: name for name in schema.names}
         self._folded = {name.lower(): name for name in schema.names}
         exact = any(_holds_decimal(kind) for kind in types)
@@ -118,18 +117,8 @@ class JsonLines:
 
     def _array(self, at: int, values: list[Any]) -> pa.Array:
         field = self._schema.field(at)
-        name, found = self._types[at].name, set(map(type, values))
         try:
-            if name in _OF_TEXTS and found <= _TEXTS:
-                return _of_texts(values, field.type, self._zone)
-            made = values
-            if not found <= _TAKEN_AS_IT_IS.get(name, frozenset()):
-                convert = self._converts[at]
-                made = [None if value is None else convert(value) for value in values]
-            array = pa.array(made, field.type)
-            if name in _FLOATS:
-                check_range(array, lambda: values)
-            return array
+            return _array_of(self._types[at], field.type, values, self._zone)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise RowsError([about(field, error, self._zone)]) from error
 
@@ -141,6 +130,66 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice[:80]} comes twice")
     return found
+
+
+def _array_of(kind: SqlType, made: pa.DataType, values: list[Any], zone: str | None) -> pa.Array:
+    """Return values of JSON as this type, what is inside lists, maps and structs likewise."""
+    match kind.name:
+        case "ARRAY":
+            offsets, flat = _flat(values, list, list)
+            items = _array_of(kind.arguments[0], made.value_type, flat, zone)
+            return pa.ListArray.from_arrays(offsets, items, made)
+        case "MAP":
+            offsets, flat = _flat(values, dict, dict.items)
+            keys = _array_of(kind.arguments[0], made.key_type, [key for key, _ in flat], zone)
+            found = _array_of(kind.arguments[1], made.item_type, [item for _, item in flat], zone)
+            return pa.MapArray.from_arrays(offsets, keys, found, made)
+        case "STRUCT":
+            return _structs(kind, made, values, zone)
+        case name:
+            return _leaves(name, kind, made, values, zone)
+
+
+def _flat(
+    values: list[Any], kind: type, inside: Callable[[Any], Iterable[Any]]
+) -> tuple[pa.Array, list[Any]]:
+    """Return where each value begins in all that is inside them (null: it is null), and that."""
+    offsets: list[int | None] = []
+    flat: list[Any] = []
+    for value in values:
+        offsets.append(None if value is None else len(flat))
+        if value is not None:
+            flat.extend(inside(_is(value, kind)))
+    return pa.array([*offsets, len(flat)], pa.int32()), flat
+
+
+def _structs(kind: SqlType, made: pa.DataType, values: list[Any], zone: str | None) -> pa.Array:
+    known = frozenset(kind.fields)
+    for value in values:
+        if value is not None and (unknown := sorted(_is(value, dict).keys() - known)):
+            raise ValueError(f"it has no field {unknown[0][:80]}")
+    arrays = [
+        _array_of(argument, made.field(at).type, [(v or {}).get(name) for v in values], zone)
+        for at, (name, argument) in enumerate(zip(kind.fields, kind.arguments, strict=True))
+    ]
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(arrays, fields=list(made), mask=mask)
+
+
+def _leaves(
+    name: str, kind: SqlType, made: pa.DataType, values: list[Any], zone: str | None
+) -> pa.Array:
+    found = set(map(type, values))
+    if name in _OF_TEXTS and found <= _TEXTS:
+        return _of_texts(values, made, zone)
+    read = values
+    if not found <= _TAKEN_AS_IT_IS.get(name, frozenset()):
+        convert = _convert(kind, zone)
+        read = [None if value is None else convert(value) for value in values]
+    array = pa.array(read, made)
+    if name in _FLOATS:
+        check_range(array, lambda: values)
+    return array
 
 
 def _of_texts(values: list[str | None], kind: pa.DataType, zone: str | None) -> pa.Array:
@@ -169,27 +218,15 @@ def _holds_decimal(kind: SqlType) -> bool:
 # -- values, other than null; each raises ValueError or TypeError ------------------------------
 
 
-def _convert(kind: SqlType, zone: ZoneInfo | None) -> Convert:
+def _convert(kind: SqlType, zone: str | None) -> Convert:
     """Return what makes a value of JSON one that Arrow takes as this type."""
-    inner = [_convert(argument, zone) for argument in kind.arguments]
     match kind.name:
         case "TIMESTAMP" | "TIMESTAMP_LTZ":
-            return lambda value: _instant(value, zone)
+            return lambda value: _instant(value, ZoneInfo(zone) if zone else None)
         case "DECIMAL":
             return lambda value: _decimal(value, kind)
-        case "ARRAY":
-            return lambda value: [_or_null(item, inner[0]) for item in _is(value, list)]
-        case "MAP":
-            return lambda value: [(k, _or_null(v, inner[1])) for k, v in _is(value, dict).items()]
-        case "STRUCT":
-            names = dict(zip(kind.fields, inner, strict=True))
-            return lambda value: _struct(_is(value, dict), names)
         case name:
             return _CONVERTS[name]
-
-
-def _or_null(value: Any, convert: Convert) -> Any:
-    return None if value is None else convert(value)
 
 
 def _is(value: Any, kind: type) -> Any:
@@ -198,16 +235,12 @@ def _is(value: Any, kind: type) -> Any:
     return value
 
 
-def _struct(value: dict[str, Any], converts: dict[str, Convert]) -> dict[str, Any]:
-    if unknown := sorted(value.keys() - converts.keys()):
-        raise ValueError(f"it has no field {unknown[0][:80]}")
-    return {name: _or_null(value.get(name), convert) for name, convert in converts.items()}
-
-
 def _float(value: Any) -> float:
     if type(value) not in (int, float, Decimal) and value not in _NO_NUMBERS:
         raise TypeError(f"{str(value)[:40]!r} is no number")
     found = float(value)
+    if type(value) is int and found != value:
+        raise ValueError(f"{value} has more digits than a floating point number")
     if math.isinf(found) and type(value) is not str:
         raise ValueError(f"{str(value)[:40]!r} is out of range")
     return found

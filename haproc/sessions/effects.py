@@ -1,0 +1,253 @@
+"""What statements leave in a session, and which entries of a journal a new one stands for.
+
+Spark is right about what a statement does; here only its name is read, from its first words. Where
+that is not certain, the entry stands for no other one: the journal then keeps more than it must.
+
+An older entry of a name can go if nothing in between may rest on it: nothing that is kept behind it
+mentions the name, nor the new entry itself a second time. Whether it does is told from the letters
+alone, so too often rather than too seldom: then both stay, in their order, and come to the same
+session.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from haproc import protos, wire
+from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
+from haproc.sessions.chain import Numbered
+from haproc.sessions.journal import (
+    ArtifactEntry,
+    Effect,
+    Kept,
+    PlanEntry,
+    SqlEntry,
+    StateEntry,
+    VariablesEntry,
+)
+
+WORDS_READ: Final = 12
+"""The name of what is made stands within so many words."""
+
+
+def effect_of_sql(text: str) -> Effect:
+    """Return what a statement leaves that makes or drops a temporary view or function."""
+    words = _Words(text)
+    removes = words.take("DROP")
+    if removes:
+        words.take("TEMPORARY") or words.take("TEMP")
+    elif words.take("CREATE"):
+        words.take("OR", "REPLACE")
+        if not (words.take("TEMPORARY") or words.take("TEMP")):
+            return Effect()
+    elif words.take("CACHE"):
+        words.take("LAZY")
+        name = words.name() if words.take("TABLE") else ""
+        return Effect(f"view {name}" if name else "")
+    else:
+        return Effect()
+    what = next((each for each in ("VIEW", "FUNCTION", "TABLE") if words.take(each)), "")
+    # CREATE … IF NOT EXISTS may have left everything as it was.
+    perhaps = not removes and words.take("IF", "NOT", "EXISTS")
+    words.take("IF", "EXISTS")
+    name = words.name()
+    if perhaps or not name or not what or (what == "TABLE" and not removes):
+        return Effect()
+    kind = "function" if what == "FUNCTION" else "view"
+    return Effect(f"{kind} {name}", removes)
+
+
+def effect_of_plan(plan: bytes) -> Effect:
+    """Return what a plan leaves that makes or drops a temporary view or function."""
+    try:
+        message: Any = wire.parsed(protos.base.Plan, plan)
+    except ValueError:
+        return Effect()
+    command = message.command
+    match command.WhichOneof("command_type"):
+        case "create_dataframe_view" if not command.create_dataframe_view.is_global:
+            return Effect(f"view {command.create_dataframe_view.name.lower()}")
+        case "register_function":
+            name = command.register_function.function_name.lower()
+            return Effect(f"function {name}")
+        case "register_table_function":
+            name = command.register_table_function.function_name.lower()
+            return Effect(f"function {name}")
+    catalog = message.root.catalog
+    if catalog.WhichOneof("cat_type") == "drop_temp_view":
+        return Effect(f"view {catalog.drop_temp_view.view_name.lower()}", True)
+    return Effect()
+
+
+def declared(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the names that a DECLARE declares, and the expression of their default."""
+    words = _Words(text, read=None)
+    if not words.take("DECLARE"):
+        return (), ""
+    words.take("OR", "REPLACE")
+    words.take("VARIABLE") or words.take("VAR")
+    names = [words.name()]
+    while words.symbol(","):
+        names.append(words.name())
+    return tuple(name for name in names if name), words.behind_default(text)
+
+
+def dropped_variable(text: str) -> str:
+    """Return the variable that a DROP TEMPORARY VARIABLE drops; empty if it is none."""
+    words = _Words(text)
+    if not (words.take("DROP") and (words.take("TEMPORARY") or words.take("TEMP"))):
+        return ""
+    if not words.take("VARIABLE"):
+        return ""
+    words.take("IF", "EXISTS")
+    return words.name()
+
+
+def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
+    """Return the entries that need not be kept once this one stands behind them, in their order."""
+    found = [] if _rests_on_its_name(entry) else _same(entries, entry)
+    others = [(at, each) for at, each in enumerate(entries) if at not in found]
+    gone = []
+    for at in found:
+        names = names_in(entries[at].entry)
+        if not any(place > at and mentions(other.entry, names) for place, other in others):
+            gone.append(at)
+    if len(gone) < len(found):  # one that stays is undone by the removals behind it
+        gone = [at for at in gone if not removes(entries[at].entry)]
+    left = [each.entry for at, each in enumerate(entries) if at not in gone]
+    gone += [at for at, each in enumerate(entries) if at not in gone and _says_nothing(each, left)]
+    return [entries[at] for at in sorted(gone)]
+
+
+def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
+    """Return the places of the entries that say something of what this one does."""
+    if isinstance(entry, StateEntry | VariablesEntry):
+        return [at for at, each in enumerate(entries) if type(each.entry) is type(entry)]
+    if isinstance(entry, ArtifactEntry) or not entry.effect.name:
+        return []
+    name = entry.effect.name
+    return [at for at, each in enumerate(entries) if _name(each.entry) == name]
+
+
+def _rests_on_its_name(entry: Kept) -> bool:
+    """Tell whether an entry may be made from what its name meant before: it has it twice."""
+    if not (name := _name(entry).partition(" ")[2]):
+        return False
+    match entry:
+        case SqlEntry(text):
+            return len(re.findall(_word(name), text.lower())) > 1
+        case PlanEntry(plan):
+            return _text_of(plan).count(name) > 1
+        case _:
+            return False
+
+
+def _text_of(plan: bytes) -> str:
+    return plan.decode("utf-8", "replace").lower()
+
+
+def _says_nothing(numbered: Numbered, left: Sequence[Kept]) -> bool:
+    """Tell whether an entry only removes what no entry makes any more."""
+    entry = numbered.entry
+    return removes(entry) and not any(
+        other is not entry and (mentions(other, names_in(entry)) or _name(other) == _name(entry))
+        for other in left
+    )
+
+
+def removes(entry: Kept) -> bool:
+    """Tell whether an entry leaves nothing of its name."""
+    return isinstance(entry, SqlEntry | PlanEntry) and entry.effect.removes
+
+
+def _name(entry: Kept) -> str:
+    return entry.effect.name if isinstance(entry, SqlEntry | PlanEntry) else ""
+
+
+def names_in(entry: Kept) -> tuple[str, ...]:
+    """Return the names that an entry is about, without their kind, in lower case."""
+    if isinstance(entry, VariablesEntry):
+        return tuple(each.name for each in entry.variables)
+    return (_name(entry).partition(" ")[2],)
+
+
+def mentions(entry: Kept, names: Sequence[str]) -> bool:
+    """Tell whether an entry may rest on one of these names."""
+    match entry:
+        case SqlEntry(text):
+            return _holds(text.lower(), names)
+        case PlanEntry(plan):
+            # What stands around a text in a message may look like letters.
+            return _holds(_text_of(plan), names, words=False)
+        case VariablesEntry(variables):
+            return any(_holds(each.default.lower(), names) for each in variables)
+        case StateEntry() | ArtifactEntry():
+            return False
+
+
+def _holds(text: str, names: Sequence[str], *, words: bool = True) -> bool:
+    # A name that is computed, or spelt with its quotes doubled, cannot be looked for.
+    if "identifier" in text or any("`" in name for name in names):
+        return True
+    return any(re.search(_word(name), text) if words else name in text for name in names)
+
+
+def _word(name: str) -> str:
+    return rf"(?<!\w){re.escape(name)}(?!\w)"
+
+
+class _Words:
+    """A statement's first words."""
+
+    def __init__(self, text: str, read: int | None = WORDS_READ) -> None:
+        self._tokens: list[Token] = []
+        self._at = 0
+        try:
+            for token in tokenize(text):
+                self._tokens.append(token)
+                if read is not None and len(self._tokens) >= read:
+                    break
+        except LexicalError:
+            self._tokens = []
+
+    def take(self, *words: str) -> bool:
+        """Pass over these keywords if they stand here."""
+        here = self._tokens[self._at : self._at + len(words)]
+        if [token.upper for token in here] != [*words]:
+            return False
+        self._at += len(words)
+        return True
+
+    def symbol(self, symbol: str) -> bool:
+        """Pass over this symbol if it stands here."""
+        found = self._at < len(self._tokens) and self._tokens[self._at].is_symbol(symbol)
+        self._at += found
+        return found
+
+    def name(self) -> str:
+        """Pass over a name; return its last part in lower case, empty if none stands here."""
+        last = ""
+        while self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            if token.kind is TokenKind.QUOTED_NAME:
+                last = token.text[1:-1].replace("``", "`").lower()
+            elif token.kind is TokenKind.WORD and token.upper != "IDENTIFIER":
+                last = token.text.lower()
+            else:
+                return ""
+            self._at += 1
+            if not self.symbol("."):
+                return last
+        return ""
+
+    def behind_default(self, text: str) -> str:
+        """Return what stands behind DEFAULT or an equals sign."""
+        depth = 0
+        for token in self._tokens[self._at :]:
+            depth += token.is_symbol("(") + token.is_symbol("<")
+            depth -= token.is_symbol(")") + token.is_symbol(">")
+            if depth == 0 and (token.upper == "DEFAULT" or token.is_symbol("=")):
+                return text[token.end :].strip().rstrip(";").strip()
+        return ""

@@ -1,0 +1,30 @@
+"""JSON lines: what is inside lists, maps and structs is read as columns are."""
+
+from __future__ import annotations
+
+import pytest
+
+from haproc.engine.interface import Column
+from haproc.route.rows.forms import Form
+from tests.unit.test_rows_forms import JSON, refusal
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        ("double", b"1e400", "out of range"),
+        ("double", b"9007199254740993", "9007199254740993"),
+        ("timestamp", b'"2026-10-25T02:30:00"', "ambiguous"),
+        ("date", b'"2026-W01-1"', "2026-W01-1"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("within", "around"),
+    [("%s", b"%s"), ("array<%s>", b"[null,%s]"), ("map<string,%s>", b'{"k":%s}'),
+     ("struct<a:%s>", b'{"a":%s}')],
+)  # fmt: skip
+def test_json_value_is_refused_wherever_it_is_nested(
+    kind: str, value: bytes, told: str, within: str, around: bytes
+) -> None:
+    columns, form = [Column("v", within % kind)], Form(JSON, time_zone="Europe/Zurich")
+    assert told in refusal(b'{"v":' + around % value + b"}\n", form, columns)

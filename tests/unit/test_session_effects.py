@@ -1,0 +1,201 @@
+"""What stands for what in a session's journal: it holds effects, and grows with them alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haproc import protos
+from haproc.engine.interface import Settings
+from haproc.sessions.chain import Numbered
+from haproc.sessions.effects import (
+    declared,
+    dropped_variable,
+    effect_of_plan,
+    effect_of_sql,
+    superseded,
+)
+from haproc.sessions.journal import (
+    Effect,
+    Kept,
+    PlanEntry,
+    SqlEntry,
+    StateEntry,
+    Variable,
+    VariablesEntry,
+    from_bytes,
+    to_bytes,
+)
+
+UNDER = Settings(schema="s")
+
+
+@pytest.mark.parametrize(
+    ("sql", "name", "removes"),
+    [
+        ("CREATE TEMPORARY VIEW v AS SELECT 1", "view v", False),
+        ("create or replace temp view `V 1` as select 1", "view v 1", False),
+        ("CREATE TEMPORARY VIEW IF NOT EXISTS v AS SELECT 1", "", False),
+        ("CREATE TEMP VIEW v USING csv OPTIONS (path 'x')", "view v", False),
+        ("DROP VIEW IF EXISTS v", "view v", True),
+        ("DROP VIEW v -- CREATE", "view v", True),
+        ("CREATE TEMPORARY FUNCTION f(x INT) RETURNS INT RETURN x", "function f", False),
+        ("DROP TEMPORARY FUNCTION IF EXISTS f", "function f", True),
+        ("CACHE LAZY TABLE c AS SELECT 1", "view c", False),
+        ("ALTER VIEW v AS SELECT 2", "", False),
+        ("CREATE TEMPORARY VIEW IDENTIFIER('a' || 'b') AS SELECT 1", "", False),
+        ("", "", False),
+        ("'", "", False),
+    ],
+)
+def test_effect_of_a_statement_is_told_by_its_first_words(
+    sql: str, name: str, removes: bool
+) -> None:
+    assert effect_of_sql(sql) == Effect(name, removes)
+
+
+def test_effect_of_a_plan_is_that_of_its_command() -> None:
+    plan = protos.base.Plan()
+    plan.command.create_dataframe_view.name = "V"
+    assert effect_of_plan(plan.SerializeToString()).name == "view v"
+    dropped = protos.base.Plan()
+    dropped.root.catalog.drop_temp_view.view_name = "V"
+    assert effect_of_plan(dropped.SerializeToString()) == Effect("view v", True)
+    assert effect_of_plan(b"\xff") == Effect()
+
+
+@pytest.mark.parametrize(
+    ("sql", "names", "default"),
+    [
+        ("DECLARE a INT DEFAULT 1", ("a",), "1"),
+        (
+            "DECLARE OR REPLACE VARIABLE `A b`, c DECIMAL(3, 1) = f(1 = 1);",
+            ("a b", "c"),
+            "f(1 = 1)",
+        ),
+        ("DECLARE VAR session.a MAP<STRING, INT>", ("a",), ""),
+        ("SET VAR a = 1", (), ""),
+    ],
+)
+def test_declared_gives_names_and_the_default(
+    sql: str, names: tuple[str, ...], default: str
+) -> None:
+    assert declared(sql) == (names, default)
+
+
+def test_dropped_variable_is_told_from_a_dropped_view() -> None:
+    assert dropped_variable("DROP TEMPORARY VARIABLE IF EXISTS session.a") == "a"
+    assert dropped_variable("DROP VIEW a") == ""
+
+
+def test_entries_come_back_from_their_bytes() -> None:
+    columns = (("id", "int"), ("ü", "decimal(3,1)"))
+    entries: list[Kept] = [
+        StateEntry(UNDER, (("haproc.consistency", "any"),)),
+        SqlEntry("CREATE TEMP VIEW v AS SELECT 1", Effect("view v", False, UNDER, columns)),
+        PlanEntry(b"\x00", Effect()),
+        VariablesEntry((Variable("a", "int", b"123", "7"), Variable("b", "string", b"4567"))),
+        VariablesEntry(()),
+    ]
+    for entry in entries:
+        assert from_bytes(to_bytes(entry, ("r1", "r2"), 3)) == (entry, ("r1", "r2"), 3)
+
+
+def recorded(entries: list[Numbered], entry: Kept) -> list[Numbered]:
+    """Return the journal behind an entry."""
+    ordinal = entries[-1].ordinal + 1 if entries else 0
+    gone = superseded(entries, entry)
+    return [*(each for each in entries if each not in gone), Numbered(ordinal, "n", entry, 1)]
+
+
+def sql(text: str) -> SqlEntry:
+    return SqlEntry(text, effect_of_sql(text))
+
+
+def journal(*texts: str) -> list[str]:
+    entries: list[Numbered] = []
+    for text in texts:
+        entries = recorded(entries, sql(text))
+    return [each.entry.text for each in entries if isinstance(each.entry, SqlEntry)]
+
+
+def test_view_made_anew_a_thousand_times_is_one_entry() -> None:
+    made = [f"CREATE OR REPLACE TEMP VIEW v AS SELECT {n}" for n in range(1000)]
+    assert journal(*made) == made[-1:]
+
+
+def test_what_others_rest_on_stays_in_its_place() -> None:
+    first, over = "CREATE TEMP VIEW v AS SELECT 1", "CREATE TEMP VIEW o AS SELECT * FROM v"
+    second, third = (f"CREATE OR REPLACE TEMP VIEW v AS SELECT {n}" for n in (2, 3))
+    assert journal(first, over, second, third) == [first, over, third]
+    hidden = "CREATE TEMP VIEW o AS SELECT * FROM IDENTIFIER('V')"
+    assert journal(first, hidden, second) == [first, hidden, second]
+    assert journal(first, over, "DROP VIEW v", second) == [first, over, "DROP VIEW v", second]
+
+
+def test_what_is_dropped_leaves_no_more_than_a_word_of_it() -> None:
+    made, drop = "CREATE TEMP VIEW v AS SELECT 1", "DROP VIEW v"
+    other = "CREATE TEMP VIEW x AS SELECT 1"
+    assert journal(made, drop) == [drop]
+    assert journal(made, drop, other) == [other]
+    assert journal(*[made, drop] * 50) == [drop]
+
+
+NAMES = st.sampled_from(["aa", "bb", "cc"])
+STEPS = st.one_of(
+    st.tuples(st.just("sql"), NAMES, st.integers(0, 9), st.none() | NAMES),
+    st.tuples(st.just("frame"), NAMES, st.integers(0, 9), st.none() | NAMES),
+    st.tuples(st.just("drop"), NAMES, st.just(0), st.none()),
+)
+
+
+def entry_of(step: tuple[str, str, int, str | None]) -> Kept:
+    kind, name, number, base = step
+    if kind == "drop":
+        return sql(f"DROP VIEW IF EXISTS {name}")
+    if kind == "sql":
+        source = f" FROM {base}" if base else ""
+        return sql(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {number}{source}")
+    plan = protos.base.Plan()
+    plan.command.create_dataframe_view.name = name
+    plan.command.create_dataframe_view.input.sql.query = f"{number} {base or ''}"
+    data = bytes(plan.SerializeToString())
+    return PlanEntry(data, effect_of_plan(data))
+
+
+def shown_by(entries: list[Kept]) -> dict[str, object]:
+    """Return what each view shows: SQL looks names up at each use, a frame once and for all."""
+    views: dict[str, tuple[str, int, object]] = {}
+
+    def value(name: str, deep: int = 0) -> object:
+        if name not in views or deep > 9:
+            return None
+        kind, number, base = views[name]
+        return (number, value(str(base), deep + 1) if kind == "sql" and base else base)
+
+    for entry in entries:
+        assert isinstance(entry, SqlEntry | PlanEntry)
+        name = entry.effect.name.partition(" ")[2]
+        if entry.effect.removes:
+            views.pop(name, None)
+            continue
+        if isinstance(entry, SqlEntry):
+            words = entry.text.partition(" SELECT ")[2].split(" FROM ")
+            views[name] = ("sql", int(words[0]), words[1] if len(words) > 1 else "")
+        else:
+            plan = protos.base.Plan.FromString(entry.plan)
+            number, _, base = plan.command.create_dataframe_view.input.sql.query.partition(" ")
+            views[name] = ("frame", int(number), value(base))
+    return {name: value(name) for name in views}
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_journal_of_any_program_shows_what_the_whole_program_shows(
+    steps: list[tuple[str, str, int, str | None]],
+) -> None:
+    entries: list[Numbered] = []
+    for step in steps:
+        entries = recorded(entries, entry_of(step))
+    whole = shown_by([entry_of(step) for step in steps])
+    assert shown_by([each.entry for each in entries]) == whole
