@@ -1,0 +1,187 @@
+"""How far all is applied that a query shows, by the tables that Spark's analysis names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from haproc.classify.model import Classified, Kind, OperationClass
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Settings
+from haproc.replicate.heard.definitions import Definitions
+from haproc.replicate.queue.coalesce import BatchLimits
+from haproc.replicate.queue.schedule import Schedule
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.records.progress import Progress
+from haproc.route.classifying import Understood
+from haproc.route.model import Request, SentSql
+from haproc.route.narrowing import Narrowing, named
+from haproc.witness.plan import Plan
+from tests.unit.operations import ddl, insert, table_as, table_ddl, unknown_tables
+from tests.unit.test_witness import plan_of
+
+X = "spark_catalog.s.x"
+Y = "spark_catalog.s.y"
+SLOW = "spark_catalog.s.slow"
+OF_VIEW = "View (`spark_catalog`.`s`.`v`, [a#1])\n+- Relation spark_catalog.s.x[a#1] parquet"
+OF_FILES = "Relation [a#1] parquet"
+OF_FUNCTION = "Project [spark_catalog.s.f(a#1) AS b#2]\n+- Relation spark_catalog.s.x[a#1] parquet"
+
+
+def reading(*tables: str) -> str:
+    """Return the plan of a query of these tables."""
+    leaves = [f"Relation {table}[a#{n}] parquet" for n, table in enumerate(tables)]
+    if len(leaves) == 1:
+        return f"Project [a#0]\n+- {leaves[0]}"
+    return "Join Cross\n:- " + "\n+- ".join(leaves)  # of two
+
+
+class Cluster:
+    """A cluster that has read some records, and what its Spark says of one query."""
+
+    def __init__(self, plan: str = "") -> None:
+        self.schedule = Schedule("a", Progress(), 0, BatchLimits())
+        self.definitions = Definitions(1_000)
+        self.plan_text = plan
+        self.others = {"v"}
+        self.analyzed = 0
+        self.watermarks = SimpleNamespace(definitions_applied=0)
+        self.meanwhile: Callable[[], None] = lambda: None
+        core: Any = SimpleNamespace(
+            schedule=self.schedule,
+            heard=SimpleNamespace(definitions=self.definitions),
+            watermarks=self.watermarks,
+        )
+        self.narrowing = Narrowing(core, self)  # type: ignore[arg-type]
+
+    # -- stands for haproc.route.analysis
+
+    async def clean(self, settings: Settings, user: str) -> Cluster:
+        return self
+
+    async def plan(self, sql: str) -> Plan:
+        self.analyzed += 1
+        if not self.plan_text:
+            raise EngineError(ErrorKind.APPLICATION, "no such table")
+        self.meanwhile()
+        return plan_of(*self.plan_text.split("\n"))
+
+    async def is_managed_delta(self, table: str) -> bool:
+        return table.rpartition(".")[2] not in self.others
+
+    # -- the log
+
+    def read(self, *operations: Operation) -> None:
+        for op in operations:
+            offset = self.schedule.read_to
+            self.definitions.note(offset, op)
+            self.schedule.add(offset, op)
+
+    def told(self, session: Any = None) -> Callable[[], int] | None:
+        """Return what tells how far all is applied that the query shows."""
+        sql = "SELECT …"
+        tables = frozenset[str]()
+        statement = Classified(
+            sql, Kind.SELECT, OperationClass.QUERY, tables, tables, True, "default"
+        )
+        asked = Understood(Request("r", SentSql(sql), "", "u"), session, Settings(), statement)
+        return asyncio.run(self.narrowing.applied(asked))
+
+    def applied(self) -> int | None:
+        """Return how far that is now; None if it is not known."""
+        told = self.told()
+        return None if told is None else told()
+
+
+def slow() -> Operation:
+    return table_as("slow", Y, SLOW, origin="b")
+
+
+def test_query_does_not_wait_for_a_table_that_is_computed_and_that_it_does_not_read() -> None:
+    cluster = Cluster(reading(X))
+    cluster.read(insert("0", X))
+    cluster.read(slow())
+    assert cluster.applied() == 0
+    (unit,) = cluster.schedule.take(4)
+    cluster.schedule.complete(unit)
+    cluster.schedule.release(unit)
+    assert cluster.schedule.low == 1
+    assert cluster.applied() == 2
+
+
+def test_query_waits_for_the_first_of_all_that_may_change_a_table_of_it() -> None:
+    cluster = Cluster(reading(X, Y))
+    cluster.read(slow(), insert("1", Y), insert("2", X))
+    assert cluster.applied() == 1
+
+
+@pytest.mark.parametrize("exclusive", [ddl("z", "b"), table_ddl("z", Y, "b")])
+def test_query_waits_for_what_runs_alone_whatever_that_names(exclusive: Operation) -> None:
+    cluster = Cluster(reading(X))
+    cluster.read(slow(), exclusive)
+    assert cluster.applied() == 1
+
+
+def test_query_waits_for_everything_if_there_is_what_may_define_anything_anew() -> None:
+    cluster = Cluster(reading(X))
+    cluster.read(slow(), unknown_tables("1"))
+    assert cluster.applied() == 0
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [reading("spark_catalog.s.v"), OF_VIEW, OF_FILES, OF_FUNCTION, reading("other.s.x"), ""],
+    ids=["no Delta", "a view", "files", "a function", "another catalog", "Spark refuses it"],
+)
+def test_query_of_more_than_plain_tables_waits_for_everything(plan: str) -> None:
+    cluster = Cluster(plan)
+    cluster.read(slow())
+    assert cluster.applied() is None
+
+
+def test_query_in_a_session_waits_for_everything() -> None:
+    cluster = Cluster(reading(X))
+    cluster.read(slow())
+    assert cluster.told(session=object()) is None
+    assert cluster.analyzed == 0
+
+
+def test_query_whose_table_may_be_another_one_is_analyzed_anew() -> None:
+    cluster = Cluster(reading(X))
+    cluster.read(slow())
+    assert cluster.applied() == cluster.applied() == 1
+    assert cluster.analyzed == 1
+    cluster.read(table_ddl("1", X, "a"))
+    assert cluster.applied() == cluster.schedule.low == 0
+    assert cluster.analyzed == 2
+
+
+def test_query_waits_for_everything_if_its_table_is_defined_anew_behind_the_look() -> None:
+    cluster = Cluster(reading(X))
+    cluster.read(slow())
+    told = cluster.told()
+    assert told is not None
+    assert told() == 1
+    cluster.read(table_as("1", Y, X, origin="b"))
+    assert told() == cluster.schedule.low == 0
+
+
+def test_query_waits_for_everything_if_something_is_defined_during_the_look() -> None:
+    cluster = Cluster(reading(X))
+    cluster.read(slow())
+
+    def defined() -> None:
+        cluster.watermarks.definitions_applied += 1
+
+    cluster.meanwhile = defined
+    assert cluster.applied() is None
+
+
+def test_names_are_all_or_nothing() -> None:
+    assert named(plan_of(*reading(X, Y).split("\n"))) == {X, Y}
+    assert named(plan_of(*OF_FUNCTION.split("\n"))) is None
+    assert named(plan_of(*OF_FILES.split("\n"))) is None
