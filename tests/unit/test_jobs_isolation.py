@@ -216,6 +216,8 @@ async def test_program_of_another_user_reaches_what_is_open_to_all_and_no_more(
 ) -> None:
     os.chmod(base, 0o711)  # noqa: PTH101
     (base / "jobs" / "2-1").mkdir(parents=True)
+    (base / "jobs").chmod(0o700)  # as HAProc's umask has it
+    (base / "jobs" / "2-1").chmod(0o755)
     python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
     assert python is not None, "an interpreter that other users may run: apt install python3"
     trial = Trial(TRIES, "user", python=python)
