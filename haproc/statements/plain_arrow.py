@@ -83,9 +83,13 @@ def _made(array: pa.Array, kind: pa.DataType, told: pa.DataType) -> pa.Array:
 
 
 def _children(array: pa.Array) -> list[pa.Array]:
-    """Return what is inside, whole: a batch of a stream begins at its arrays' beginning."""
+    """Return what is inside, whole: a batch of a stream begins at its arrays' beginning.
+
+    What is inside a NULL is NULL: the bytes that stand there for a field that is never NULL are
+    none of a value.
+    """
     if pa.types.is_struct(array.type):
-        return [array.field(at) for at in range(array.type.num_fields)]
+        return list(array.flatten())
     return [array.values]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from haproc.doors.connect.digests import RowDigest
@@ -80,6 +80,8 @@ def batch_of(kind: pa.DataType) -> pa.RecordBatch:
 
 
 @given(KINDS)
+@example(pa.struct([("f0", VARIANT)]))
+@example(pa.list_(pa.struct([("f0", VARIANT)])))
 @settings(max_examples=60, deadline=None)
 def test_every_type_is_told_wherever_it_stands(kind: pa.DataType) -> None:
     batch = batch_of(kind)
