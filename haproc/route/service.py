@@ -23,6 +23,7 @@ from haproc.replicate.agree.finality import is_final
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known
+from haproc.replicate.queue.revoked import Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
@@ -279,6 +280,13 @@ class RingService:
         except TimeoutError as error:
             raise timed_out(timeout_s, self._core.me) from error
         return answer_of(Attempt(known.facts, known.offset, outcome), self._core)
+
+    async def revoke(self, request_id: str, user: str) -> Revoked | None:
+        """See Service."""
+        known = self.known_write(request_id, user)
+        if known is None:
+            return None
+        return await self._replica.revoking.revoke(known.offset, "its sender")
 
     async def is_final(self, offset: int) -> bool:
         """See Service."""

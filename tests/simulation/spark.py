@@ -397,6 +397,12 @@ class SimEngine:
         await self._check()
         return found
 
+    async def keeps_marks(self, table: str) -> bool:
+        await self._check()
+        await self._spark.look()
+        await self._check()
+        return self._spark.standing(table) != ABSENT
+
     async def default_place(self, table: str) -> str:
         return ""
 

@@ -140,6 +140,7 @@ SHELLS: Final = {
     "haproc/replicate/agree/assurance.py": "asks peers, waits with deadlines",
     "haproc/replicate/agree/finality.py": "asks the log",
     "haproc/replicate/agree/giving_up.py": "appends to the log",
+    "haproc/replicate/agree/revoking.py": "likewise",
     "haproc/replicate/agree/outcome_check.py": "asks peers",
     "haproc/replicate/agree/table_check.py": "asks Spark, appends to the log",
     "haproc/replicate/apply/applier.py": "runs statements on Spark",
@@ -150,6 +151,7 @@ SHELLS: Final = {
     "haproc/replicate/apply/keeping.py": "waits for the log",
     "haproc/replicate/apply/liveness.py": "asks peers",
     "haproc/replicate/apply/materialise.py": "runs queries on Spark",
+    "haproc/replicate/apply/queries.py": "waits",
     "haproc/replicate/apply/spooled.py": "waits for the log",
     "haproc/replicate/apply/synchronous.py": "asks peers, appends to the log",
     "haproc/replicate/apply/takeover.py": "asks peers, waits",
@@ -228,4 +230,5 @@ SHELLS: Final = {
     "haproc/config/line.py": "futures of those that wait",
     "haproc/statements/registry.py": "tasks; the clock",
     "haproc/statements/store.py": "files",
+    "haproc/statements/taking_back.py": "waits",
 }

@@ -1,0 +1,172 @@
+"""Writes that take for ever are taken back through a real ring, by whoever may want that."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql.connect.session import SparkSession
+
+import haclient
+from haproc.cli.main import main
+from tests.rig import Rig
+
+pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
+
+SLOW = "SELECT CAST(id AS INT), CAST(id AS STRING) FROM range(1000000000000) WHERE hash(id) = 7"
+"""Hours of work on all cores, the same on every cluster."""
+WITHIN_S = 60.0
+"""Chosen: a few seconds where the machine has nothing else to do."""
+
+
+class Sent:
+    """A statement that a client of its own waits for."""
+
+    def __init__(self, rig: Rig, sql: str, order: str = "abc", budget_s: int | None = None) -> None:
+        self.id = uuid.uuid4().hex
+        self.error: haclient.Error | None = None
+        self._connection = rig.connect(order)
+        self.cursor = self._connection.cursor()
+        self._thread = threading.Thread(target=self._run, args=(sql, budget_s))
+        self._thread.start()
+
+    def _run(self, sql: str, budget_s: int | None) -> None:
+        try:
+            self.cursor.execute(sql, request_id=self.id, timeout_s=900, apply_budget_s=budget_s)
+        except haclient.Error as error:
+            self.error = error
+
+    def ended(self) -> haclient.Error:
+        """Return the error with which it ended."""
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive(), "it still runs"
+        assert self.error is not None, "it was applied"
+        self._connection.close()
+        return self.error
+
+
+def at_work(rig: Rig, sent: Sent) -> int:
+    """Wait until a write is in the log and runs; return its offset."""
+    end = rig.log_end()
+    rig.wait(lambda: rig.log_end() > end or any(rig.status(n)["lag"] for n in "abc"), WITHIN_S)
+    time.sleep(8)
+    return rig.log_end() - 1
+
+
+def revoked(error: haclient.Error) -> None:
+    assert (error.error_class, error.sqlstate) == ("HAPROC_REVOKED", "57014")
+    assert error.outcome is not None and error.outcome.value == "REJECTED"
+
+
+@pytest.fixture
+def table(rig: Rig) -> Iterator[str]:
+    name = rig.table()
+    rig.run(f"INSERT INTO {name} VALUES (1, 'a')")
+    rig.settled()
+    yield name
+    rig.settled()
+    rig.check_equal(name)
+    assert [rig.status(each)["state"] for each in "abc"] == ["READY"] * 3
+
+
+def test_write_that_runs_everywhere_is_taken_back_by_its_sender_and_others_go_on(
+    rig: Rig, table: str
+) -> None:
+    other = rig.table()
+    sent = Sent(rig, f"INSERT INTO {table} {SLOW}")
+    waiting = Sent(rig, f"UPDATE {table} SET name = 'w' WHERE id = 1")
+    time.sleep(10)
+    rig.run(f"INSERT INTO {other} VALUES (1, 'x')")  # not its table
+    begun = time.monotonic()
+    assert waiting.cursor.cancel() == "revoked"  # it waits behind the first one
+    revoked(waiting.ended())
+    assert sent.cursor.cancel() == "revoked"
+    took_s = time.monotonic() - begun
+    revoked(sent.ended())
+    assert took_s < WITHIN_S
+    print(f"both were taken back within {took_s:.1f} s")
+    rig.run(f"INSERT INTO {table} VALUES (2, 'b')")
+    assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "a"), (2, "b")]
+    # Its id stands for what became of it, at every HAProc.
+    status, answer = rig.get("c", f"/api/2.0/sql/statements/{sent.id}")
+    assert (status, answer["status"]["state"], answer["ha"]["final"]) == (200, "FAILED", True)
+    status, answer = rig.post("b", f"/api/2.0/sql/statements/{sent.id}/cancel", {})
+    assert (status, answer["became"]) == (200, "ended")
+
+
+def test_table_made_of_a_query_is_taken_back_by_its_sender_through_another_haproc(
+    rig: Rig, table: str
+) -> None:
+    made = f"made_{uuid.uuid4().hex[:8]}"
+    sent = Sent(rig, f"CREATE TABLE {made} USING delta AS {SLOW}")
+    time.sleep(10)
+    status, answer = rig.post("b", f"/api/2.0/sql/statements/{sent.id}/cancel", {})
+    assert (status, answer["became"]) == (200, "revoked"), answer
+    revoked(sent.ended())
+    assert rig.everywhere(f"SHOW TABLES LIKE '{made}'") == []
+    rig.run(f"CREATE TABLE {made} USING delta AS SELECT 1 AS id")
+    assert rig.everywhere(f"SELECT * FROM {made}") == [(1,)]
+
+
+def test_write_is_taken_back_on_wait_timeout_by_an_operator_and_by_its_budget(
+    rig: Rig, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = {"statement": f"INSERT INTO {table} {SLOW}", "wait_timeout": "10s"}
+    status, answer = rig.post("a", "/api/2.0/sql/statements", {**body, "on_wait_timeout": "CANCEL"})
+    assert (status, answer["status"]["state"]) == (200, "FAILED"), answer
+    assert answer["ha"]["error_class"] == "HAPROC_REVOKED", answer
+
+    sent = Sent(rig, f"INSERT INTO {table} {SLOW}")
+    offset = at_work(rig, sent)
+    command = ("queue", "revoke", str(offset), "--reason", "slow", "--yes")
+    assert main([*command, "--folder", str(rig.ring.folder)]) == 0
+    assert f"offset {offset} is taken back" in capsys.readouterr().out
+    error = sent.ended()
+    revoked(error)
+    assert "an operator: slow" in error.message
+
+    error = Sent(rig, f"INSERT INTO {table} {SLOW}", budget_s=5).ended()
+    revoked(error)
+    assert "its time budget (5 s)" in error.message
+    assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "a")]
+
+
+@pytest.mark.thorough
+def test_write_of_a_pyspark_program_is_taken_back_by_an_interrupt(rig: Rig, table: str) -> None:
+    session = SparkSession.builder.remote(f"sc://{rig.door('a')}").create()
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            session.sql(f"INSERT INTO {table} {SLOW}")
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(12)
+    assert len(session.interruptAll()) == 1
+    thread.join(WITHIN_S)
+    assert len(errors) == 1 and "HAPROC_REVOKED" in str(errors[0])
+    session.stop()
+    assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "a")]
+
+
+@pytest.mark.fault
+@pytest.mark.thorough
+def test_haproc_killed_while_a_write_is_taken_back_comes_back_to_the_same(
+    rig: Rig, table: str
+) -> None:
+    rig.restart("c", "unable.after:1:kill")
+    sent = Sent(rig, f"INSERT INTO {table} {SLOW}", "a")
+    time.sleep(10)
+    # Its word is in the log before it dies: that is enough.
+    assert sent.cursor.cancel() == "revoked"
+    revoked(sent.ended())
+    rig.gone("c")
+    rig.start("c")
+    rig.settled()
+    assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "a")]
