@@ -18,11 +18,12 @@ async def take_back(service: Service, key: Key, task: asyncio.Task[Any]) -> Revo
     """Take back a write that ``task`` is about to put into the log, or waits for."""
     clock = asyncio.get_running_loop().time
     until = clock() + _WAIT_S
-    while (found := await revoke(service, key)) is None:
+    # What is rejected may be made again as long as its task runs, see `route.chain`.
+    while (found := await revoke(service, key)) is None or found.fate is Fate.REJECTED:
         if task.done():
-            return Revoked(None, Fate.ENDED)
+            return found or Revoked(None, Fate.ENDED)
         if clock() > until:
-            return Revoked(None, Fate.UNDECIDED, "it is not in the log yet, and goes on")
+            return found or Revoked(None, Fate.UNDECIDED, "it is not in the log yet, and goes on")
         await asyncio.wait({task}, timeout=_LOOK_S)
     return found
 

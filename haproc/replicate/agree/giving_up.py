@@ -214,7 +214,7 @@ class GivingUp:
 
     async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
         """A failed attempt is over and was not committed: say so, if that was often enough."""
-        if self._due(trouble) and not await self.applied_by(offset):
+        if self._due(trouble) and not await self.ended_on(offset):
             await self.say(offset, op, trouble.error)
 
     def _due(self, trouble: Trouble) -> bool:
@@ -228,7 +228,7 @@ class GivingUp:
         at_fault = self._due(trouble) or any(self.wish(offset) for offset in trouble.offsets)
         return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 
-    async def applied_by(self, offset: int) -> str:
+    async def ended_on(self, offset: int) -> tuple[str, Status] | None:
         """Return a peer that says that it has an outcome: then the ring won't give it up anyway."""
         core = self._core
         for peer in core.members.peers:
@@ -238,9 +238,10 @@ class GivingUp:
                 answer = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
             except PeerUnavailableError:
                 continue
-            if answer.get("status") in (Status.APPLIED.value, Status.FAILED.value):
-                return peer
-        return ""
+            for status in (Status.APPLIED, Status.FAILED):
+                if answer.get("status") == status.value:
+                    return peer, status
+        return None
 
     async def say(self, offset: int, op: Operation, error: str, wish: int = -1) -> None:
         """Put it into the log that this cluster has not committed an operation, nor will."""
@@ -373,7 +374,7 @@ class GivingUp:
 
     async def _time_is_over(self, offset: int, op: Operation) -> None:
         wished = self._core.heard.words.was_wished(offset)
-        if not wished and not await self.applied_by(offset):
+        if not wished and not await self.ended_on(offset):
             await self.wish_back(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
 
     async def _heed(self, offset: int) -> None:

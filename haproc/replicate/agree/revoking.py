@@ -20,7 +20,7 @@ from haproc.failure import ErrorClass, refused
 from haproc.replicate.agree.giving_up import WISH_S, GivingUp
 from haproc.replicate.heard.words import QUERY_CANCELED, taken_back
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import Status
 from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, Verdict
@@ -57,12 +57,19 @@ class Revoking:
                 if op.computed and core.heard.computations.found(offset) is None:
                     await self._instead_of_rows(offset, op, who)
                 if (fate := self._fate(offset)) is None:
-                    if by := await self._giving_up.applied_by(offset):
-                        return Revoked(offset, Fate.COMMITTED, f"cluster {by} has an outcome of it")
+                    if (fate := await self._elsewhere(offset)) is not None:
+                        return fate
                     await self._wish(offset, op, who, vouched)
-        return self._fate(offset) or Revoked(
-            offset, Fate.UNDECIDED, await self._why(offset, vouched)
+        return (
+            self._fate(offset)
+            or await self._elsewhere(offset)
+            or Revoked(offset, Fate.UNDECIDED, await self._why(offset, vouched))
         )
+
+    async def _elsewhere(self, offset: int) -> Revoked | None:
+        """Return what a peer says has become of an operation there: it stands."""
+        found = await self._giving_up.ended_on(offset)
+        return None if found is None else Revoked(offset, *_ended(*found))
 
     async def _instead_of_rows(self, offset: int, op: Operation, who: str) -> None:
         core = self._core
@@ -107,16 +114,18 @@ class Revoking:
         known = core.outcomes.at(offset)
         outcome = known.outcome if known is not None else None
         if outcome is not None and outcome.status in _ENDED:
-            return Revoked(offset, _of(outcome), f"cluster {core.me} has an outcome of it")
-        if core.heard.words.done(offset):
-            return Revoked(offset, Fate.COMMITTED, "a cluster has an outcome of it")
+            return Revoked(offset, *_ended(core.me, outcome.status))
         return None
 
     async def _why(self, offset: int, absent: Mapping[str, int]) -> str:
+        if self._core.heard.words.done(offset):
+            return "a cluster has run it to its end, so it stands; how it ended is not known here"
         missing = await self._giving_up.silent(offset, absent)
         told = f"; {', '.join(sorted(missing))} is not heard" if missing else ""
         return f"not all clusters have answered in time, and it goes on{told}"
 
 
-def _of(outcome: Outcome) -> Fate:
-    return Fate.COMMITTED if outcome.status is Status.APPLIED else Fate.REJECTED
+def _ended(cluster: str, status: Status) -> tuple[Fate, str]:
+    if status is Status.APPLIED:
+        return Fate.COMMITTED, f"cluster {cluster} has committed it"
+    return Fate.REJECTED, f"it met an error on cluster {cluster}"
