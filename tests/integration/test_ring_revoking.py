@@ -72,6 +72,8 @@ def table(rig: Rig) -> Iterator[str]:
     rig.run(f"INSERT INTO {name} VALUES (1, 'a')")
     rig.settled()
     yield name
+    for offset in rig.running("a"):  # of a test that failed: others share the ring
+        main(["queue", "revoke", str(offset), "--yes", "--config", str(rig.ring.file)])
     rig.settled()
     rig.check_equal(name)
     assert [rig.status(each)["state"] for each in "abc"] == ["READY"] * 3
@@ -82,7 +84,7 @@ def test_write_that_runs_everywhere_is_taken_back_by_its_sender_and_the_ring_goe
 ) -> None:
     sent = Sent(rig, f"INSERT INTO {table} {SLOW}")
     first = running(rig)
-    waiting = Sent(rig, f"UPDATE {table} SET name = 'w' WHERE id = 1")  # behind the first one
+    waiting = Sent(rig, f"INSERT INTO {table} VALUES (7, 'w')")  # behind the first one
     rig.wait(lambda: all(rig.status(n)["log_end"] > first + 1 for n in "abc"), WITHIN_S)
     begun = time.monotonic()
     assert waiting.cursor.cancel() == "revoked"

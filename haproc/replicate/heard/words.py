@@ -23,7 +23,8 @@ Somebody may want an operation taken back that could be applied well:
   sure that nothing of it is under way, looks, and says ``unable``; the rest is as above. The wish
   is void from the first ``able`` on that names a wish: a cluster has an outcome of the operation
   already, so it stands; or not all had spoken in time, and it goes on. Words that were said for it
-  are taken back by those who said them, when the operation is to run there.
+  are taken back by those who said them, when the operation is to run there. One that comes into the
+  log behind that counts for nothing: by then its cluster may run the operation again.
 
 A process that starts hears what the log says up to its own claim before it runs anything. So it
 obeys the words of the processes before it, and what was given up while it was away. What a replaced
@@ -125,13 +126,15 @@ class Words:
         ``before``: as of that place in the log.
         """
         found: dict[str, tuple[int, Unable]] = {}
+        void = -1
         for at, word in sorted(self._said.get(offset, {}).items()):
             if before is not None and at >= before:
                 break
-            if isinstance(word, Unable):
-                found[word.cluster] = at, word
-            else:
+            if isinstance(word, Able):
                 found.pop(word.cluster, None)
+                void = at if word.wish >= 0 else void
+            elif word.wish < 0 or word.wish > void:
+                found[word.cluster] = at, word
         return found
 
     def wish(self, offset: int) -> tuple[int, Revoke] | None:
