@@ -6,11 +6,15 @@ Docs: docs/design.md, "Taking back".
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from haproc.classify.model import Kind
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
 from haproc.replicate.agree.giving_up import WISH_S
@@ -22,6 +26,7 @@ from haproc.replicate.records.words import Abandon, Able, Revoke
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node
 from tests.simulation.scenario import insert, operation
+from tests.simulation.spark import SimEngine
 from tests.simulation.test_giving_up import kinds
 from tests.simulation.test_poison import rows
 
@@ -30,6 +35,7 @@ CLIENT_S = 1000
 PATIENT = replace(TIMEOUTS, apply_s=3600)
 UPDATE = "UPDATE t SET x = x || '!'"
 CREATE_U = "CREATE TABLE u (x)"
+ALTER = "ALTER TABLE t ADD COLUMN y"
 
 
 def update(op_id: str = "slow", origin: str = "a", **fields: object) -> Operation:
@@ -82,6 +88,52 @@ def test_what_runs_everywhere_is_stopped_and_taken_back_within_seconds() -> None
         await stage.settle()
         assert rows(stage, "c") == ["one", "two"]
         assert all(stage.state(name) is State.READY for name in "abc")
+
+    story(tell, timeouts=PATIENT)
+
+
+def test_what_holds_all_cores_is_taken_back_though_spark_reads_no_history_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def no_core(self: SimEngine, named: Sequence[Named]) -> str:
+        await asyncio.sleep(10 * WISH_S)
+        raise EngineError(ErrorKind.AVAILABILITY, "no answer")
+
+    async def tell(stage: Stage) -> None:
+        await begin(stage)
+        monkeypatch.setattr(SimEngine, "standing", no_core)
+        slow(stage, *"abc")
+        offset, waiting = await send(stage, update())
+        assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
+        taken_back(await waiting)
+        slow(stage)
+        await stage.settle()
+
+    story(tell, timeouts=PATIENT)
+
+
+def test_whether_a_table_keeps_marks_is_asked_once_until_it_is_defined_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = Counter[str]()
+    original = SimEngine.keeps_marks
+
+    async def counted(self: SimEngine, table: str) -> bool:
+        asked[table] += 1
+        return await original(self, table)
+
+    monkeypatch.setattr(SimEngine, "keeps_marks", counted)
+
+    async def tell(stage: Stage) -> None:
+        await begin(stage)
+        for number in range(3):
+            await stage.submit("a", update(f"u{number}"))
+        await stage.settle()
+        assert asked == {"t": 3}  # each cluster for itself
+        await stage.submit("a", ddl("a", "anew", ALTER, writes=frozenset({"t"})))
+        await stage.submit("a", update("last"))
+        await stage.settle()
+        assert asked == {"t": 6}
 
     story(tell, timeouts=PATIENT)
 
