@@ -209,10 +209,11 @@ class Operators:
         ``without``: members that are away, and that the operator vouches for.
         """
         self._check(self._core.me)
-        _allowed(revoke_advice(self._standing_at(offset)), offset)
-        absent = self._vouched(without, offset)
-        because = f": {reason}" if reason else ""
-        done = await self._revoking.revoke(offset, f"an operator{because}", absent)
+        if (done := self._revoking.fate(offset)) is None:
+            _allowed(revoke_advice(self._standing_at(offset)), offset)
+            absent = self._vouched(without, offset)
+            because = f": {reason}" if reason else ""
+            done = await self._revoking.revoke(offset, f"an operator{because}", absent)
         return {"offset": offset, "status": done.fate.value, "text": done.text}
 
     def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:

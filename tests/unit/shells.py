@@ -143,6 +143,7 @@ SHELLS: Final = {
     "haproc/replicate/agree/revoking.py": "likewise",
     "haproc/replicate/agree/outcome_check.py": "asks peers",
     "haproc/replicate/agree/table_check.py": "asks Spark, appends to the log",
+    "haproc/replicate/agree/under_way.py": "waits",
     "haproc/replicate/apply/applier.py": "runs statements on Spark",
     "haproc/replicate/apply/computing.py": "runs queries on Spark, appends to the log",
     "haproc/replicate/apply/doubts.py": "asks Spark",

@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final
 
 from dmq import TrimmedError
 from haproc.backoff import Backoff
@@ -23,6 +22,7 @@ from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
+from haproc.replicate.agree.under_way import CanTell, Interrupted, UnderWay
 from haproc.replicate.heard.members import names_needed
 from haproc.replicate.heard.words import QUERY_CANCELED, given_up_as, taken_back
 from haproc.replicate.member.core import Core
@@ -60,28 +60,6 @@ def conclusive(op: Operation) -> bool:
     return op.tables_known and bool(op.writes) and op.kind in _MARKED
 
 
-CanTell: TypeAlias = Callable[[Operation], Awaitable[bool]]
-"""Says whether a look would find what an operation that was stopped has committed."""
-
-
-class Interrupted(Exception):
-    """A statement was stopped: somebody wants it taken back."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _UnderWay:
-    """A statement that runs here, and how to stop it."""
-
-    offsets: tuple[int, ...]
-    op: Operation
-    limit: asyncio.Timeout
-    can_tell: CanTell
-
-    def stop(self) -> None:
-        if not self.limit.expired():
-            self.limit.reschedule(asyncio.get_running_loop().time())
-
-
 class GivingUp:
     """See the module."""
 
@@ -91,7 +69,7 @@ class GivingUp:
         self._low_at_start = 0
         self._hearing = True
         """Not all is heard yet that earlier processes said."""
-        self._under_way: list[_UnderWay] = []
+        self._under_way = UnderWay()
         self._heeding: set[int] = set()
         self._answering = asyncio.Lock()
 
@@ -154,7 +132,11 @@ class GivingUp:
         logger.warning("offset %d is given up by the ring: %s", offset, word.error)
         core.heard.verdicts.see(offset, Verdict.REJECT, self.rejected(offset).failure)
         if core.schedule.expects(offset):
-            # It is passed over when its turn comes: if it was committed after all, that is seen.
+            if core.me in word.words:
+                # It has looked: who waits for it need not wait for its turn.
+                core.schedule.decide(offset, Verdict.REJECT)
+                core.outcomes.resolve(offset, self.rejected(offset))
+            # Else it is passed over then: if it was committed after all, that is seen.
             core.schedule.isolate(offset)
             core.schedule.permit(offset)
             core.schedule.provide(offset)
@@ -321,9 +303,8 @@ class GivingUp:
     ) -> AsyncIterator[None]:
         """Stop what runs in here when somebody wants any of it taken back; raises Interrupted.
 
-        Only if a look ``can_tell`` then what it has committed.
-        One operation alone is wanted back by its own time budget, too, unless somebody wanted it
-        back before, and in vain.
+        Only if a look ``can_tell`` then what it has committed. One operation alone is wanted back
+        by its own time budget, too, unless somebody wanted it back before, and in vain.
         """
         single, core = len(offsets) == 1, self._core
         if not single and any(self.wish(offset) is not None for offset in offsets):
@@ -333,25 +314,12 @@ class GivingUp:
             timer = asyncio.get_running_loop().call_later(
                 op.apply_budget_s, lambda: core.tasks.spawn(self._time_is_over(offsets[0], op))
             )
-        limit = asyncio.timeout(None)
-        mine = _UnderWay(offsets, op, limit, can_tell)
-        self._under_way.append(mine)
         try:
-            async with limit:
+            async with self._under_way.runs(offsets, op, can_tell):
                 yield
-        except TimeoutError as error:
-            if limit.expired():
-                raise Interrupted from error
-            raise
         finally:
-            self._under_way.remove(mine)
             if timer is not None:
                 timer.cancel()
-
-    async def _stop(self, offset: int) -> None:
-        for each in [each for each in self._under_way if offset in each.offsets]:
-            if await each.can_tell(each.op) and each in self._under_way:
-                each.stop()
 
     def _take_notice(self, offset: int) -> None:
         """Something was heard of an operation that may be wanted back."""
@@ -391,7 +359,7 @@ class GivingUp:
                 elif self._may_speak(offset):
                     await self._answer(offset, op)
                 else:
-                    await self._stop(offset)
+                    await self._under_way.stop(offset)
                 await self._until_news(offset, wish)
         finally:
             self._heeding.discard(offset)

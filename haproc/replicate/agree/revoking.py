@@ -47,7 +47,7 @@ class Revoking:
         """
         core = self._core
         op = await self._giving_up.operation(offset)
-        if (fate := self._fate(offset)) is not None:
+        if (fate := self.fate(offset)) is not None:
             return fate
         if op is None:
             raise refused(ErrorClass.OFFSET_UNKNOWN, f"the log has no operation at offset {offset}")
@@ -56,12 +56,12 @@ class Revoking:
             async with asyncio.timeout(WITHIN_S):
                 if op.computed and core.heard.computations.found(offset) is None:
                     await self._instead_of_rows(offset, op, who)
-                if (fate := self._fate(offset)) is None:
+                if (fate := self.fate(offset)) is None:
                     if (fate := await self._elsewhere(offset)) is not None:
                         return fate
                     await self._wish(offset, op, who, vouched)
         return (
-            self._fate(offset)
+            self.fate(offset)
             or await self._elsewhere(offset)
             or Revoked(offset, Fate.UNDECIDED, await self._why(offset, vouched))
         )
@@ -101,7 +101,7 @@ class Revoking:
                 async with asyncio.timeout(core.timeouts.takeover_s):
                     await core.news.until(lambda: giving_up.wish(offset) is None)
 
-    def _fate(self, offset: int) -> Revoked | None:
+    def fate(self, offset: int) -> Revoked | None:
         """Return what is known to have become of an operation, as far as that is final."""
         core = self._core
         if (word := core.heard.words.given_up(offset)) is not None:

@@ -16,7 +16,8 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, Mark
 from haproc.engine.statement import ArrowRows
 from haproc.membership.state import Cause, Divergence
-from haproc.replicate.agree.giving_up import GivingUp, Interrupted
+from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.under_way import Interrupted
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.apply.synchronous import FollowUp, Synchronous
