@@ -60,11 +60,22 @@ class Revoking:
                     if (fate := await self._elsewhere(offset)) is not None:
                         return fate
                     await self._wish(offset, op, who, vouched)
+                    await self._until_ended(offset)
         return (
             self.fate(offset)
             or await self._elsewhere(offset)
             or Revoked(offset, Fate.UNDECIDED, await self._why(offset, vouched))
         )
+
+    async def _until_ended(self, offset: int) -> None:
+        """Where a cluster has run it to its end, wait until it is told how that ended."""
+        core = self._core
+        while core.heard.words.done(offset) and self.fate(offset) is None:
+            if await self._elsewhere(offset) is not None:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(core.timeouts.takeover_s):
+                    await core.news.until(lambda: self.fate(offset) is not None)
 
     async def _elsewhere(self, offset: int) -> Revoked | None:
         """Return what a peer says has become of an operation there: it stands."""
