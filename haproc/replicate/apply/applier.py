@@ -260,15 +260,16 @@ class Applier:
     async def _pass_over(self, unit: Unit, lane: Lane) -> Outcome | None:
         """Return the outcome of what is not to be run any more; None: take it apart."""
         offset, op = unit.version, unit.operations[0]
-        given_up = self._giving_up.given_up(offset)
-        if given_up and self._giving_up.stands(offset):
+        # What is said of one operation says nothing of others that an earlier process ran with it.
+        single, given_up = len(unit.operations) == 1, self._giving_up.given_up(offset)
+        if single and given_up and self._giving_up.stands(offset):
             return self._giving_up.rejected(offset)  # it looked before it said so
-        if self._giving_up.rejects(offset) and not given_up:
+        if single and self._giving_up.rejects(offset) and not given_up:
             # This cluster is its origin, and looked before it decided so.
             return Outcome(Status.REJECTED, failure=self._core.heard.verdicts.failure(offset))
         if await self._committed_after_all(unit, lane):
             return Outcome(Status.APPLIED, assumed=True)
-        if len(unit.operations) > 1:
+        if not single:
             return None
         if not self._giving_up.given_up(offset):
             return Outcome(Status.SKIPPED)
