@@ -162,7 +162,7 @@ class Replica:
             "incarnation": core.identity.incarnation,
             "cursor": low,
             "log_end": log_end,
-            "lag": log_end - low,
+            "lag": core.watermarks.lag,
             "applying": condition.applying,
             "computing": [*self.computing.told],
         }
