@@ -57,11 +57,12 @@ class SparkLane:
         defaults: Defaults,
         authorise: Authorise = anybody,
         *,
+        pool: str = "",
         small_statement_timeout_s: float,
         applied_bytes_max: int,
     ) -> None:
         self._remote = remote
-        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s)
+        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool)
         self._applied_bytes_max = applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
         self._authorise = authorise
