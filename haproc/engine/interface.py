@@ -113,6 +113,8 @@ class Analyzed:
 
 
 ABSENT: Final = "absent"
+PRESENT: Final = "present"
+"""There is something; what, was not asked."""
 UNREADABLE: Final = "unreadable"
 """The catalog knows the table, but it cannot be read."""
 
@@ -134,10 +136,14 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A full name, as operations have them: parts in backquotes only where they need it."""
+    """A full name, as operations have them: parts in backquotes only where they need it.
+
+    ``content``: False where it is only asked whether anything stands under it.
+    """
 
     sort: Sort
     name: str
+    content: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +373,10 @@ class Lane(Protocol):
         """Have the next statement run in a session that has looked nothing up yet."""
         ...
 
+    async def prepare(self) -> None:
+        """Make that session now, rather than when a statement waits for it; raises nothing."""
+        ...
+
 
 class Engine(Protocol):
     """One Spark cluster."""
@@ -389,7 +399,7 @@ class Engine(Protocol):
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
         """Return the session of this key; ``restore`` counts for one that is new, and ``pool``.
 
-        ``pool``: Spark's scheduler's, in which its statements run; empty: that of all others.
+        ``pool``: Spark's scheduler's, in which its statements run; empty: that of short looks.
         """
         ...
 

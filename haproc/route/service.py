@@ -110,6 +110,7 @@ class RingService:
             self._classifying,
             self._attempts.ground,
             sessions.get_blob,
+            replica.foresee,
             fanout_parallel=config.fanout_parallel,
         )
         self._narrowing = Narrowing(core, self._analysis)
