@@ -54,7 +54,7 @@ class Applier:
         self._synchronous = synchronous
         self._computing = computing
         self._giving_up = giving_up
-        self._doubts = Doubts(core)
+        self.doubts = Doubts(core)
         self._on_outcome = on_outcome
         self._on_marker = on_marker
 
@@ -136,8 +136,12 @@ class Applier:
         if unit.intent is Intent.ALONE:
             core.watermarks.applied_exclusive()
             # What a lane's session has looked up is its own affair; what it answers must not be.
+            # One that ran the statement itself knows of it, but for what it did not name: a schema
+            # that is dropped leaves the session its functions.
             for each in self._all_lanes:
-                each.renew()
+                if each is not lane or not unit.operations[0].named:
+                    each.renew()
+            core.tasks.spawn(lane.prepare())  # it is the next one to be taken
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             self._on_outcome(offset, op, outcome)
         if unit.intent is Intent.ALONE:
@@ -280,7 +284,7 @@ class Applier:
         try:
             if (refuted := await self._refuted(unit)) is not None:
                 return refuted
-            if await self._doubts.committed(unit):
+            if await self.doubts.committed(unit):
                 logger.warning("offset %d is applied, in spite of: %s", unit.version, error.message)
                 return Outcome(Status.APPLIED, assumed=True)
         except EngineError as unsure:
@@ -314,7 +318,7 @@ class Applier:
             if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
                 continue
             try:
-                await self._doubts.note(unit)
+                await self.doubts.note(unit)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 if away and self._decides(unit):
@@ -334,7 +338,7 @@ class Applier:
             try:
                 await lane.fence()
                 lane_is_clear = True
-                return await self._doubts.settled(unit, lane)
+                return await self.doubts.settled(unit, lane)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 trouble = self._failed(unit, error, counts=not away)
