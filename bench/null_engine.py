@@ -51,6 +51,9 @@ class NullLane:
     def renew(self) -> None:
         """Nothing was looked up."""
 
+    async def prepare(self) -> None:
+        """It needs nothing."""
+
 
 class NullEngine:
     """See the module; implements Engine. ``on_applied`` hears of each statement's mark."""

@@ -396,7 +396,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         hears=described(listed(TEXT), "Whom the sender hears."),
         log_up=described(_BOOLEAN, "The log answered it a moment ago."),
     ),
-    "LagReport": record("*", **_SENDER, since=IDENTIFIER, cursor=COUNT, log_end=COUNT),
+    "LagReport": record(
+        " ".join((*_SENDER, "since cursor log_end")),
+        **_SENDER,
+        since=IDENTIFIER,
+        cursor=COUNT,
+        log_end=COUNT,
+        lag=described(COUNT, "Records that it lacks, if it has applied some above its cursor."),
+    ),
     "ApplyRequest": record(
         "*",
         offset=COUNT,

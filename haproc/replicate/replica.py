@@ -26,6 +26,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.outlook import Outlook
 from haproc.replicate.reader import Reader
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.weighing import Weighing
 from haproc.replicate.writes import Writes
 
@@ -69,6 +70,10 @@ class Replica:
         self._weighing = Weighing(core)
         self._catching_up = CatchingUp(core, self._weighing)
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
+
+    def foresee(self, op: Operation) -> None:
+        """Begin to look up what an operation needs to know that is about to be submitted."""
+        self._applier.doubts.foresee(op)
 
     # -- life ------------------------------------------------------------------------------
 
@@ -164,7 +169,7 @@ class Replica:
             "incarnation": core.identity.incarnation,
             "cursor": low,
             "log_end": log_end,
-            "lag": log_end - low,
+            "lag": core.watermarks.lag,
             "applying": condition.applying,
             "computing": [*self.computing.told],
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -198,11 +198,20 @@ class HaReport:
     cache: CacheReport | None = None
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that succeeded; ``result`` must be read to its end or closed."""
+    """A request that succeeded; ``result`` must be read to its end or closed.
+
+    ``still``: whoever runs a query asks when Spark begins to answer; if not, it may have shown
+    tables that were not waited for.
+    """
 
     report: HaReport
     result: ResultStream
     columns: tuple[Column, ...] | None = None
     affected_rows: int | None = None
+    still: Callable[[], bool] = _always

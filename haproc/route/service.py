@@ -111,6 +111,7 @@ class RingService:
             self._classifying,
             self._attempts.ground,
             sessions.get_blob,
+            replica.foresee,
             fanout_parallel=config.fanout_parallel,
         )
         self._narrowing = Narrowing(core, self._analysis)
@@ -222,7 +223,7 @@ class RingService:
     async def _run(self, asked: Understood, since: int) -> Answer:
         match asked.statement.operation_class:
             case OperationClass.QUERY if asked.request.relayed:
-                return await self._reads.elsewhere(asked.request) or await self._fit(asked)
+                return await self._relayed(asked)
             case OperationClass.QUERY:
                 return await self._read(asked)
             case OperationClass.SESSION if asked.request.relayed and not asked.statement.sql:
@@ -244,6 +245,25 @@ class RingService:
             answer = await self._caching.answer(asked, here)
         self._caching.count(answer)
         return answer
+
+    async def _relayed(self, asked: Understood) -> Answer:
+        """Return once a query may run that whoever sent it runs in its session."""
+        session, narrowed = asked.session, list[Callable[[], bool]]()
+
+        async def narrow() -> Callable[[], int] | None:
+            unchanged = session.unchanged() if session is not None else None
+            found = await self._narrowing.applied(asked)
+            if found is not None and unchanged is not None:
+                narrowed.append(unchanged)
+            return found
+
+        answer = await self._reads.elsewhere(asked.request, narrow=narrow)
+        if answer is not None:
+            return answer
+        # Where it was changed meanwhile, everything was waited for.
+        still = [unchanged for unchanged in narrowed if unchanged()]
+        answer = await self._fit(asked)
+        return replace(answer, still=still[0]) if still else answer
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
@@ -283,10 +303,8 @@ class RingService:
 
     async def revoke(self, request_id: str, user: str) -> Revoked | None:
         """See Service."""
-        known = self.known_write(request_id, user)
-        if known is None:
-            return None
-        return await self._replica.revoking.revoke(known.offset, "its sender")
+        known, revoking = self.known_write(request_id, user), self._replica.revoking
+        return await revoking.revoke(known.offset, "its sender") if known else None
 
     async def is_final(self, offset: int) -> bool:
         """See Service."""

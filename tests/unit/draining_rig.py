@@ -65,6 +65,9 @@ class NullLane:
     def renew(self) -> None:
         pass
 
+    async def prepare(self) -> None:
+        pass
+
 
 class NullEngine:
     """A cluster with tables of which nothing is known. ``apply`` is what a statement comes to."""

@@ -72,6 +72,8 @@ class Spark:
 
     def renew(self) -> None: ...
 
+    async def prepare(self) -> None: ...
+
     async def query(
         self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
     ) -> CannedStream:

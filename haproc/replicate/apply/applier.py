@@ -56,7 +56,7 @@ class Applier:
         self._synchronous = synchronous
         self._computing = computing
         self._giving_up = giving_up
-        self._doubts = Doubts(core)
+        self.doubts = Doubts(core)
         self._on_outcome = on_outcome
         self._on_marker = on_marker
 
@@ -134,14 +134,18 @@ class Applier:
         if unit.intent is Intent.ALONE or any(redefined(op) != NOTHING for op in unit.operations):
             core.watermarks.defined()
             for op in unit.operations:
-                self._doubts.redefined(op)
+                self.doubts.redefined(op)
         if outcome.status is Status.APPLIED and self._passed_over(unit):
             self._giving_up.applied(unit.offsets)
         if unit.intent is Intent.ALONE:
             core.watermarks.applied_exclusive()
             # What a lane's session has looked up is its own affair; what it answers must not be.
+            # One that ran the statement itself knows of it, but for what it did not name: a schema
+            # that is dropped leaves the session its functions.
             for each in self._all_lanes:
-                each.renew()
+                if each is not lane or not unit.operations[0].named:
+                    each.renew()
+            core.tasks.spawn(lane.prepare())  # it is the next one to be taken
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             self._on_outcome(offset, op, outcome)
         if unit.intent is Intent.ALONE:
@@ -212,15 +216,15 @@ class Applier:
             return Outcome(Status.APPLIED, assumed=True) if committed else None
         while not self._passed_over(unit):
             await core.condition.allowed()
-            tried = self._doubts.can_tell if doubt else None
+            tried = self.doubts.can_tell if doubt else None
             may_run = await self._giving_up.may_run(unit.version, op, tried)
             if not may_run or not core.condition.may_apply:
                 continue
             if op.insert is None and not isinstance(op.write, ArrowRows):
-                await self._doubts.can_tell(op)  # once it runs long, a cluster may answer nothing
+                await self.doubts.can_tell(op)  # once it runs long, a cluster may answer nothing
             mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
             try:
-                async with self._giving_up.interruptible(unit.offsets, op, self._doubts.can_tell):
+                async with self._giving_up.interruptible(unit.offsets, op, self.doubts.can_tell):
                     write = await self._computing.write(unit, lane)
                     await core.trace(Step.APPLY_BEFORE)
                     applied = await lane.apply(
@@ -300,7 +304,7 @@ class Applier:
         try:
             if (refuted := await self._refuted(unit)) is not None:
                 return refuted
-            if await self._doubts.committed(unit):
+            if await self.doubts.committed(unit):
                 logger.warning("offset %d is applied, in spite of: %s", unit.version, error.message)
                 return Outcome(Status.APPLIED, assumed=True)
         except EngineError as unsure:
@@ -334,7 +338,7 @@ class Applier:
             if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
                 continue
             try:
-                await self._doubts.note(unit)
+                await self.doubts.note(unit)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 if away and self._decides(unit):
@@ -354,7 +358,7 @@ class Applier:
             try:
                 await lane.fence()
                 lane_is_clear = True
-                return await self._doubts.settled(unit, lane)
+                return await self.doubts.settled(unit, lane)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 trouble = self._failed(unit, error, counts=not away)

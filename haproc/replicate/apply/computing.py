@@ -30,7 +30,7 @@ from haproc.engine.holes import (
     with_rows,
     with_table,
 )
-from haproc.engine.interface import Lane, Queries, Session, Settings
+from haproc.engine.interface import Lane, Queries, Session, Settings, pool_of_rows
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
@@ -385,20 +385,21 @@ class Computing:
         if isinstance(op.write, QueryWrite | ComputedPlan) and op.write.session is not None:
             session = await self.rebuild(op.write.session)
         else:
-            session = self._new_session()
+            session = self._new_session(op.user)
         # Of settings a journal keeps the newest only, which may be later than the operation.
         return await _configured(session, op.settings)
 
-    def _new_session(self) -> Session:
-        """Return a session that nobody had before."""
+    def _new_session(self, user: str) -> Session:
+        """Return a session that nobody had before, for a user's write."""
         self._sessions_made += 1
-        return self._core.engine.session(f"rows/{self._core.own_log.epoch}/{self._sessions_made}")
+        key = f"rows/{self._core.own_log.epoch}/{self._sessions_made}"
+        return self._core.engine.session(key, pool=pool_of_rows(user))
 
     async def _materialise(
         self, offset: int, op: Operation, query: Statement, session: Queries
     ) -> Found:
         core, keep = self._core, self._keeping(offset, op)
-        stage, timeout_s = lambda: self._stage(offset), core.timeouts.apply_s
+        stage, timeout_s = lambda: self._stage(offset, op.user), core.timeouts.apply_s
         found = await materialise(query, session, stage, keep, core.limits, timeout_s)
         if found.table:
             self._gathering.computed(offset, found.table, found.parts)
@@ -419,9 +420,9 @@ class Computing:
         return keep
 
     @contextlib.asynccontextmanager
-    async def _stage(self, offset: int) -> AsyncIterator[tuple[str, Session]]:
+    async def _stage(self, offset: int, user: str) -> AsyncIterator[tuple[str, Session]]:
         """Give a staging table's name, and a session of its own to read it in."""
-        table, session = await self._gathering.new(offset), self._new_session()
+        table, session = await self._gathering.new(offset), self._new_session(user)
         try:
             yield table, await _configured(session, Settings())
         except BaseException:

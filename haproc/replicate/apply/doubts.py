@@ -26,6 +26,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.replicate.agree.giving_up import conclusive
+from haproc.replicate.apply.foreseen import Foreseen
 from haproc.replicate.heard.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.units import Unit
@@ -69,7 +70,8 @@ def about(op: Operation) -> tuple[Named, ...]:
     ):
         return ()
     if op.kind in _ABOUT_TABLES and op.writes:
-        return tuple(Named(Sort.TABLE, name) for name in sorted(op.writes))
+        content = not _drops_one(op)
+        return tuple(Named(Sort.TABLE, name, content) for name in sorted(op.writes))
     if isinstance(op.write, SparkPlan):
         return _about_plan(op, op.write)
     if isinstance(op.write, ComputedPlan):
@@ -81,6 +83,11 @@ def about(op: Operation) -> tuple[Named, ...]:
     if what in NAMESPACES:
         return (Named(Sort.NAMESPACE, name),)
     return (Named(Sort.FUNCTION if what == "FUNCTION" else Sort.TABLE, name),)
+
+
+def _drops_one(op: Operation) -> bool:
+    """Whether all that it does is that there is nothing afterwards under its only name."""
+    return op.kind in (Kind.DROP_TABLE, Kind.DROP_VIEW) and len(op.writes) == 1
 
 
 def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
@@ -99,12 +106,17 @@ class Doubts:
         self._core = core
         self._kept: OrderedDict[str, bool] = OrderedDict()
         """By table whether it keeps marks, as long as it is not defined anew."""
+        self._foreseen = Foreseen(core)
+
+    def foresee(self, op: Operation) -> None:
+        """Begin to look what stands there: the operation is about to be written to the log."""
+        self._foreseen.look(about(op))
 
     async def note(self, unit: Unit) -> None:
         """Write down what stands there before the first attempt; raises EngineError."""
         named = about(unit.operations[0])
-        if named:
-            before = await self._core.engine.standing(named)
+        if named and not unit.in_doubt:
+            before = await self._foreseen.standing(named)
             self._core.schedule.unmarked.stood(unit.offsets[0], _short(before))
 
     async def can_tell(self, op: Operation) -> bool:
@@ -155,6 +167,8 @@ class Doubts:
         now = await core.engine.standing(named)
         if op.kind in _CREATES_TABLE and before == ABSENT:
             return _complete(op.kind, now)
+        if _drops_one(op):
+            return before != ABSENT and now == ABSENT
         changed = before not in {_short(now, each) for each in _BEFORE_CHARACTERS}
         if changed and UNREADABLE in now.split("/"):
             raise EngineError(
