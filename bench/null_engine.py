@@ -99,6 +99,10 @@ class NullEngine:
         """Nothing stands anywhere."""
         return "/".join(ABSENT for _ in named)
 
+    async def keeps_marks(self, table: str) -> bool:
+        """Each does."""
+        return True
+
     async def default_place(self, table: str) -> str:
         """Nowhere."""
         return ""

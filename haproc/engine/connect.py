@@ -202,6 +202,11 @@ class SparkConnectEngine:
         timeout_s = self._limits.small_statement_timeout_s
         return await self._in_own_session(lambda own: objects.table_bytes(own, table, timeout_s))
 
+    async def keeps_marks(self, table: str) -> bool:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        return await self._in_own_session(lambda own: objects.is_delta(own, table, timeout_s))
+
     async def default_place(self, table: str) -> str:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s

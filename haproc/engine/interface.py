@@ -453,6 +453,13 @@ class Engine(Protocol):
         """
         ...
 
+    async def keeps_marks(self, table: str) -> bool:
+        """Return whether a name stands for a Delta table, which keeps the marks of statements.
+
+        Answered also while statements hold all cores; raises EngineError.
+        """
+        ...
+
     async def default_place(self, table: str) -> str:
         """Return where a managed table of this name has its files; empty if that is not told."""
         ...

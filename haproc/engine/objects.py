@@ -60,6 +60,13 @@ def _described(rows: Sequence[dict[str, Any]] | None) -> What:
     return What.UNREADABLE if delta else What.OTHER_FORMAT
 
 
+async def is_delta(remote: RemoteSession, name: str, timeout_s: float) -> bool:
+    """Ask the catalog whether a name stands for a Delta table. Spark runs no task for that."""
+    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
+    told = {row["col_name"]: row["data_type"] for row in described or ()}
+    return told.get("Type") != "VIEW" and str(told.get("Provider", "")).lower() == "delta"
+
+
 async def plain_columns(
     remote: RemoteSession, name: str, timeout_s: float
 ) -> Sequence[Column] | None:

@@ -13,6 +13,7 @@ from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.agree.outcome_check import Comparison
+from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.applier import Applier
 from haproc.replicate.apply.computing import Computing
@@ -44,7 +45,8 @@ class Replica:
         self.computing = Computing(core)
         self.verifier = Verifier(core)
         giving_up = GivingUp(core)
-        self.operators = Operators(core, self.verifier, giving_up)
+        self.revoking = Revoking(core, giving_up)
+        self.operators = Operators(core, self.verifier, self.revoking)
         self.admission = Admission(core, on_members)
         self._reader = Reader(
             core,

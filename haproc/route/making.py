@@ -172,6 +172,7 @@ class Making:
             tables_known=statement.tables_known,
             insert=statement.insert,
             created_ms=now_ms(),
+            apply_budget_s=_budget_s(request.apply_budget_s, statement.apply_budget_s),
         )
 
     def _class_of(self, request: Request, statement: Classified) -> OperationClass:
@@ -217,6 +218,11 @@ class Making:
 
 def _named(statement: Classified) -> frozenset[str]:
     return statement.reads | statement.writes
+
+
+def _budget_s(*allowed: float | None) -> float | None:
+    """Return the least that anybody allows; None: nobody says."""
+    return min((each for each in allowed if each is not None), default=None)
 
 
 def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:

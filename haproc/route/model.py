@@ -147,6 +147,7 @@ class Request:
     operation_class: OperationClass | None = None
     fanout: Fanout | None = None
     write_concern: WriteConcern | None = None
+    apply_budget_s: float | None = None
     timeout_s: float = 60.0
     relayed: bool = False
     """A query is only found fit to run: whoever sent it runs it in the session's own way."""

@@ -23,6 +23,7 @@ from haproc.replicate.agree.finality import is_final
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known
+from haproc.replicate.queue.revoked import Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
@@ -31,7 +32,7 @@ from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
 from haproc.route.classifying import Classifying, Understood, as_it_runs, texts_of, with_bound
-from haproc.route.failing import refused, timed_out
+from haproc.route.failing import no_query, refused, timed_out
 from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
@@ -268,12 +269,7 @@ class RingService:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
         asked = await self._understood(request)
         if (found := asked.statement.operation_class) is not OperationClass.QUERY:
-            raise RequestError(
-                FailureKind.REFUSED,
-                f"cluster {self._core.me} takes the statement for {found}, not for a query",
-                error_class=ErrorClass.NO_QUERY,
-                hint="the HAProcs' rules differ: restart those that have not read them",
-            )
+            raise no_query(self._core.me, found)
         try:
             async with asyncio.timeout(request.timeout_s):
                 self._check_serving()
@@ -299,6 +295,11 @@ class RingService:
         except TimeoutError as error:
             raise timed_out(timeout_s, self._core.me) from error
         return answer_of(Attempt(known.facts, known.offset, outcome), self._core)
+
+    async def revoke(self, request_id: str, user: str) -> Revoked | None:
+        """See Service."""
+        known, revoking = self.known_write(request_id, user), self._replica.revoking
+        return await revoking.revoke(known.offset, "its sender") if known else None
 
     async def is_final(self, offset: int) -> bool:
         """See Service."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import confs
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import ABSENT, PRESENT, Applied, Column, Mark, Named, TableState
+from haproc.engine.interface import ABSENT, PRESENT, Applied, Column, Mark, Named, Sort, TableState
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.packed import column_names
 from haproc.engine.remote import RemoteSession
@@ -399,6 +399,12 @@ class SimEngine:
         found = "/".join(map(self._spark.standing, named))
         await self._check()
         return found
+
+    async def keeps_marks(self, table: str) -> bool:
+        await self._check()
+        await self._spark.look()
+        await self._check()
+        return self._spark.standing(Named(Sort.TABLE, table)) != ABSENT
 
     async def default_place(self, table: str) -> str:
         return ""

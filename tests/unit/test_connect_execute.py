@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import AsyncMock
 
 import pyarrow as pa
 import pytest
@@ -157,6 +158,7 @@ async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
             memory=Shares(1 << 20),
             operations=Shares(1),
             goes_on=lambda key: False,
+            take_back=AsyncMock(return_value=False),
         )
         stack.push_async_callback(deliveries.aclose)
         config: Any = SimpleNamespace(

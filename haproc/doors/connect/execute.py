@@ -292,6 +292,7 @@ class Executing:
             session_id=session.id,
             freshness=found.freshness,
             write_concern=found.write_concern,
+            apply_budget_s=found.apply_budget_s,
             fanout=found.fanout,
             timeout_s=found.timeout_s,
             relayed=True,

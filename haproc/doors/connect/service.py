@@ -133,7 +133,7 @@ class ConnectService:
             which["operation_id"] = asked.operation_id
         elif asked.interrupt_type != kinds.INTERRUPT_TYPE_ALL:
             raise refused(ErrorClass.BAD_REQUEST, "this kind of interrupt is not known")
-        stopped = self.deliveries.interrupt(call.user, call.names.session_id, **which)
+        stopped = await self.deliveries.interrupt(call.user, call.names.session_id, **which)
         return _answer(call, _base.InterruptResponse(interrupted_ids=stopped))
 
     async def status(self, call: Call, request: bytes) -> bytes:

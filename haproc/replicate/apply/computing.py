@@ -25,10 +25,7 @@ from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import (
     append_template,
-    empty_query,
-    plan_of_query,
     plan_with_rows,
-    rests_on_handles,
     sql_with_rows,
     with_rows,
     with_table,
@@ -41,12 +38,14 @@ from haproc.replicate.apply.gathering import Gathering
 from haproc.replicate.apply.keeping import Keep
 from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.apply.materialise import Found, materialise
+from haproc.replicate.apply.queries import in_budget, of_one_session, query_of
 from haproc.replicate.apply.spooled import (
     RowsSource,
     collected,
     rows_gone,
 )
 from haproc.replicate.heard.computations import exhausted, responsible
+from haproc.replicate.heard.words import QUERY_CANCELED
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome
@@ -148,7 +147,7 @@ class Computing:
         Where the query rests on a session, no other one can, however often its origin passed.
         """
         core = self._core
-        if _of_one_session(op):
+        if of_one_session(op):
             return op.origin
         return responsible(core.members.order, op.origin, core.heard.computations.passes(offset))
 
@@ -274,11 +273,12 @@ class Computing:
         core = self._core
         await core.trace(Step.ROWS_BEFORE)
         try:
-            filling, count = await self._rows(offset, op)
+            filling, count = await in_budget(op, self._rows(offset, op))
             # Tables whose storage is away may look empty, which would become so everywhere.
             await core.engine.check_tables(())
         except RefusedError as error:
-            failure = Failure(error.error_class, "", _advice(error.message, error.hint))
+            state = QUERY_CANCELED if error.error_class == ErrorClass.REVOKED else ""
+            failure = Failure(error.error_class, state, _advice(error.message, error.hint))
             return self._rejected(offset, op, failure)
         except EngineError as error:
             doubt = await self._refuted(op) if error.kind is ErrorKind.APPLICATION else error
@@ -328,10 +328,10 @@ class Computing:
 
     async def _found(self, offset: int, op: Operation) -> Found:
         """Run the query where it has to run."""
-        query, lent = _query(op), self._sessions.get(op.key)
+        query, lent = query_of(op), self._sessions.get(op.key)
         if isinstance(op.write, SpooledRows):
             return await self._found_in_request(offset, op, query)
-        only_there = _of_one_session(op)
+        only_there = of_one_session(op)
         # One that its client has changed is made anew as it was, but for what can't be.
         if lent is not None and (lent.is_there if only_there else lent.is_as_it_was):
             try:
@@ -373,10 +373,10 @@ class Computing:
             found = await self._materialise(offset, op, query, session.as_it_is())
         except EngineError as error:
             lost = error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch
-            if lost and _of_one_session(op):
+            if lost and of_one_session(op):
                 raise session_gone(op.origin) from error
             raise
-        if session.epoch != epoch and _of_one_session(op):
+        if session.epoch != epoch and of_one_session(op):
             raise session_gone(op.origin)
         return found
 
@@ -439,7 +439,7 @@ class Computing:
         attempts_max = core.timeouts.stuck_after_attempts
         if not exhausted([core.me], passes, attempts_max):
             return False
-        if _of_one_session(op):
+        if of_one_session(op):
             return True
         trying = [peer for peer in core.members.peers if await progressing(core, peer)]
         return exhausted(trying, passes, attempts_max)
@@ -457,28 +457,6 @@ async def _configured(session: Session, settings: Settings) -> Session:
         await session.aclose()
         raise
     return session
-
-
-def _query(op: Operation) -> Statement:
-    """Return the query that gives an operation's rows."""
-    if isinstance(op.write, ComputedPlan):
-        return SparkPlan(plan_of_query(op.write.query))
-    if isinstance(op.write, SpooledRows):
-        return SparkPlan(empty_query(op.write.schema))
-    assert isinstance(op.write, QueryWrite)
-    return SqlText(op.write.query)
-
-
-def _of_one_session(op: Operation) -> bool:
-    """Whether the query can run in the client's own session only, as its origin has it.
-
-    Likewise rows that came with the request.
-    """
-    if isinstance(op.write, SpooledRows):
-        return True
-    if isinstance(op.write, ComputedPlan):
-        return op.write.session is not None and rests_on_handles(op.write.query)
-    return isinstance(op.write, QueryWrite) and op.write.of_session and op.write.session is None
 
 
 def session_gone(origin: str) -> RefusedError:
