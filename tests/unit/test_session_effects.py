@@ -134,6 +134,25 @@ def test_what_others_rest_on_stays_in_its_place() -> None:
     assert journal(first, over, "DROP VIEW v", second) == [first, over, "DROP VIEW v", second]
 
 
+def framed(name: str, query: str) -> PlanEntry:
+    plan = protos.base.Plan()
+    plan.command.create_dataframe_view.name = name
+    plan.command.create_dataframe_view.input.sql.query = query
+    data = bytes(plan.SerializeToString())
+    return PlanEntry(data, effect_of_plan(data))
+
+
+def test_what_a_frame_was_resolved_to_through_another_view_stays() -> None:
+    """A view by SQL looks its names up at each use, a frame over it once and for all."""
+    first, over = sql("CREATE TEMP VIEW bb AS SELECT 1"), sql("CREATE TEMP VIEW aa AS TABLE bb")
+    second, third = (sql(f"CREATE OR REPLACE TEMP VIEW bb AS SELECT {n}") for n in (2, 3))
+    for behind in ([framed("bb", "TABLE aa")], [framed("cc", "TABLE aa"), third]):
+        entries: list[Numbered] = []
+        for each in (first, over, second, *behind):
+            entries = recorded(entries, each)
+        assert [each.entry for each in entries] == [first, over, second, *behind]
+
+
 def test_what_is_dropped_leaves_no_more_than_a_word_of_it() -> None:
     made, drop = "CREATE TEMP VIEW v AS SELECT 1", "DROP VIEW v"
     other = "CREATE TEMP VIEW x AS SELECT 1"
@@ -157,11 +176,7 @@ def entry_of(step: tuple[str, str, int, str | None]) -> Kept:
     if kind == "sql":
         source = f" FROM {base}" if base else ""
         return sql(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {number}{source}")
-    plan = protos.base.Plan()
-    plan.command.create_dataframe_view.name = name
-    plan.command.create_dataframe_view.input.sql.query = f"{number} {base or ''}"
-    data = bytes(plan.SerializeToString())
-    return PlanEntry(data, effect_of_plan(data))
+    return framed(name, f"{number} {base or ''}")
 
 
 def shown_by(entries: list[Kept]) -> dict[str, object]:
