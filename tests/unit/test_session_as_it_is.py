@@ -127,9 +127,9 @@ async def test_settings_of_a_session_that_was_made_anew_are_not_taken_for_a_stat
     await spark.configure(SHOWN)
     session = cast(ClientSession, SimpleNamespace(spark=spark))
     if times < LEAVING_ATTEMPTS_MAX:
-        assert await ClientSession.setting(session, run) == (None, Settings())
+        assert await ClientSession.leaving(session, run, spark.settings) == (None, Settings())
         assert len(ran) == times + 1
         return
     with pytest.raises(EngineError) as raised:
-        await ClientSession.setting(session, run)
+        await ClientSession.leaving(session, run, spark.settings)
     assert raised.value.kind is ErrorKind.AVAILABILITY and len(ran) == LEAVING_ATTEMPTS_MAX
