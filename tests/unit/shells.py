@@ -83,6 +83,7 @@ SHELLS: Final = {
     "haproc/doors/connect/server.py": "listens with gRPC",
     "haproc/doors/connect/service.py": "handlers",
     "haproc/doors/http/connections.py": "sockets; deadlines",
+    "haproc/doors/http/half_closed.py": "deadlines",
     "haproc/doors/http/access.py": "reads requests",
     "haproc/doors/http/bodies.py": "reads requests; deadlines",
     "haproc/doors/http/errors.py": "knows aiohttp's errors",
