@@ -107,6 +107,7 @@ SHELLS: Final = {
     "haproc/engine/storage.py": "asks Spark; the marker's id",
     "haproc/engine/stream.py": "gRPC; ids",
     "haproc/engine/table.py": "asks Spark; ids",
+    "haproc/doors/clients/about_door.py": "handlers",
     "haproc/doors/clients/job_door.py": "handlers",
     "haproc/jobs/book.py": "reads and writes the store",
     "haproc/jobs/here.py": "puts them together; ids",
