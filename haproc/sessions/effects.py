@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from haproc import protos, wire
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
+from haproc.pin.sqltypes import quote_name
 from haproc.sessions.chain import Numbered
 from haproc.sessions.journal import (
     ArtifactEntry,
@@ -59,6 +60,20 @@ def effect_of_sql(text: str) -> Effect:
         return Effect()
     kind = "function" if what == "FUNCTION" else "view"
     return Effect(f"{kind} {name}", removes)
+
+
+def as_made(text: str) -> str:
+    """Return what makes the view that ``ALTER VIEW … AS`` leaves; other statements as they are.
+
+    Else the view would be kept as two steps, and one that cannot be run again would break all.
+    """
+    words = _Words(text)
+    if not words.take("ALTER", "VIEW"):
+        return text
+    name = words.name()
+    if not name or not words.take("AS"):
+        return text
+    return f"CREATE OR REPLACE TEMPORARY VIEW {quote_name(name)} AS{text[words.end :]}"
 
 
 def effect_of_plan(plan: bytes) -> Effect:
@@ -239,6 +254,11 @@ class _Words:
             return False
         self._at += len(words)
         return True
+
+    @property
+    def end(self) -> int:
+        """Where in the text that ends which was passed over."""
+        return self._tokens[self._at - 1].end if self._at else 0
 
     def symbol(self, symbol: str) -> bool:
         """Pass over this symbol if it stands here."""

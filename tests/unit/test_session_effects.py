@@ -10,6 +10,7 @@ from haproc import protos
 from haproc.engine.interface import Settings
 from haproc.sessions.chain import Numbered
 from haproc.sessions.effects import (
+    as_made,
     declared,
     dropped_variable,
     effect_of_plan,
@@ -53,6 +54,23 @@ def test_effect_of_a_statement_is_told_by_its_first_words(
     sql: str, name: str, removes: bool
 ) -> None:
     assert effect_of_sql(sql) == Effect(name, removes)
+
+
+@pytest.mark.parametrize(
+    ("sql", "made"),
+    [
+        ("ALTER VIEW v AS SELECT 2", "CREATE OR REPLACE TEMPORARY VIEW `v` AS SELECT 2"),
+        (
+            "alter view session.`V``1` as(SELECT 2)",
+            "CREATE OR REPLACE TEMPORARY VIEW `v``1` AS(SELECT 2)",
+        ),
+        ("ALTER VIEW v RENAME TO w", "ALTER VIEW v RENAME TO w"),
+        ("ALTER VIEW IDENTIFIER('v') AS SELECT 2", "ALTER VIEW IDENTIFIER('v') AS SELECT 2"),
+        ("DROP VIEW v", "DROP VIEW v"),
+    ],
+)
+def test_altered_view_is_kept_as_one_that_is_made(sql: str, made: str) -> None:
+    assert as_made(sql) == made
 
 
 def test_effect_of_a_plan_is_that_of_its_command() -> None:
@@ -151,6 +169,12 @@ def test_what_a_frame_was_resolved_to_through_another_view_stays() -> None:
         for each in (first, over, second, *behind):
             entries = recorded(entries, each)
         assert [each.entry for each in entries] == [first, over, second, *behind]
+
+
+def test_view_that_was_altered_and_dropped_leaves_nothing_to_fail() -> None:
+    made = ("CREATE TEMP VIEW v AS SELECT 1", as_made("ALTER VIEW v AS SELECT * FROM gone"))
+    assert journal(*made) == [made[1]]
+    assert journal(*made, "DROP VIEW v", "CREATE TEMP VIEW x AS SELECT 1")[:-1] == []
 
 
 def test_what_is_dropped_leaves_no_more_than_a_word_of_it() -> None:
