@@ -31,6 +31,9 @@ settings.load_profile("patient")
 
 RING = re.compile(r"tests/(fault/|integration/test_ring_)")
 """Where the tests stand that need a ring of real Sparks."""
+ORDER = (RING, re.compile("tests/integration/"), re.compile("tests/contract/"), re.compile(""))
+"""How several processes take the tests: one has the ring, another the single Spark, and whoever
+ends first the rest, so that no Spark is started twice."""
 
 THREADS_END_WITHIN_S = 20.0
 """A client that waits for a broker that is away notices late that it was closed."""
@@ -62,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes one has the ring, which takes longest, from the beginning.
+    """What takes longest comes first.
 
     What reads all that a ring holds comes first there: each other test leaves tables behind.
     Rules that are broken on purpose say something about tests, and are thorough by their name.
@@ -75,7 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         needs = "sparks" in getattr(item, "fixturenames", ())
         assert not needs or RING.match(item.nodeid), f"{item.nodeid} needs the ring: see RING"
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: not RING.match(item.nodeid))
+        items.sort(
+            key=lambda item: next(at for at, each in enumerate(ORDER) if each.match(item.nodeid))
+        )
 
 
 def pytest_collection_finish() -> None:

@@ -312,6 +312,7 @@ async def until(call: Callable[[], Any]) -> Any:
 
 
 # A client of kafka-python that is refused ends without closing its sockets.
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_sasl_settings_reach_every_client_and_the_password_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

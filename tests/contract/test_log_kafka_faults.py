@@ -119,6 +119,7 @@ async def test_broker_killed_all_fails_in_time_and_works_again_after_its_restart
     assert await waiting
 
 
+@pytest.mark.thorough
 async def test_broker_frozen_all_fails_in_time_and_works_again_when_it_goes_on(
     broker: LocalBroker, log: Log
 ) -> None:

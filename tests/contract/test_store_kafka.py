@@ -74,6 +74,7 @@ def pieces_left(servers: str, topic: str) -> set[bytes]:
 # The topic
 
 
+@pytest.mark.thorough
 async def test_open_makes_a_compacted_topic_beside_the_logs(
     store: KeyedStore, admin: Any, topic: str
 ) -> None:

@@ -14,7 +14,9 @@ from tests.rig import PATIENT, Rig, Writer
 pytestmark = pytest.mark.fault
 
 
-@pytest.mark.parametrize("step", ["append.after", "apply.after"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("append.after", marks=pytest.mark.thorough), "apply.after"]
+)
 def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step: str) -> None:
     table = rig.table()
     rig.restart("a", fault=f"{step}:1:kill")
@@ -29,7 +31,9 @@ def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "y")]
 
 
-@pytest.mark.parametrize("step", ["intent.after", "fanout.after"])
+@pytest.mark.parametrize(
+    "step", ["intent.after", pytest.param("fanout.after", marks=pytest.mark.thorough)]
+)
 def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str) -> None:
     name = f"d{uuid.uuid4().hex[:8]}"
     rig.restart("a", fault=f"{step}:1:kill")
@@ -41,6 +45,7 @@ def test_origin_killed_during_ddl_leaves_all_clusters_equal(rig: Rig, step: str)
     assert rig.everywhere(f"SELECT * FROM {name}") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_write_over_a_temporary_view_of_a_killed_haproc_is_computed_by_another(rig: Rig) -> None:
     """Though its client, and with it its session, never comes to another one."""
     table, path, session = rig.table(), "/api/2.0/sql/statements", uuid.uuid4().hex
@@ -56,6 +61,7 @@ def test_write_over_a_temporary_view_of_a_killed_haproc_is_computed_by_another(r
     rig.check_equal(table)
 
 
+@pytest.mark.thorough
 def test_replica_killed_between_batch_and_cursor_applies_it_once(rig: Rig) -> None:
     table = rig.table()
     rig.ring.kill("b", "haproc")

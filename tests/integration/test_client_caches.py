@@ -285,6 +285,7 @@ def held(spark: LocalSpark, at_most: int) -> set[str]:
     return found
 
 
+@pytest.mark.thorough
 async def test_what_is_cached_of_older_versions_is_freed(
     spark: LocalSpark, schema: str, tmp_path: Path, turns: int = 8
 ) -> None:
@@ -309,6 +310,7 @@ async def test_what_is_cached_of_older_versions_is_freed(
             await run(program.end)
 
 
+@pytest.mark.thorough
 async def test_cluster_without_the_plugin_is_not_served(tmp_path: Path) -> None:
     """The server is asked, not its settings: here they name the plugin, and the jar is missing."""
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,7 @@ NUMBERS = ("3Y", "2S", "7", "-1L", "1.5", "1.50", "-0.00", "2.0BD", "1.5F", "0.1
 async def test_windows_combined_leave_what_their_statements_leave(
     engine: SparkConnectEngine, schema: str
 ) -> None:
-    tally = await compare(engine, schema, "suite", windows=2, length=6)
+    tally = await compare(engine, schema, "suite", windows=1, length=6)
     assert tally.together > 2 and not tally.apart
 
 
@@ -53,6 +53,7 @@ async def test_literals_of_every_type_are_stored_as_each_of_them_alone(
     assert held[0] == held[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("columns", "clause"),
     [

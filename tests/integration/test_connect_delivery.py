@@ -86,6 +86,7 @@ def rows(frame: Any, at_row: int, then: Callable[[], None]) -> Iterator[Any]:
         yield row
 
 
+@pytest.mark.thorough
 async def test_result_whose_deliverer_is_killed_comes_out_whole(deliverers: Deliverers) -> None:
     session = deliverers.session
 

@@ -182,6 +182,7 @@ def _processor_s(spark: LocalSpark) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.thorough
 async def test_many_queries_that_nobody_wants_any_more_keep_nobody_waiting(
     engine: SparkConnectEngine, spark: LocalSpark, schema: str
 ) -> None:

@@ -81,6 +81,7 @@ async def _refused(engine: SparkConnectEngine, sql: str, version: int) -> Engine
     return caught.value
 
 
+@pytest.mark.thorough
 async def test_server_frozen_is_an_availability_error_at_the_deadline(
     engine: SparkConnectEngine, running: LocalSpark
 ) -> None:

@@ -24,6 +24,8 @@ _WRITES = {
     "create_or_replace_as": "CREATE OR REPLACE TABLE t USING delta AS "
     "SELECT id * 2 AS id, name FROM t",
 }
+_TELLING = {"insert", "merge", "create_or_replace_as"}
+"""Three that Delta carries out in ways of their own."""
 
 
 async def _make_table(engine: SparkConnectEngine, schema: str) -> Settings:
@@ -39,7 +41,13 @@ async def _content(engine: SparkConnectEngine, schema: str) -> tuple[list[object
     return await rows(session, f"SELECT * FROM {schema}.t ORDER BY ALL"), len(history)
 
 
-@pytest.mark.parametrize("kind", list(_WRITES))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in _TELLING else pytest.mark.thorough)
+        for kind in _WRITES
+    ],
+)
 async def test_write_with_the_same_mark_twice_is_applied_once(
     engine: SparkConnectEngine, schema: str, kind: str
 ) -> None:
@@ -95,6 +103,7 @@ async def test_rows_with_the_same_mark_twice_are_applied_once_by_column_name(
     assert await engine.offsets_applied([f"{schema}.t"], "ring") == {f"{schema}.t": 2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("columns", ["id BIGINT NOT NULL, name STRING", "name STRING, id INT"])
 async def test_many_rows_are_stored_as_few_are(
     engine: SparkConnectEngine, schema: str, columns: str, monkeypatch: pytest.MonkeyPatch

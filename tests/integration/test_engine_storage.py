@@ -51,6 +51,7 @@ def _table(schema: str, name: str = "t") -> Named:
     return Named(Sort.TABLE, f"spark_catalog.{schema}.{name}")
 
 
+@pytest.mark.thorough
 async def test_table_whose_files_are_away_is_neither_absent_nor_unwritten(
     engine: SparkConnectEngine, schema: str, moved: Callable[[str], None]
 ) -> None:
@@ -132,6 +133,7 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
     assert await rows(engine.session("r"), "SELECT 1") == [(1,)]
 
 
+@pytest.mark.thorough
 async def test_probe_waits_for_a_core_while_a_statement_of_ours_has_them_all(
     engine: SparkConnectEngine, schema: str, place: Path
 ) -> None:

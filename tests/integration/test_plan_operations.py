@@ -329,7 +329,7 @@ MARKED = AS_IT_STANDS | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("guarded", [True, pytest.param(False, marks=pytest.mark.thorough)])
 async def test_plan_carries_its_mark_and_a_guarded_one_is_applied_once(
     engine: SparkConnectEngine, schema: str, guarded: bool
 ) -> None:

@@ -71,6 +71,7 @@ def test_overwrite_truncate_and_maintenance_leave_clusters_equal(rig: Rig) -> No
     rig.check_equal(source, table)
 
 
+@pytest.mark.thorough
 def test_small_files_of_a_table_with_a_rule_are_put_together_on_every_cluster(rig: Rig) -> None:
     table = f"small_files_{uuid.uuid4().hex[:8]}"
     rig.run(f"CREATE TABLE {table} (id INT) USING delta")
@@ -87,7 +88,10 @@ def test_small_files_of_a_table_with_a_rule_are_put_together_on_every_cluster(ri
 
 @pytest.mark.parametrize(
     ("fanout", "operation_class", "outcomes"),
-    [("serial", "synchronous", APPLIED), ("parallel", "synchronous_parallel", QUEUED)],
+    [
+        ("serial", "synchronous", APPLIED),
+        pytest.param("parallel", "synchronous_parallel", QUEUED, marks=pytest.mark.thorough),
+    ],
 )
 def test_ddl_with_either_fanout_reaches_every_cluster(
     rig: Rig, fanout: str, operation_class: str, outcomes: dict[str, str]
@@ -111,6 +115,7 @@ def test_ddl_with_either_fanout_reaches_every_cluster(
         assert cursor.ha["outcomes"] == outcomes
 
 
+@pytest.mark.thorough
 def test_class_of_a_write_overridden_to_synchronous_waits_for_all_but_never_to_query(
     rig: Rig,
 ) -> None:
@@ -192,6 +197,7 @@ def test_parameters_of_every_type_come_back_equal_from_every_cluster(rig: Rig) -
     assert [list(row) for row in rows] == [given, given]
 
 
+@pytest.mark.thorough
 def test_executemany_of_a_row_insert_is_one_operation_in_the_log(rig: Rig) -> None:
     table = rig.table()
     with rig.cursor() as cursor:

@@ -19,6 +19,7 @@ COLUMNS = "id INT, x DOUBLE, u STRING, at TIMESTAMP, day DATE"
 MOMENT = "current_timestamp(), current_date()"
 
 
+@pytest.mark.thorough
 def test_random_and_time_in_values_are_pinned_alike_on_all_clusters(rig: Rig) -> None:
     table = rig.table(COLUMNS)
     before = datetime.now(UTC)
@@ -62,6 +63,7 @@ def test_random_rows_of_ctas_and_of_views_are_materialised_alike(rig: Rig) -> No
     rig.check_equal(name)
 
 
+@pytest.mark.thorough
 def test_computed_rows_show_all_that_was_acknowledged_before_the_write(rig: Rig) -> None:
     source, target = rig.table("id INT"), rig.table("id INT, u STRING")
     copy = f"INSERT INTO {target} SELECT id, uuid() FROM {source}"
@@ -96,6 +98,7 @@ def test_computed_rows_of_more_than_one_record_are_equal_everywhere(rig: Rig) ->
     assert found[0][0] == 20_000
 
 
+@pytest.mark.thorough
 def test_computed_rows_that_cannot_be_had_reject_the_write_everywhere(rig: Rig) -> None:
     table = rig.table("id INT, x DOUBLE")
     with rig.cursor() as cursor:

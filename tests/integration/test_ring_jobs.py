@@ -88,6 +88,7 @@ def test_job_that_fails_is_dead_with_its_exit_code_and_its_traceback(rig: Rig) -
     assert any("TABLE_OR_VIEW_NOT_FOUND" in line for line in log(rig, "c", job))
 
 
+@pytest.mark.thorough
 def test_job_that_is_killed_elsewhere_ends_and_writes_nothing_more(rig: Rig) -> None:
     table = rig.table()
     job = submit(rig, "a", LOADER.replace("range(done + 1, 6)", "range(10**6)"), table)["id"]

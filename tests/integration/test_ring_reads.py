@@ -20,6 +20,7 @@ def count(connection: haclient.Connection, table: str, **options: Any) -> tuple[
     return cursor.fetchall()[0][0], str(cursor.ha["cluster"])
 
 
+@pytest.mark.thorough
 def test_reader_elsewhere_sees_every_acknowledged_write(rig: Rig) -> None:
     table = rig.table()
     with rig.connect("a") as writer, rig.connect("b", consistency="linearizable") as reader:

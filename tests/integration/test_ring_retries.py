@@ -40,6 +40,7 @@ def restarted(rig: Rig, text: str) -> None:
     rig.up()
 
 
+@pytest.mark.thorough
 def test_retry_beyond_the_window_is_refused_on_every_haproc_and_after_a_restart(
     forgetful: Rig,
 ) -> None:

@@ -128,6 +128,7 @@ def test_session_over_plain_http_must_be_opened_and_is_gone_when_closed(rig: Rig
     assert (code, said["error_class"]) == (404, "HAPROC_SESSION_CLOSED")
 
 
+@pytest.mark.thorough
 def test_write_in_a_schema_that_another_client_dropped_fails_on_every_lane(rig: Rig) -> None:
     schema, tables = f"s_{uuid.uuid4().hex[:8]}", [rig.table("id INT") for _ in range(3)]
     with rig.cursor("abc") as cursor, rig.cursor("abc") as other:

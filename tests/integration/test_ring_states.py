@@ -42,6 +42,7 @@ def refuses(rig: Rig, name: str) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_queue_of_a_stopped_haproc_is_applied_in_batches_when_it_returns(rig: Rig) -> None:
     first, second = rig.table(), rig.table()
     rig.ring.kill("c", "haproc")
@@ -99,6 +100,7 @@ def _metric(text: str, name: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.thorough
 def test_spark_killed_mid_statement_closes_the_client_door_and_comes_back_by_itself(
     rig: Rig,
 ) -> None:

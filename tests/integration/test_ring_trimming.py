@@ -72,6 +72,7 @@ def trim(rig: Rig, name: str = "a") -> dict[str, Any]:
     return dict(rig.status(name)["trim"])
 
 
+@pytest.mark.thorough
 def test_log_is_trimmed_and_a_dead_cluster_holds_it_back_until_it_is_removed(trimmed: Rig) -> None:
     rig, config = trimmed, ("--config", str(trimmed.ring.file))
     table = rig.table()

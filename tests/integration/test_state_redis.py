@@ -64,7 +64,7 @@ def give_back(server: RedisServer, how: str) -> None:
         server.signal(signal.SIGCONT)
 
 
-@pytest.mark.parametrize("how", ["kill", "freeze"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("freeze", marks=pytest.mark.thorough)])
 async def test_redis_lost_the_mesh_takes_over_unnoticed_and_gives_back(
     redis: RedisServer, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,6 +302,7 @@ async def test_redis_with_tls_is_used_only_if_its_certificate_is_trusted(
         await until(lambda: "CERTIFICATE_VERIFY" in str(ring["a"].presence.transport()["reason"]))
 
 
+@pytest.mark.thorough
 async def test_redis_master_that_fails_is_followed_to_the_next_one(tmp_path: Path) -> None:
     first, second = RedisServer(tmp_path, "first"), RedisServer(tmp_path, "second")
     sentinels = [RedisServer(tmp_path, f"sentinel{n}", "redis-sentinel") for n in range(3)]

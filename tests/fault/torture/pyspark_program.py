@@ -1,8 +1,9 @@
 """A PySpark program that writes, reads and leans on its session for as long as the run goes on.
 
-Its session holds settings, a temporary view and a Python function, all of which must be there
-whoever is killed; it looks after each of them now and then, and most of its writes use one. No
-error may reach it: see `_failed` for the one that may.
+Its session holds settings, a temporary view, a Python function and variables with values of one
+moment, all of which must be there whoever is killed; it looks after each of them now and then, and
+most of its writes use one. It caches what it and all others read. No error may reach it: see
+`_failed` for the one that may.
 
 What it is told of its writes it notes as the other clients do. The id of a write is that of the
 operation that PySpark makes for it, which is seen as it is sent.
@@ -84,6 +85,7 @@ class PysparkProgram:
         self._values = itertools.count(told.number * _MILLION + 1)
         self._write: dict[str, Any] | None = None
         self._id = ""
+        self._kept: tuple[Any, ...] = ()
         self.session = opened(told.way, told.doors)
         client = self.session.client
         client._stub = Noting(client._stub, self._sends)
@@ -98,8 +100,10 @@ class PysparkProgram:
                 self._insert()
             elif choice < 0.55:
                 self._change()
-            elif choice < 0.8:
+            elif choice < 0.75:
                 self._tried("a read", self._read)
+            elif choice < 0.82:
+                self._tried("caching", self._cache)
             else:
                 self._tried("a look at its session", self._look)
         self._add()
@@ -117,6 +121,21 @@ class PysparkProgram:
             columns = _COLUMNS[table[:3]]
             text = f"SELECT {columns}, _metadata.file_path AS path FROM {table}"
             self.session.sql(text).createOrReplaceTempView(f"of_{table}")
+        self.session.sql("DECLARE OR REPLACE VARIABLE rows_then BIGINT")
+        self.session.sql("SET VAR rows_then = (SELECT count(*) FROM set_0)")
+        self.session.sql("DECLARE OR REPLACE VARIABLE chance STRING DEFAULT uuid()")
+        self._kept = self._variables()
+
+    def _variables(self) -> tuple[Any, ...]:
+        return tuple(self.session.sql("SELECT rows_then, chance").collect()[0])
+
+    def _cache(self) -> None:
+        """Have Spark keep a table's rows, which all sessions of that Spark then share."""
+        table = self._random.choice(list(TABLES))
+        if self._random.random() < 0.5:
+            self.session.sql(f"CACHE TABLE {table}")
+        else:
+            self.session.table(table).select(*_COLUMNS[table[:3]].split(", ")).persist().count()
 
     def _look(self) -> None:
         found = {name: self.session.conf.get(name) for name in _SETTINGS}
@@ -124,7 +143,9 @@ class PysparkProgram:
         total, zone = self.session.sql(text).collect()[0]
         ok = found == _SETTINGS and zone == _SETTINGS["spark.sql.session.timeZone"]
         ok = ok and total == sum(range(10)) + 10 * self._told.number
-        told = {"settings": found, "total": total, "zone": zone}
+        kept = self._variables()
+        ok = ok and kept == self._kept
+        told = {"settings": found, "total": total, "zone": zone, "kept": [self._kept, kept]}
         self._history.write("session", process=self._told.name, ok=ok, found=told)
 
     # -- reads -------------------------------------------------------------------------------
@@ -132,8 +153,13 @@ class PysparkProgram:
     def _read(self) -> None:
         table = self._random.choice(list(TABLES))
         invoked = round(self._history.now(), 4)
-        if self._random.random() < 0.5:
+        way = self._random.random()
+        if way < 0.3:
             rows = self.session.table(f"of_{table}").collect()
+        elif way < 0.6:
+            # Maybe what is cached; of another table comes on which cluster that was.
+            where = "(SELECT max(_metadata.file_path) FROM app_0) AS path"
+            rows = self.session.sql(f"SELECT {_COLUMNS[table[:3]]}, {where} FROM {table}").collect()
         else:
             columns = _COLUMNS[table[:3]].split(", ")
             rows = self.session.table(table).select(*columns, "_metadata.file_path").collect()
