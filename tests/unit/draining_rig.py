@@ -91,6 +91,9 @@ class NullEngine:
     async def check_tables(self, tables: Sequence[str]) -> None:
         pass
 
+    async def keeps_marks(self, table: str) -> bool:
+        return True
+
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
         return None
 
