@@ -18,7 +18,7 @@ from haproc.engine.interface import File, Fresh
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
-from haproc.sessions.effects import makes_table_function
+from haproc.sessions.effects import makes_table_function, with_columns
 from haproc.sessions.journal import (
     ArtifactEntry,
     Effect,
@@ -93,7 +93,8 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
     try:
         await fresh.run(statement, timeout_s=timeout_s)
         if kind == "view" and effect.columns is not None:
-            await _give_columns(fresh, name, effect.columns, timeout_s)
+            text = entry.text if isinstance(entry, SqlEntry) else ""
+            await _give_columns(fresh, text, name, effect.columns, timeout_s)
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION or not (kind or effect.removes):
             raise
@@ -108,9 +109,12 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
 
 
 async def _give_columns(
-    fresh: Fresh, name: str, columns: tuple[tuple[str, str], ...], timeout_s: float
+    fresh: Fresh, text: str, name: str, columns: tuple[tuple[str, str], ...], timeout_s: float
 ) -> None:
-    """Have a view show the columns that it had; EngineError if it does not have them any more."""
+    """Have a view show the columns that it had; EngineError if it does not have them any more.
+
+    ``text``: the statement that made it; empty: it was made of a plan.
+    """
     now = await fresh.columns(f"SELECT * FROM {quote_name(name)}")
     found = tuple((each.name, each.type_text) for each in now)
     if found == columns:
@@ -121,7 +125,13 @@ async def _give_columns(
             "it had the columns " + ", ".join(f"{column} {kind}" for column, kind in lost),
             error_class=ErrorClass.SESSION_NOT_REBUILT,
         )
-    chosen = ", ".join(quote_name(column) for column, _ in columns)
+    names = [column for column, _ in columns]
+    if made := with_columns(text, name, names):
+        # Gone first: the query may name a table that is called like the view.
+        for each in (f"DROP VIEW {quote_name(name)}", made):
+            await fresh.run(SqlText(each), timeout_s=timeout_s)
+        return
+    chosen = ", ".join(map(quote_name, names))
     plan = protos.base.Plan()
     view = plan.command.create_dataframe_view
     view.name, view.replace = name, True

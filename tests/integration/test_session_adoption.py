@@ -215,6 +215,39 @@ async def test_view_keeps_the_columns_that_it_was_resolved_to(
         assert await rows(there.spark, f"SELECT * FROM {name}") == [(1,)]
 
 
+async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
+    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+) -> None:
+    keys = MemoryKeys()
+    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    made = engine.session("made")
+    await rows(made, f"CREATE TABLE {schema}.d AS SELECT 1 AS id")
+    session = await a.enter("ann", "s", create=True)
+    async with session.settling:
+        await a.record(session, SettingsEntry(Settings(schema=schema)))
+        await session.spark.configure(session.settings)
+    await do(
+        a,
+        session,
+        "DECLARE hi INT DEFAULT 1",
+        "CREATE TEMPORARY VIEW o AS SELECT *, hi AS h FROM d;",
+        "CREATE TEMPORARY VIEW u AS SELECT 1 AS k",
+        "CREATE TEMPORARY VIEW w AS WITH q AS (SELECT * FROM d) SELECT q.*, k FROM q, u -- all",
+        "CACHE LAZY TABLE c SELECT *, hi AS h FROM d",
+        "CREATE OR REPLACE TEMPORARY VIEW u AS SELECT 2 AS k",
+        "CREATE TEMPORARY VIEW d AS SELECT * FROM d",
+    )
+    await rows(made, f"ALTER TABLE {schema}.d ADD COLUMN more INT")
+    there = await b.enter("ann", "s", create=False)
+    for sessions, each in ((a, session), (b, there)):
+        assert await rows(each.spark, "SELECT * FROM w") == [(1, 2)]
+        assert await rows(each.spark, "SELECT * FROM d") == [(1,)]
+        async with sessions.changing(each):
+            await rows(each.spark, "SET VAR hi = 9")
+        for name in "oc":
+            assert await rows(each.spark, f"SELECT * FROM {name}") == [(1, 9)], name
+
+
 async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:
