@@ -172,7 +172,9 @@ class SimSpark(FakeSpark):
         return self.columns_now(sql)
 
     def columns_now(self, sql: str) -> list[Column]:
-        """Return the columns of ``SELECT * FROM`` a name."""
+        """Return the columns of ``SELECT * FROM`` a name, or of variables."""
+        if "session." in sql:
+            return [Column(each, "bigint") for each in sql.split(",")]
         found = self.made.analysed(sql.rpartition(" ")[2].strip("`"), self._haproc.tables())
         if found is None:
             raise EngineError(ErrorKind.APPLICATION, "not found", error_class="NOT_FOUND")

@@ -201,7 +201,6 @@ _VIEW: Final = re.compile(
 )
 _QUERY: Final = re.compile(r"SELECT \* FROM (\w+) WHERE id > (\w+)$")
 _CHOSEN: Final = re.compile(r"SELECT (.*) FROM `(\w+)`$")
-_BROKEN: Final = re.compile(r"CREATE OR REPLACE TEMPORARY VIEW `(\w+)` AS .*raise_error")
 _OF_COLUMNS: Final = re.compile(
     r"CREATE TEMPORARY VIEW `(\w+)` AS SELECT ([^*()]*) FROM \((SELECT .*)\)$"
 )
@@ -212,7 +211,7 @@ _DECLARE: Final = re.compile(
 _SET: Final = re.compile(r"SET VAR(?:IABLE)? `?(\w+)`? = (.*)$")
 _FORGET: Final = re.compile(r"DROP TEMPORARY VARIABLE (?:IF EXISTS )?`?(\w+)`?$")
 _MAX: Final = re.compile(r"\(SELECT max\(id\) FROM (\w+)\)$")
-_ASKED: Final = re.compile(r"typeof\(session\.`(\w+)`\)")
+_ASKED: Final = re.compile(r"session\.`(\w+)`")
 
 
 class Interpreter:
@@ -228,10 +227,7 @@ class Interpreter:
             return
         assert isinstance(statement, SqlText)
         sql = statement.sql
-        if found := _BROKEN.match(sql):
-            columns = tuple(re.findall(r"\) AS `(\w+)`", sql))
-            self._give(found[1], Broken(columns), Broken(columns))
-        elif found := _VIEW.match(sql):
+        if found := _VIEW.match(sql):
             name, number, base = found[1], self._said(found[2] or found[4]), found[3] or ""
             if base and self._made.goes_round(name, base):
                 raise _refused("RECURSIVE_VIEW")
@@ -262,11 +258,11 @@ class Interpreter:
             self._truth.ran.append(sql)
 
     def asked(self, sql: str) -> bytes:
-        """Return values and types of variables, as they are asked for; raises EngineError."""
+        """Return values of variables, as they are asked for; raises EngineError."""
         columns: list[pa.Array] = []
         for name in _ASKED.findall(sql):
             value, _ = self._variable(name)
-            columns += [pa.array([value]), pa.array(["bigint"])]
+            columns.append(pa.array([value]))
         return _stream(columns)
 
     def _plan(self, plan: bytes) -> None:
@@ -280,6 +276,10 @@ class Interpreter:
             self._set(found[1], value, self._variable(found[1])[1])
             return
         view = command.create_dataframe_view
+        if "raise_error" in view.input.sql.query:
+            columns = tuple(re.findall(r"\) AS `(\w+)`", view.input.sql.query))
+            self._give(view.name, Broken(columns), Broken(columns))
+            return
         if found := _CHOSEN.match(view.input.sql.query):
             number, base, columns = None, found[2], tuple(re.findall(r"`(\w+)`", found[1]))
         else:
