@@ -67,7 +67,7 @@ async def _variables(
 ) -> VariablesEntry:
     """Return all variables of the session as they are now."""
     new, default = declared(sql)
-    defaults = {each.name: each.default for each in session.variables}
+    defaults = _defaults(session)
     defaults |= dict.fromkeys(new, default)
     defaults.pop(dropped, None)
     if not defaults:
@@ -88,6 +88,19 @@ async def _variables(
                 raise
             found.append(was[name])
     return VariablesEntry(tuple(found))
+
+
+def _defaults(session: ClientSession) -> dict[str, str]:
+    """Return the session's variables with their defaults, also of statements kept as they were."""
+    found: dict[str, str] = {}
+    for each in session.entries:
+        if isinstance(each.entry, VariablesEntry):
+            found = {variable.name: variable.default for variable in each.entry.variables}
+        elif isinstance(each.entry, SqlEntry):
+            names, default = declared(each.entry.text)
+            found |= dict.fromkeys(names, default)
+            found.pop(dropped_variable(each.entry.text), None)
+    return found
 
 
 async def _values(

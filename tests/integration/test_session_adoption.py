@@ -73,7 +73,7 @@ def sessions_of(cluster: str, engine: SparkConnectEngine, keys: MemoryKeys) -> S
 
     store = MemoryKeyedStore(keys)
     around = Surroundings("ring", engine, Settings(), Limits(), 60.0, caught_up, time.monotonic)
-    durable = SessionStore(store, cluster, name, unix_ms)
+    durable = SessionStore(store, cluster, name, unix_ms, Settings())
     return Sessions(around, durable, Blobs(store, name, unix_ms), Shares(10))
 
 

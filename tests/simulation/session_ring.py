@@ -250,7 +250,7 @@ class HAProc:
         def unix_ms() -> int:
             return int(loop.time() * 1000)
 
-        durable = SessionStore(store, self._cluster, world.name, unix_ms)
+        durable = SessionStore(store, self._cluster, world.name, unix_ms, DEFAULTS)
         around = Surroundings("ring", self, DEFAULTS, Limits(), 60.0, self._caught_up, loop.time)
         self.sessions = Sessions(around, durable, Blobs(store, world.name, unix_ms), Shares(1000))
 

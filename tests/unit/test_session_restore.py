@@ -15,6 +15,7 @@ from haproc.engine.interface import Column, File, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.route.streams import Collected
 from haproc.sessions.adoption import restore
+from haproc.sessions.chain import Numbered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import (
     Effect,
@@ -117,10 +118,22 @@ class Spark:
 
 async def test_variable_that_is_missing_stays_in_the_journal_beside_what_is_set() -> None:
     odd = Variable("x", "odd", b"kept", "7")
-    session = SimpleNamespace(spark=Spark(y="struct<`a b`:int>"), variables=(odd,))
+    session = SimpleNamespace(
+        spark=Spark(y="struct<`a b`:int>"),
+        variables=(odd,),
+        entries=[Numbered(0, "n", VariablesEntry((odd,)), 1)],
+    )
     declare = "DECLARE y STRUCT<`a b`: INT>"
     found = await left_by(cast(ClientSession, cast(Any, session)), declare, 1.0)
     assert found == VariablesEntry((odd, Variable("y", "struct<`a b`:int>", ONE)))
-    session.variables = ()
+    session.variables, session.entries = (), []
     with pytest.raises(EngineError):
         await left_by(cast(ClientSession, cast(Any, session)), "DECLARE x INT", 1.0)
+
+
+async def test_variables_that_an_earlier_version_declared_are_looked_at_with_the_others() -> None:
+    texts = ("DECLARE x INT DEFAULT 7", "DECLARE gone INT", "DROP TEMPORARY VARIABLE gone")
+    entries = [Numbered(at, "n", SqlEntry(text), 1) for at, text in enumerate(texts)]
+    session = SimpleNamespace(spark=Spark(x="int", y="int"), variables=(), entries=entries)
+    found = await left_by(cast(ClientSession, cast(Any, session)), "DECLARE y INT", 1.0)
+    assert found == VariablesEntry((Variable("x", "int", ONE, "7"), Variable("y", "int", ONE)))
