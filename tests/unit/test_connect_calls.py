@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -31,6 +34,20 @@ class Context:
         raise grpc.aio.AbortError
 
 
+class Left(Context):
+    """A call whose client left: gRPC sends nothing more."""
+
+    async def write(self, response: bytes) -> None:
+        raise grpc.aio.InternalError('Failed "execute_batch"')
+
+
+def boundary_of(tmp_path: Path) -> Boundary:
+    config = make_config(tmp_path, users=(User("ann", "t"),))
+    gate = Gate(config, Metrics("demo", "a", ["READY"]))
+    admission = Admission(Credentials.of_users(config))
+    return Boundary(admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)))
+
+
 @pytest.mark.parametrize(("rpc", "taken"), [("GetStatus", False), ("AnalyzePlan", True)])
 async def test_call_that_names_too_much_refused_unless_it_brings_a_plan(
     tmp_path: Any, rpc: str, taken: bool
@@ -41,10 +58,7 @@ async def test_call_that_names_too_much_refused_unless_it_brings_a_plan(
         seen.append(request)
         return b""
 
-    config = make_config(tmp_path, users=(User("ann", "t"),))
-    gate = Gate(config, Metrics("demo", "a", ["READY"]))
-    admission = Admission(Credentials.of_users(config))
-    boundary = Boundary(admission, gate, lambda key: "s", lambda error: pytest.fail(str(error)))
+    boundary = boundary_of(tmp_path)
     request = protos.base.GetStatusRequest(session_id=SESSION).SerializeToString()
     whole = request + b"\x52" + b"\x80\x80\x40" + bytes(CONTROL_BYTES_MAX)  # a field of no meaning
     handler, context = boundary.unary(rpc, handle), Context()
@@ -55,3 +69,21 @@ async def test_call_that_names_too_much_refused_unless_it_brings_a_plan(
             await handler.unary_unary(whole, context)
         assert "HAPROC_TOO_LARGE" in context.told
     assert bool(seen) is taken
+
+
+async def test_client_that_left_is_one_line_of_the_log_and_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "haproc")
+
+    async def handle(call: Call, request: bytes) -> AsyncGenerator[bytes, None]:
+        yield b"rows"
+
+    request = protos.base.ExecutePlanRequest(session_id=SESSION).SerializeToString()
+    handler, context = boundary_of(tmp_path).streaming("ExecutePlan", handle), Left()
+    with pytest.raises(grpc.aio.InternalError):  # which gRPC passes over for a client that left
+        await handler.unary_stream(request, context)
+    (line,) = caplog.records
+    assert (line.levelname, line.exc_info) == ("INFO", None)
+    assert "ExecutePlan: its client left" in line.getMessage()
+    assert context.told == ""

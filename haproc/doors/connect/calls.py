@@ -6,6 +6,7 @@ either is decided here, for all calls.
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from haproc.route.unforeseen import as_told
 from haproc.sessions.chain import Key
 from haproc.statements.gate import Gate, Held
 
+_LOG = logging.getLogger(__name__)
 _SESSION = 1
 CONTROL_BYTES_MAX: Final = 1 << 20
 """Of a call that brings no plan and no file: what it names is looked at in the event loop, some
@@ -163,6 +165,9 @@ class Boundary:
     async def _fail(self, rpc: str, error: Exception, context: Any) -> bytes:
         """End the call; raises what gRPC ends it by."""
         if isinstance(error, grpc.aio.AbortError):
+            raise error
+        if isinstance(error, grpc.aio.InternalError):  # gRPC sends nothing more: its client left
+            _LOG.info("%s: its client left before it had its answer", rpc)
             raise error
         ending = as_given(error) if isinstance(error, RelayedError) else None
         if ending is None:
