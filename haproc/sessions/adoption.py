@@ -1,9 +1,9 @@
 """Making a session anew from its journal, in a Spark session that holds nothing yet.
 
 Entries are run in their order, each under its own settings; files that stand side by side go in one
-call. A view comes back with the columns that it had. One that cannot be made breaks its name and
-nothing else: a view stands there whose rows are an error that says why, so that neither a table of
-its name takes its place nor an answer comes out without it.
+call. A view comes back with the columns that it had. A view or function that cannot be made breaks
+its name and nothing else: a view stands there whose rows are an error that says why, or a function
+of which each call is one, so that nothing else of its name takes its place.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from haproc.engine.interface import File, Fresh
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
+from haproc.sessions.effects import makes_table_function
 from haproc.sessions.journal import (
     ArtifactEntry,
     Effect,
@@ -34,7 +35,9 @@ from haproc.sessions.journal import (
 FILES_BYTES_MAX: Final = 64 << 20
 """Files that are in memory at a time while they are added; one alone may have more."""
 REASON_CHARS: Final = 500
-"""How much of Spark's error a broken view shows."""
+"""How much of Spark's error a broken view or function shows."""
+PARAMETERS_MAX: Final = 32
+"""So many arguments a broken function takes; with more of them its call is another error."""
 _VALUES: Final = "haproc_value"
 
 Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
@@ -50,8 +53,8 @@ async def restore(
 ) -> State:
     """Bring a session to the state behind its entries; return what of it are values.
 
-    Raises EngineError if the cluster is to blame, and RequestError if an entry that is no view
-    can't be run again.
+    Raises EngineError if the cluster is to blame, and RequestError if an entry that is neither a
+    view nor a function can't be run again.
     """
     state, place = begins, 0
     known: frozenset[str] = frozenset()
@@ -92,10 +95,16 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
         if kind == "view" and effect.columns is not None:
             await _give_columns(fresh, name, effect.columns, timeout_s)
     except EngineError as error:
-        if error.kind is not ErrorKind.APPLICATION or not (kind == "view" or effect.removes):
+        if error.kind is not ErrorKind.APPLICATION or not (kind or effect.removes):
             raise
-        if not effect.removes:  # what is not there need not be dropped
-            await _break(fresh, name, effect, error.message, timeout_s)
+        if effect.removes:  # what is not there need not be dropped
+            return
+        told = _told(kind, name, error.message)
+        if kind == "view":
+            await _break_view(fresh, name, effect, told, timeout_s)
+        else:
+            of_rows = makes_table_function(entry)
+            await _break_function(fresh, name, told, timeout_s, of_rows=of_rows)
 
 
 async def _give_columns(
@@ -120,13 +129,38 @@ async def _give_columns(
     await fresh.run(SparkPlan(plan.SerializeToString()), timeout_s=timeout_s)
 
 
-async def _break(fresh: Fresh, name: str, effect: Effect, reason: str, timeout_s: float) -> None:
-    """Put a view in a name's place whose rows are an error."""
+def _told(kind: str, name: str, reason: str) -> str:
+    """Return what a broken name says."""
     text = " ".join(reason.split())[:REASON_CHARS]
-    told = (
-        f"{ErrorClass.SESSION_NOT_REBUILT}: the temporary view {name} could not be made anew for "
-        f"this session: {text}. Bring back what it rests on and make the view again."
+    return (
+        f"{ErrorClass.SESSION_NOT_REBUILT}: the temporary {kind} {name} could not be made anew for "
+        f"this session: {text}. Bring back what it rests on and make the {kind} again."
     )
+
+
+async def _break_function(
+    fresh: Fresh, name: str, told: str, timeout_s: float, *, of_rows: bool
+) -> None:
+    """Put a function in a name's place that Spark refuses wherever it is called.
+
+    It reads a view that is gone again, and Spark names that view. So no call is ever analysed, and
+    none gives a table a column of a type that the function did not have.
+    """
+    gone = quote_name(told)
+    takes = ", ".join(f"a{at} STRING DEFAULT NULL" for at in range(PARAMETERS_MAX))
+    returns = "TABLE (v STRING)" if of_rows else "STRING"
+    body = f"SELECT v FROM {gone}" if of_rows else f"(SELECT max(v) FROM {gone})"
+    for text in (
+        f"CREATE OR REPLACE TEMPORARY VIEW {gone} AS SELECT '' AS v",
+        f"CREATE OR REPLACE TEMPORARY FUNCTION {quote_name(name)}({takes}) RETURNS {returns} "
+        f"RETURN {body}",
+        f"DROP VIEW {gone}",
+    ):
+        await fresh.run(SqlText(text), timeout_s=timeout_s)
+
+
+async def _break_view(fresh: Fresh, name: str, effect: Effect, told: str, timeout_s: float) -> None:
+    """Put a view in a name's place whose rows are an error."""
     literal = "'" + told.replace("\\", "\\\\").replace("'", "\\'") + "'"
     columns = effect.columns or (("not_rebuilt", "string"),)
     chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(column)}" for column, kind in columns)

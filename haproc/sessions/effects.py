@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from haproc import protos, wire
@@ -79,6 +80,15 @@ def effect_of_plan(plan: bytes) -> Effect:
     if catalog.WhichOneof("cat_type") == "drop_temp_view":
         return Effect(f"view {catalog.drop_temp_view.view_name.lower()}", True)
     return Effect()
+
+
+def makes_table_function(entry: SqlEntry | PlanEntry) -> bool:
+    """Tell whether a function that an entry makes returns rows."""
+    if isinstance(entry, PlanEntry):
+        plan: Any = wire.parsed(protos.base.Plan, entry.plan)
+        return bool(plan.command.WhichOneof("command_type") == "register_table_function")
+    words = [token.upper for token in tokenize(entry.text)]
+    return ("RETURNS", "TABLE") in pairwise(words)
 
 
 def declared(text: str) -> tuple[tuple[str, ...], str]:

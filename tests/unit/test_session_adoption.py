@@ -420,3 +420,27 @@ async def test_view_that_spark_refuses_breaks_its_name_and_nothing_else() -> Non
     broken, fine = there.spark.ran
     assert "CREATE OR REPLACE TEMPORARY VIEW `v`" in broken and "no such table" in broken
     assert "raise_error" in broken and fine.endswith("w AS SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "returns"),
+    [
+        ("CREATE TEMPORARY FUNCTION f(x INT) RETURNS INT RETURN x", "RETURNS STRING"),
+        ("CREATE TEMP FUNCTION f() RETURNS TABLE (x INT) RETURN SELECT 1", "RETURNS TABLE ("),
+        ("CREATE TEMPORARY FUNCTION f AS 'some.Class'", "RETURNS STRING"),
+    ],
+)
+async def test_function_that_spark_refuses_breaks_its_name_and_nothing_else(
+    text: str, returns: str
+) -> None:
+    ring = Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, SqlEntry(text, effect_of_sql(text)))
+    await a.sessions.record(session, made("w", 1))
+    b.engine.fails.add(text)
+    there = await entered(b)
+    view, function, drop, fine = spark(there).ran
+    assert "the temporary function f could not be made anew" in view and "no such table" in view
+    assert "OR REPLACE TEMPORARY FUNCTION `f`(" in function and returns in function
+    assert "DROP VIEW `HAPROC_SESSION_NOT_REBUILT" in drop and fine.endswith("w AS SELECT 1")
