@@ -131,10 +131,14 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams)."""
+    """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams).
+
+    ``observed``: what its observations found, see `Observed`.
+    """
 
     chunks: tuple[bytes, ...] = ()
     affected_rows: int | None = None
+    observed: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,9 @@ class Fresh(Protocol):
         ...
 
 
+Observed = Callable[[bytes], None]
+"""Called with what an observation (``df.observe``) of a statement found: a serialized
+``spark.connect.ExecutePlanResponse.ObservedMetrics``."""
 Restore = Callable[[Fresh], Awaitable[None]]
 """Puts back what a session held, each time its Spark session is made; raises what its users get."""
 
@@ -233,7 +240,12 @@ class Queries(Protocol):
     """A session of which one only asks."""
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state.
 

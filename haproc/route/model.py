@@ -205,3 +205,5 @@ class Answer:
     result: ResultStream
     columns: tuple[Column, ...] | None = None
     affected_rows: int | None = None
+    observed: tuple[bytes, ...] = ()
+    """What observations of a write found, see `haproc.engine.interface.Observed`."""

@@ -358,6 +358,8 @@ async def _answered(asked: Asked, answer: Answer) -> AsyncGenerator[bytes, None]
     """Yield the responses to what the ring did: of a root its rows, of a SQL command a relation."""
     for response in _told(asked, [chunk async for chunk in answer.result]):
         yield response
+    if answer.observed:
+        yield answers.observed(answer.observed)
 
 
 def _told(asked: Asked, chunks: Sequence[Chunk]) -> Iterator[bytes]:

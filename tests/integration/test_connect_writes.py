@@ -1,0 +1,47 @@
+"""What PySpark's objects hold behind a write that went through the door, as Spark itself has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haproc.ring.spark import LocalSpark
+from tests.integration.pyspark_program import Program
+from tests.integration.test_connect_door import _run as run_beside
+from tests.integration.test_connect_door import door
+
+pytestmark = pytest.mark.spark
+
+_OBSERVED_WRITES = {
+    "insertInto": '{}.write.insertInto("{}")',
+    "append": '{}.writeTo("{}").append()',
+    "mergeInto": '{}.alias("s").mergeInto("{}", F.expr("s.id = x.id - 1"))'
+    ".whenNotMatched().insertAll().merge()",
+}
+_SOURCES = {
+    "as it stands": "spark.range(50)",
+    "as rows": 'spark.range(50).repartition(3).filter("rand() >= 0")',
+}
+
+
+async def test_what_a_write_observes_is_told_as_spark_tells_it(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    """Whether the plan ran everywhere, or one run of its query became everybody's rows."""
+
+    def work(program: Program) -> None:
+        run = program.run
+        run("from pyspark.sql import Observation, functions as F")
+        for source, frame in _SOURCES.items():
+            for way, write in _OBSERVED_WRITES.items():
+                run(f'spark.sql("CREATE OR REPLACE TABLE {schema}.x (id BIGINT) USING delta")')
+                run("seen = Observation()")
+                observed = f'{frame}.observe(seen, F.count("*").alias("cnt"), F.max("id"))'
+                run(write.format(observed, f"{schema}.x"))
+                found = run("sorted(seen.get.items())")
+                assert found == [["cnt", 50], ["max(id)", 49]], (source, way)
+                assert run(f'spark.table("{schema}.x").count()') == 50
+
+    async with door(spark, tmp_path) as port:
+        await run_beside(work, port)
