@@ -45,3 +45,19 @@ async def test_what_a_write_observes_is_told_as_spark_tells_it(
 
     async with door(spark, tmp_path) as port:
         await run_beside(work, port)
+
+
+async def test_dataframe_that_create_table_gives_is_its_table(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    def work(program: Program) -> None:
+        run = program.run
+        run("from pyspark.sql.types import LongType, StructType")
+        run('made = StructType().add("a", LongType())')
+        run(f'd = spark.catalog.createTable("{schema}.n", schema=made, source="delta")')
+        assert run("d.schema == made")
+        run(f'spark.sql("INSERT INTO {schema}.n VALUES (1), (2)")')
+        assert run('d.filter("a > 1").count()') == 1
+
+    async with door(spark, tmp_path) as port:
+        await run_beside(work, port)

@@ -156,7 +156,7 @@ class ConnectService:
 
     async def analyze(self, call: Call, request: bytes) -> bytes:
         """Analyse plans; doing so may run what stands in them."""
-        plans = await plan_work(self._texts, len(request), plans_of, request)
+        request, plans = await plan_work(self._texts, len(request), plans_of, request)
         session = await self._session(call)
         for plan in plans:
             await self._executing.check(call, session, plan)
