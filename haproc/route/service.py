@@ -72,7 +72,7 @@ class RingService:
         self._replica = replica
         self._core = replica.core
         self._assurance = assurance
-        self._defaults = defaults = Settings(time_zone=config.time_zone)
+        self._defaults = defaults = config.defaults
         self._reads = reads
         self._texts = texts or Inline()
         self._classifying = Classifying(self._texts, rules, replica.core.limits.bounds)
