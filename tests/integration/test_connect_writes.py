@@ -61,3 +61,38 @@ async def test_dataframe_that_create_table_gives_is_its_table(
 
     async with door(spark, tmp_path) as port:
         await run_beside(work, port)
+
+
+_DEFAULTS = (
+    ("spark.sql.ansi.enabled", "false"),
+    ("spark.sql.session.timeZone", "Asia/Tokyo"),
+    ("spark.sql.shuffle.partitions", "3"),
+)
+
+
+async def test_session_begins_with_the_rings_settings_writes_under_them_and_goes_back_to_them(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    def work(program: Program) -> None:
+        run = program.run
+
+        def held() -> list[str]:
+            return [str(run(f'spark.conf.get("{name}")')) for name, _ in _DEFAULTS]
+
+        begins = [value for _, value in _DEFAULTS]
+        assert held() == begins
+        assert run('spark.sql("SELECT 1/0").collect()') == [[None]]
+        run(f'spark.sql("CREATE TABLE {schema}.d (a DOUBLE, z STRING) USING delta")')
+        run(f'spark.sql("INSERT INTO {schema}.d SELECT id / 0, current_timezone() FROM range(1)")')
+        assert run(f'spark.table("{schema}.d").collect()') == [[None, "Asia/Tokyo"]]
+        run('spark.conf.set("spark.sql.shuffle.partitions", "5")')
+        run('spark.conf.set("spark.sql.ansi.enabled", "true")')
+        for name, _ in _DEFAULTS:
+            run(f'spark.conf.unset("{name}")')
+        assert held() == begins
+        run('spark.sql("SET spark.sql.shuffle.partitions = 7")')
+        run('spark.sql("RESET")')
+        assert held() == begins
+
+    async with door(spark, tmp_path, session_defaults=_DEFAULTS) as port:
+        await run_beside(work, port)
