@@ -19,6 +19,7 @@ from haclient.exceptions import Error
 from haclient.forms import JobFile
 from haclient.settings import Settings
 from haclient.sync.jobs import Jobs
+from haclient.terminal import harmless
 
 FINAL: Final = frozenset({"success", "dead", "killed", "error"})
 POLL_S: Final = 0.5
@@ -105,7 +106,7 @@ def _show(jobs: Jobs, job_id: int, at: int) -> int:
         page = jobs.log(job_id, at)
         lines = page["log"]
         if lines:
-            print("\n".join(lines), flush=True)
+            print("\n".join(map(harmless, lines)), flush=True)
         at = max(at, int(page["from"]) + len(lines))
         if not lines or at >= page["total"]:
             return at
@@ -113,7 +114,7 @@ def _show(jobs: Jobs, job_id: int, at: int) -> int:
 
 def _ended(ours: dict[str, Any], say: Callable[[str], None]) -> int:
     if ours["why"]:
-        say(str(ours["why"]))
+        say(harmless(str(ours["why"])))
     if ours["outcome"] == "success":
         return 0
     code = ours["exit_code"]

@@ -57,7 +57,7 @@ strike, while one that dies is left at once."""
 
 
 class Rig:
-    """One ring of three on this machine; every call waits with a deadline."""
+    """One ring on this machine; every call waits with a deadline."""
 
     def __init__(self, folder: Path, sparks: LocalRing, log: str) -> None:
         """``sparks``: a ring whose Spark servers this one uses, and leaves running."""
@@ -179,18 +179,18 @@ class Rig:
         assert address is not None
         return f"{address.host}:{address.port}"
 
-    def connect(self, order: str = "abc", **options: Any) -> haclient.Connection:
+    def connect(self, order: str = "", **options: Any) -> haclient.Connection:
         """Return a client of these clusters alone, unless it is told to discover, in this order."""
         return haclient.connect(
-            [self.url(name) for name in order], **{"discover": False, **options}
+            [self.url(name) for name in order or self.ring.names], **{"discover": False, **options}
         )
 
     @contextmanager
-    def cursor(self, order: str = "abc", **options: Any) -> Iterator[haclient.Cursor]:
+    def cursor(self, order: str = "", **options: Any) -> Iterator[haclient.Cursor]:
         with self.connect(order, **options) as connection, connection.cursor() as cursor:
             yield cursor
 
-    def run(self, sql: str, order: str = "abc", **options: Any) -> list[tuple[Any, ...]]:
+    def run(self, sql: str, order: str = "", **options: Any) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows."""
         with self.cursor(order) as cursor:
             cursor.execute(sql, **options)

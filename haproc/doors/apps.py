@@ -9,8 +9,9 @@ from aiohttp import web
 
 from haproc.config.model import Config
 from haproc.config.shares import Shares
+from haproc.doors.clients.about_door import AboutDoor
 from haproc.doors.clients.answers import LINK_SECRET, Answers
-from haproc.doors.clients.job_door import JobDoor
+from haproc.doors.clients.job_door import BATCHES, JobDoor
 from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
 from haproc.doors.clients.statement_door import StatementDoor
@@ -75,6 +76,7 @@ def client_app(
     app.add_routes(SessionDoor(config, cluster, service, gate, texts).routes())
     app.add_routes(JobDoor(config, jobs.service if jobs else None).routes())
     app.add_routes(StatusDoor(status, metrics).routes())
+    app.add_routes(AboutDoor(config, status).routes())
     app.cleanup_ctx.append(_results)
     app.on_response_prepare.append(_farewell(status))
     return app
@@ -149,7 +151,8 @@ def _boundary(
             if gone and isinstance(error, ConnectionError):
                 raise  # the client went away: nobody is there to be answered
             told = as_request_error(error, f"{request.method} {_route(request)}")
-            response = error_response(told, cluster, request.get(ASKED))
+            livy = request.path.startswith(BATCHES)
+            response = error_response(told, cluster, request.get(ASKED), livy=livy)
             if isinstance(error, web.HTTPMethodNotAllowed):
                 response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
             let_go(error)

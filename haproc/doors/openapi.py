@@ -15,6 +15,7 @@ from haproc.doors.clients.freshness import HEADERS as FRESHNESS_HEADERS
 from haproc.doors.clients.rows_door import PARAMETERS as ROWS_PARAMETERS
 from haproc.doors.clients.statement_request import HEADERS
 from haproc.doors.http.bodies import ARROW_STREAM
+from haproc.doors.openapi_about import ABOUT, ABOUT_SCHEMAS
 from haproc.doors.openapi_jobs import JOB_SCHEMAS
 from haproc.doors.openapi_operation import CLIENT, OPERATOR, Operation
 from haproc.doors.openapi_parameters import PARAMETERS
@@ -159,6 +160,7 @@ OPERATIONS: Final = (
         "Verification",
         ("400", "404"),
     ),
+    *ABOUT,
     Operation("get", "/healthz", "Whether the process runs", "Health", doors=_BOTH),
     Operation(
         "get",
@@ -417,7 +419,7 @@ def document() -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": {**SCHEMAS, **JOB_SCHEMAS, **VERIFY_SCHEMAS},
+            "schemas": {**SCHEMAS, **ABOUT_SCHEMAS, **JOB_SCHEMAS, **VERIFY_SCHEMAS},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -278,7 +278,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         )
     },
     "Error": record(
-        "*",
+        "error_code message error_class sqlstate kind outcome hint cluster log_offset statement_id",
+        msg=described(TEXT, "Below /batches alone, as Livy has it: message and hint."),
         error_code=TEXT,
         message=TEXT,
         error_class=described(TEXT, "Spark's, or HAProc's own (HAPROC_…)."),

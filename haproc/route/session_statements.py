@@ -159,11 +159,13 @@ class SessionStatements:
         if statement.kind in _SETTINGS:
             async with session.settling:
                 return await self._set(session, statement, runs, request_id)
-        chunks = await self._chunks(session, runs)
+        run = partial(self._chunks, session, runs)
         assert isinstance(runs, SqlText)
-        if leaves_something(statement.kind, runs.sql):
-            entry = await left_by(session, runs.sql, self._core.timeouts.statement_s)
-            await self._sessions.record(session, entry, request_id)
+        if not leaves_something(statement.kind, runs.sql):
+            return await run()
+        look = partial(left_by, session, runs.sql, self._core.timeouts.statement_s)
+        chunks, entry = await session.leaving(run, look)
+        await self._sessions.record(session, entry, request_id)
         return chunks
 
     async def _set(

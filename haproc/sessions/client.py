@@ -26,8 +26,9 @@ from haproc.sessions.journal import (
 )
 
 T = TypeVar("T")
+L = TypeVar("L")
 
-SETTING_ATTEMPTS_MAX: Final = 2
+LEAVING_ATTEMPTS_MAX: Final = 2
 REQUESTS_REMEMBERED: Final = 64
 """Of settings behind settings, which have one entry. A copy that comes late is seconds late."""
 
@@ -129,20 +130,30 @@ class ClientSession:
         return sum(each.size for each in entries if isinstance(each, ArtifactEntry))
 
     async def setting(self, run: Callable[[], Awaitable[T]]) -> tuple[T, Settings]:
-        """Run what sets something; return what it gives, and what is set then.
+        """Run what sets something; return what it gives, and what is set then. As `leaving`."""
+        return await self.leaving(run, self.spark.settings)
 
-        A session that was made anew behind it has what was set before; so it is run again, once:
+    async def leaving(
+        self, run: Callable[[], Awaitable[T]], look: Callable[[], Awaitable[L]]
+    ) -> tuple[T, L]:
+        """Run what changes the session; return what it gives, and how it looks then.
+
+        A session that was made anew in between has what was there before; so it is run again, once:
         the first statement behind a restart of Spark is the one that meets it. Raises EngineError.
         """
-        for _ in range(SETTING_ATTEMPTS_MAX):
+        for _ in range(LEAVING_ATTEMPTS_MAX):
             await self.spark.ready()
             epoch = self.spark.epoch
-            given, found = await run(), await self.spark.settings()
-            if self.spark.epoch == epoch:
-                return given, found
-        raise EngineError(
-            ErrorKind.AVAILABILITY, "Spark lost the session while its settings were changed"
-        )
+            given = await run()
+            try:
+                found = await look()
+            except EngineError as error:
+                if error.kind is not ErrorKind.APPLICATION or self.spark.epoch == epoch:
+                    raise
+            else:
+                if self.spark.epoch == epoch:
+                    return given, found
+        raise EngineError(ErrorKind.AVAILABILITY, "Spark lost the session while it was changed")
 
     def has_recorded(self, request_id: str) -> bool:
         """Whether this statement has changed the session: its client lacks nothing but the answer.

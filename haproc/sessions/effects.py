@@ -4,9 +4,9 @@ Spark is right about what a statement does; here only its name is read, from its
 that is not certain, the entry stands for no other one: the journal then keeps more than it must.
 
 An older entry of a name can go if nothing in between may rest on it: nothing that is kept behind it
-mentions the name, nor the new entry itself a second time. Whether it does is told from the letters
-alone, so too often rather than too seldom: then both stay, in their order, and come to the same
-session.
+mentions the name, or another name that may rest on it, nor does the new entry itself. Whether it
+does is told from the letters alone, so too often rather than too seldom: then both stay, in their
+order, and come to the same session.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from haproc import protos, wire
 from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
+from haproc.pin.sqltypes import quote_name
 from haproc.sessions.chain import Numbered
 from haproc.sessions.journal import (
     ArtifactEntry,
@@ -31,6 +32,8 @@ from haproc.sessions.journal import (
 
 WORDS_READ: Final = 12
 """The name of what is made stands within so many words."""
+RESTING_MAX: Final = 32
+"""Of names that rest on one, so many are looked for; more are taken for any. Chosen."""
 
 
 def effect_of_sql(text: str) -> Effect:
@@ -58,6 +61,20 @@ def effect_of_sql(text: str) -> Effect:
         return Effect()
     kind = "function" if what == "FUNCTION" else "view"
     return Effect(f"{kind} {name}", removes)
+
+
+def as_made(text: str) -> str:
+    """Return what makes the view that ``ALTER VIEW … AS`` leaves; other statements as they are.
+
+    Else the view would be kept as two steps, and one that cannot be run again would break all.
+    """
+    words = _Words(text)
+    if not words.take("ALTER", "VIEW"):
+        return text
+    name = words.name()
+    if not name or not words.take("AS"):
+        return text
+    return f"CREATE OR REPLACE TEMPORARY VIEW {quote_name(name)} AS{text[words.end :]}"
 
 
 def effect_of_plan(plan: bytes) -> Effect:
@@ -117,12 +134,15 @@ def dropped_variable(text: str) -> str:
 
 def superseded(entries: Sequence[Numbered], entry: Kept) -> list[Numbered]:
     """Return the entries that need not be kept once this one stands behind them, in their order."""
-    found = [] if _rests_on_its_name(entry) else _same(entries, entry)
+    found = _same(entries, entry)
+    if found and _rests_on_its_name(entry, entries):
+        found = []
     others = [(at, each) for at, each in enumerate(entries) if at not in found]
     gone = []
     for at in found:
-        names = names_in(entries[at].entry)
-        if not any(place > at and mentions(other.entry, names) for place, other in others):
+        names = _resting(entries, names_in(entries[at].entry))
+        behind = (other.entry for place, other in others if place > at)
+        if names is not None and not any(mentions(other, names) for other in behind):
             gone.append(at)
     if len(gone) < len(found):  # one that stays is undone by the removals behind it
         gone = [at for at in gone if not removes(entries[at].entry)]
@@ -141,17 +161,31 @@ def _same(entries: Sequence[Numbered], entry: Kept) -> list[int]:
     return [at for at, each in enumerate(entries) if _name(each.entry) == name]
 
 
-def _rests_on_its_name(entry: Kept) -> bool:
-    """Tell whether an entry may be made from what its name meant before: it has it twice."""
-    if not (name := _name(entry).partition(" ")[2]):
-        return False
+def _rests_on_its_name(entry: Kept, entries: Sequence[Numbered]) -> bool:
+    """Tell whether an entry may be made from what its name meant before: directly, or by others."""
+    own = names_in(entry)
     match entry:
         case SqlEntry(text):
-            return len(re.findall(_word(name), text.lower())) > 1
+            twice = any(len(re.findall(_word(name), text.lower())) > 1 for name in own)
         case PlanEntry(plan):
-            return _text_of(plan).count(name) > 1
+            twice = any(_text_of(plan).count(name) > 1 for name in own)
         case _:
             return False
+    resting = _resting(entries, own)
+    return twice or resting is None or mentions(entry, resting[len(own) :])
+
+
+def _resting(entries: Sequence[Numbered], names: Sequence[str]) -> tuple[str, ...] | None:
+    """Return these names and behind them those that may rest on them; None: perhaps any."""
+    found = [*names]
+    left = [each.entry for each in entries if isinstance(each.entry, SqlEntry | PlanEntry)]
+    for name in found:  # it grows meanwhile
+        for entry in [each for each in left if mentions(each, (name,))]:
+            left.remove(entry)
+            found += [each for each in names_in(entry) if each not in found]
+            if not names_in(entry) or len(found) > RESTING_MAX:
+                return None
+    return tuple(found)
 
 
 def _text_of(plan: bytes) -> str:
@@ -180,7 +214,8 @@ def names_in(entry: Kept) -> tuple[str, ...]:
     """Return the names that an entry is about, without their kind, in lower case."""
     if isinstance(entry, VariablesEntry):
         return tuple(each.name for each in entry.variables)
-    return (_name(entry).partition(" ")[2],)
+    name = _name(entry).partition(" ")[2]
+    return (name,) if name else ()
 
 
 def mentions(entry: Kept, names: Sequence[str]) -> bool:
@@ -229,6 +264,11 @@ class _Words:
             return False
         self._at += len(words)
         return True
+
+    @property
+    def end(self) -> int:
+        """Where in the text that ends which was passed over."""
+        return self._tokens[self._at - 1].end if self._at else 0
 
     def symbol(self, symbol: str) -> bool:
         """Pass over this symbol if it stands here."""

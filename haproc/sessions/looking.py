@@ -12,7 +12,13 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.statement import SqlText
 from haproc.pin.sqltypes import quote_name
 from haproc.sessions.client import ClientSession
-from haproc.sessions.effects import declared, dropped_variable, effect_of_plan, effect_of_sql
+from haproc.sessions.effects import (
+    as_made,
+    declared,
+    dropped_variable,
+    effect_of_plan,
+    effect_of_sql,
+)
 from haproc.sessions.journal import (
     Effect,
     PlanEntry,
@@ -33,7 +39,8 @@ async def left_by(session: ClientSession, sql: str, timeout_s: float) -> SqlEntr
     dropped = dropped_variable(sql)
     if first in _OF_VARIABLES or dropped:
         return await _variables(session, sql, dropped, timeout_s)
-    return SqlEntry(sql, await _with_columns(session, effect_of_sql(sql)))
+    made = as_made(sql)
+    return SqlEntry(made, await _with_columns(session, effect_of_sql(made)))
 
 
 async def left_by_plan(session: ClientSession, plan: bytes) -> PlanEntry:

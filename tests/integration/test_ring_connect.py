@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
 
 from haproc import protos
+from haproc.ring.runtime import cache_folder
 from tests.integration.pyspark_program import Program
 from tests.rig import Rig
 
 pytestmark = pytest.mark.spark
 
 _base = protos.base
+LATER = "4.3.0"
+"""The newest client that works; the servers have an older one."""
+INSTALL_S = 600
 SERVICE = "/spark.connect.SparkConnectService/"
 
 FURNISHED = """
@@ -70,10 +79,12 @@ spoken.writeTo("E").append()
 
 
 @contextmanager
-def program(rig: Rig, order: str) -> Iterator[Program]:
+def program(
+    rig: Rig, order: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Program]:
     """Give an unmodified client that knows these HAProcs, in this order."""
     addresses = ",".join(rig.door(name).replace("localhost", "127.0.0.1") for name in order)
-    made = Program(f"ipv4:{addresses}")
+    made = Program(f"ipv4:{addresses}", environment)
     try:
         yield made
     finally:
@@ -81,13 +92,39 @@ def program(rig: Rig, order: str) -> Iterator[Program]:
 
 
 def test_every_way_of_writing_leaves_equal_tables(rig: Rig) -> None:
-    schema = f"ways_{uuid.uuid4().hex[:8]}"
     with program(rig, "ab") as client:
-        client.run(f'spark.sql("CREATE SCHEMA {schema}")')
-        client.run(f'spark.catalog.setCurrentDatabase("{schema}")')
-        for line in (FURNISHED + SAVED + WRITTEN_TO + IN_SQL).split("\n"):
-            print(line)
-            client.run(line or "None")
+        write_in_every_way(rig, client)
+
+
+@pytest.mark.thorough
+def test_later_pyspark_writes_in_every_way(rig: Rig) -> None:
+    with program(rig, "ab", {"PYTHONPATH": str(installed(LATER))}) as client:
+        assert client.run('__import__("pyspark").__version__') == LATER
+        write_in_every_way(rig, client)
+
+
+def installed(version: str) -> Path:
+    """Return a folder with the Python part of this PySpark; it is fetched once."""
+    folder = cache_folder() / "pyspark" / version
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            target = Path(temporary, version)
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            command += ["--no-compile", "--target", str(target), f"pyspark=={version}"]
+            subprocess.run(command, check=True, timeout=INSTALL_S)
+            shutil.rmtree(target / "pyspark" / "jars")
+            target.rename(folder)
+    return folder
+
+
+def write_in_every_way(rig: Rig, client: Program) -> None:
+    schema = f"ways_{uuid.uuid4().hex[:8]}"
+    client.run(f'spark.sql("CREATE SCHEMA {schema}")')
+    client.run(f'spark.catalog.setCurrentDatabase("{schema}")')
+    for line in (FURNISHED + SAVED + WRITTEN_TO + IN_SQL).split("\n"):
+        print(line)
+        client.run(line or "None")
     tables = [f"{schema}.{letter}" for letter in "ABCDEF"]
     rig.check_equal(*tables)
     for table in tables:

@@ -179,13 +179,17 @@ async def test_what_was_dropped_is_no_part_of_the_session(
     session = await a.enter("ann", "s", create=True)
     view = f"CREATE TEMPORARY VIEW v AS SELECT * FROM {schema}.stage1"
     await do(a, session, view, "DROP VIEW v")
+    altered = f"ALTER VIEW u AS SELECT * FROM {schema}.stage1"
+    await do(a, session, "CREATE TEMPORARY VIEW u AS SELECT 1 AS id", altered)
     again = f"CREATE OR REPLACE TEMPORARY VIEW w AS SELECT * FROM {schema}.stage1 WHERE id > "
     await do(a, session, *(f"{again} {number}" for number in range(20)))
-    assert len(session.entries) <= 2
+    assert len(session.entries) <= 3
     await do(a, session, "DROP VIEW w")
     await rows(made, f"DROP TABLE {schema}.stage1")
     there = await b.enter("ann", "s", create=False)
     assert await rows(there.spark, "SELECT 1") == [(1,)]
+    with pytest.raises(EngineError, match="temporary view u could not be made anew"):
+        await rows(there.spark, "SELECT id FROM u")
 
 
 async def test_view_keeps_the_columns_that_it_was_resolved_to(

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from tests.simulation.scenario import Report, simulate
+from tests.simulation.sessions import simulate as simulate_sessions
 from tests.simulation.violations import Problem, Violation
 
 SEEDS: Final = int(os.environ.get("SEEDS", "16"))
@@ -33,10 +34,20 @@ def judged(run: Callable[[int], Report], seed: int) -> Report:
         logging.disable(logging.NOTSET)
 
 
-def many(seeds: Iterable[int], **options: int) -> Iterator[Report]:
+def with_sessions(seed: int) -> Report:
+    """Run a seed of the scenario, and of clients' sessions beside it."""
+    report = one(seed)
+    sessions = judged(lambda each: Report(each, problems=simulate_sessions(each)), seed)
+    report.problems += sessions.problems
+    return report
+
+
+def many(
+    seeds: Iterable[int], run: Callable[..., Report] = one, **options: int
+) -> Iterator[Report]:
     """Run seeds side by side, on every core.
 
     In processes of their own from the start: what gRPC leaves in a process does not survive a fork.
     """
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(partial(one, **options), seeds, chunksize=10)
+        yield from pool.map(partial(run, **options), seeds, chunksize=10)

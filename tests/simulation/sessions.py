@@ -1,209 +1,65 @@
 """Clients' sessions on three HAProcs over one keyed store, on a virtual clock.
 
 The sessions are the real ones. Simulated are the store, whose answers are slow, lost, or come after
-the change was given up and lands late; Spark, which notes what was run in it and is restarted now
-and then; and the log, which each cluster applies a while later. HAProcs are killed and frozen. Two
-clients share each session and go to whichever HAProc answers, so it changes hands all the time.
+the change was given up and lands late; Spark, which holds views and variables and is restarted now
+and then (`session_spark`); and the log, whose changes to tables each cluster applies a while later.
+HAProcs are killed and frozen. Two clients share each session and go to whichever HAProc answers, so
+it changes hands all the time.
 
-What a query shows is held against what had been acknowledged when it was asked. A seed fixes
-everything.
+What a query shows is held against what had been acknowledged when it was asked. A session that was
+made anew is held against what it was behind its last entry: names, values, columns, settings, and
+what its views show of the tables of this moment. A seed fixes everything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from dmq import LogUnavailableError
-from dmq.keyed import Kept
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
-from haproc.config.limits import Limits
-from haproc.config.shares import Shares
-from haproc.engine.interface import Restore
-from haproc.engine.statement import SqlText, Statement
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, RequestError
-from haproc.sessions.blobs import Blobs
-from haproc.sessions.durable import SessionStore
-from haproc.sessions.journal import SqlEntry
-from haproc.sessions.sessions import Sessions, Surroundings
+from haproc.sessions import looking
+from haproc.sessions.client import ClientSession
+from haproc.sessions.journal import Entry, SettingsEntry
 from tests.simulation import clock
+from tests.simulation.session_ring import NAMES, AwayError, HAProc, SimSpark, World
+from tests.simulation.session_spark import Change, frame
 from tests.simulation.violations import Problem, Violation
-from tests.unit.session_rig import DEFAULTS, FakeEngine, FakeSpark
 
 T = TypeVar("T")
-NAMES = "abc"
 SESSIONS, CLIENTS, OPERATIONS = 2, 2, 12
-TIMEOUT_S = 3.0
 ATTEMPTS_MAX = 200
 
 
-class AwayError(Exception):
-    """A HAProc does not answer."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A statement that changes a session: SQL, or a plan."""
+
+    text: str
+    plan: bytes = b""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no name that another one could replace."""
+        return "." in self.text
 
 
-@dataclass
-class World:
-    """What all HAProcs share, and chance."""
-
-    chance: random.Random
-    keys: MemoryKeys = field(default_factory=MemoryKeys)
-    log: list[str] = field(default_factory=list)
-    healed: bool = False
-    names: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    late: set[asyncio.Task[None]] = field(default_factory=set)
-
-    def name(self) -> str:
-        self.names += 1
-        return f"n{self.names}"
-
-    def happens(self, probability: float) -> bool:
-        return not self.healed and self.chance.random() < probability
-
-    def later(self, change: Coroutine[Any, Any, Any]) -> None:
-        """Have a change land after it was given up."""
-
-        async def land() -> None:
-            await asyncio.sleep(self.chance.uniform(0, 4))
-            await change
-
-        self.late.add(asyncio.create_task(land()))
-
-
-class SlowStore(MemoryKeyedStore):
-    """The store as one HAProc reaches it."""
-
-    def __init__(self, world: World, haproc: HAProc) -> None:
-        super().__init__(world.keys)
-        self._world, self._haproc = world, haproc
-
-    async def put(self, key: str, value: bytes) -> int:
-        return await self._change(lambda: MemoryKeyedStore.put(self, key, value))
-
-    async def delete(self, key: str) -> None:
-        await self._change(lambda: MemoryKeyedStore.delete(self, key))
-
-    async def scan(self, prefix: str) -> dict[str, Kept]:
-        await self._travel()
-        found = {k: v for k, v in sorted(self._shared.kept.items()) if k.startswith(prefix)}
-        await self._travel()
-        return found
-
-    async def keys(self, prefix: str) -> list[str]:
-        await self._travel()
-        found = await super().keys(prefix)
-        await self._travel()
-        return found
-
-    async def _change(self, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        await self._travel()
-        if self._world.happens(0.02):
-            self._world.later(change())
-            raise LogUnavailableError("no answer")
-        result = await change()
-        await self._travel()
-        if self._world.happens(0.02):
-            raise LogUnavailableError("the answer was lost")
-        return result
-
-    async def _travel(self) -> None:
-        await self._haproc.runs()
-        await asyncio.sleep(self._world.chance.uniform(0, 0.02))
-        await self._haproc.runs()
-
-
-class SimSpark(FakeSpark):
-    """A Spark session that takes its time."""
-
-    def __init__(self, key: str, restore: Restore | None, haproc: HAProc) -> None:
-        super().__init__(key, restore, FakeEngine())
-        self._haproc = haproc
-
-    async def run(self, statement: Statement, *, timeout_s: float) -> None:
-        await self._haproc.pause(0.05)
-        assert isinstance(statement, SqlText)
-        self.ran.append(statement.sql)
-        await self._haproc.pause(0.05)
-
-
-class HAProc:
-    """One HAProc of the three: alive, frozen, killed and started again."""
-
-    def __init__(self, world: World, cluster: str) -> None:
-        self._world, self._cluster = world, cluster
-        self._thawed = asyncio.Event()
-        self._thawed.set()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.applied = 0
-        self.start()
-
-    def start(self) -> None:
-        world = self._world
-        self.sparks: list[SimSpark] = []
-        store = SlowStore(world, self)
-        loop = asyncio.get_running_loop()
-
-        def unix_ms() -> int:
-            return int(loop.time() * 1000)
-
-        durable = SessionStore(store, self._cluster, world.name, unix_ms)
-        around = Surroundings("ring", self, DEFAULTS, Limits(), 60.0, self._caught_up, loop.time)
-        self.sessions = Sessions(around, durable, Blobs(store, world.name, unix_ms), Shares(1000))
-
-    def session(self, key: str, restore: Restore | None = None, pool: str = "") -> SimSpark:
-        self.sparks.append(SimSpark(key, restore, self))
-        return self.sparks[-1]
-
-    def kill(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._tasks.clear()
-        self.thaw()
-        self.start()
-
-    def freeze(self) -> None:
-        self._thawed.clear()
-
-    def thaw(self) -> None:
-        self._thawed.set()
-
-    async def runs(self) -> None:
-        await self._thawed.wait()
-
-    async def pause(self, seconds: float) -> None:
-        await self.runs()
-        await asyncio.sleep(self._world.chance.uniform(0, seconds))
-        await self.runs()
-
-    async def applies(self, end: int) -> None:
-        await self.pause(0.2)
-        self.applied = max(self.applied, end)
-
-    async def _caught_up(self) -> None:
-        await self.runs()
-        await self.applies(len(self._world.log))
-
-    async def ask(self, what: Callable[[HAProc], Awaitable[T]]) -> T:
-        """Run a request here; AwayError if there is no answer, RequestError as it says."""
-
-        async def served() -> T:
-            return await what(self)
-
-        task = asyncio.create_task(served())
-        self._tasks.add(task)
-        hurries = self._world.happens(0.25)
-        patience_s = self._world.chance.uniform(0, 0.3) if hurries else TIMEOUT_S
-        done, _ = await asyncio.wait({task}, timeout=patience_s)
-        if not done and self._world.chance.random() < 0.5:
-            task.cancel()
-        if not done or task.cancelled():
-            task.add_done_callback(lambda each: each.cancelled() or each.exception())
-            raise AwayError
-        self._tasks.discard(task)
-        return task.result()
+async def _run(session: ClientSession, spark: SimSpark, step: Step) -> Entry:
+    """Run a step as the doors do; return what it left."""
+    runs = SparkPlan(step.plan) if step.plan else SqlText(step.text)
+    run = partial(spark.query, runs, timeout_s=60)
+    if step.text.startswith("USE "):
+        return SettingsEntry((await session.setting(run))[1])
+    if step.plan:
+        look: Callable[[], Awaitable[Entry]] = partial(looking.left_by_plan, session, step.plan)
+    else:
+        look = partial(looking.left_by, session, step.text, 60)
+    return (await session.leaving(run, look))[1]
 
 
 class Session:
@@ -226,54 +82,96 @@ class Client:
     async def run(self) -> None:
         for number in range(OPERATIONS):
             await asyncio.sleep(self._world.chance.uniform(0, 1))
-            what = self._world.chance.choice(("step", "step", "write", "query", "query"))
+            what = self._world.chance.choice(("step", "named", "named", "write", "query", "query"))
             if what == "step":
-                await self._step(f"{self._name}.{number}")
+                await self._step(Step(f"{self._name}.{number}"))
+            elif what == "named":
+                await self._step(self._named())
             elif what == "write":
                 await self._until_answered(self._write)
             else:
                 await self.look()
 
+    def _named(self) -> Step:
+        """Return a statement that makes, changes or drops what has a name."""
+        choice, number = self._world.chance.choice, self._world.number()
+        name, base, variable = choice(NAMES), choice(NAMES), choice("xy")
+        chosen = choice(
+            ("SELECT 7 AS id", "over", "over", "frame", "drop", "declare", "set", "use")
+        )
+        match chosen:
+            case "over":
+                query = f"SELECT * FROM {base} WHERE id > {number}"
+                return Step(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
+            case "frame":
+                return Step(name, frame(name, f"SELECT * FROM {base} WHERE id > {number}"))
+            case "drop":
+                text = choice((f"VIEW {name}", f"TEMPORARY VARIABLE {variable}"))
+                return Step(f"DROP {text}")
+            case "declare":
+                default = choice((str(number), "rand()"))
+                return Step(f"DECLARE OR REPLACE VARIABLE {variable} BIGINT DEFAULT {default}")
+            case "set":
+                value = choice(("DEFAULT", "rand()", f"(SELECT max(id) FROM {base})"))
+                return Step(f"SET VAR {variable} = {value}")
+            case "use":
+                return Step(f"USE d{number}")
+            case _:
+                query = f"SELECT {number} AS id"
+                return Step(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
+
     async def _until_answered(self, what: Callable[[HAProc], Awaitable[T]]) -> T:
         for _ in range(ATTEMPTS_MAX):
             try:
                 return await self._world.chance.choice(self._haprocs).ask(what)
-            except (AwayError, RequestError):
-                await asyncio.sleep(self._world.chance.uniform(0, 1))
+            except RequestError as error:
+                if error.error_class == ErrorClass.SESSION_NOT_REBUILT:
+                    raise
+            except EngineError as error:
+                if error.kind is ErrorKind.APPLICATION:
+                    raise
+            except AwayError:
+                pass
+            await asyncio.sleep(self._world.chance.uniform(0, 1))
         raise AssertionError("nobody answers")
 
-    async def _step(self, step: str) -> None:
-        session, attempts = self._session, 0
+    async def _step(self, step: Step) -> None:
+        """Have a step done; one that Spark refuses leaves nothing."""
+        session, request_id = self._session, self._world.name()
 
         async def change(haproc: HAProc) -> None:
-            nonlocal attempts
-            attempts += 1
             sessions = haproc.sessions
-            found = await sessions.enter("u", session.name, create=True)
+            found, spark = await haproc.enter(session.name)
             async with sessions.changing(found):
-                if found.has_recorded(step):
+                if found.has_recorded(request_id):
                     return
-                await found.spark.ready()
-                assert isinstance(found.spark, SimSpark)
-                await found.spark.run(SqlText(step), timeout_s=60)
-                await sessions.record(found, SqlEntry(step), step)
+                entry = await _run(found, spark, step)
+                # The first of a place: who fails with one leaves the session, and adopts it anew.
+                place = found.owner.name, found.next_ordinal
+                self._world.witnessed.setdefault(place, spark.behind)
+                await sessions.record(found, entry, request_id)
 
         haproc = self._world.chance.choice(self._haprocs)
         try:
-            await haproc.ask(change)
-        except RequestError as error:
-            if error.error_class == ErrorClass.SESSION_MOVED and self._world.happens(0.5):
-                session.without_effect.add(step)
-                return
-            await self._until_answered(change)
-        except AwayError:
-            await self._until_answered(change)
-        session.acknowledged.append(step)
+            try:
+                await haproc.ask(change)
+            except RequestError as error:
+                if error.error_class == ErrorClass.SESSION_MOVED and self._world.happens(0.5):
+                    session.without_effect.add(step.text)
+                    return
+                await self._until_answered(change)
+            except (AwayError, EngineError):
+                await self._until_answered(change)
+        except EngineError:
+            return
+        session.acknowledged += [step.text] * step.is_plain
 
     async def _write(self, haproc: HAProc) -> None:
-        await haproc.sessions.enter("u", self._session.name, create=True)
+        await haproc.enter(self._session.name)
         await haproc.pause(1.0)
-        self._world.log.append(self._name)
+        chance = self._world.chance
+        kind = chance.choice(("rows", "rows", "create", "drop", "column"))
+        self._world.log.append(Change(kind, chance.choice(NAMES), self._world.number()))
         place = len(self._world.log)
         await haproc.applies(place)
         await self.look_again(haproc)
@@ -289,10 +187,9 @@ class Client:
         steps, written = tuple(session.acknowledged), session.written
 
         async def query(haproc: HAProc) -> tuple[list[str], int]:
-            found = await haproc.sessions.enter("u", session.name, create=True)
-            await found.spark.ready()
-            assert isinstance(found.spark, SimSpark)
-            return list(found.spark.ran), haproc.applied
+            _, spark = await haproc.enter(session.name)
+            await spark.ready()
+            return list(spark.made.ran), haproc.applied
 
         shown, applied = await self._until_answered(query)
         lacking = [step for step in steps if step not in shown]
@@ -322,7 +219,7 @@ async def _nemesis(world: World, haprocs: list[HAProc]) -> None:
                     spark.lose()
 
 
-async def _run(seed: int) -> list[Problem]:
+async def _simulated(seed: int) -> list[Problem]:
     world = World(random.Random(seed))
     haprocs = [HAProc(world, name) for name in NAMES]
     sessions = [Session(f"s{number}") for number in range(SESSIONS)]
@@ -332,8 +229,12 @@ async def _run(seed: int) -> list[Problem]:
         for number in range(CLIENTS)
     ]
     nemesis = asyncio.create_task(_nemesis(world, haprocs))
-    await asyncio.gather(*(client.run() for client in clients))
-    nemesis.cancel()
+    try:
+        await asyncio.gather(*(client.run() for client in clients))
+    except RequestError as error:
+        return [*world.problems, Problem(Violation.GONE, str(error))]
+    finally:
+        nemesis.cancel()
     world.healed = True
     for haproc in haprocs:
         haproc.thaw()
@@ -346,4 +247,4 @@ async def _run(seed: int) -> list[Problem]:
 
 def simulate(seed: int) -> list[Problem]:
     """Run a seed; return what it found wrong."""
-    return clock.run(_run(seed))
+    return clock.run(_simulated(seed))

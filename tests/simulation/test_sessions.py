@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pytest
 
 from dmq.keyed import Kept
-from haproc.sessions import chain
-from haproc.sessions.chain import Adoption, Key, Standing
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.sessions import adoption, chain, effects, looking, sessions
+from haproc.sessions.chain import Adoption, Key, Numbered, Standing
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
 from haproc.sessions.journal import Kept as KeptEntry
+from haproc.sessions.journal import SqlEntry
 from haproc.sessions.sessions import Sessions
-from tests.simulation.sessions import Client, HAProc, simulate
+from tests.simulation.session_ring import HAProc
+from tests.simulation.sessions import Client, simulate
 from tests.simulation.violations import Problem, Violation, found_in
 
 SEEDS = 40
@@ -46,7 +49,7 @@ def test_adopting_without_saying_so_is_found(monkeypatch: pytest.MonkeyPatch) ->
         return found if found is not None else await real(self, key, found, **options)
 
     monkeypatch.setattr(SessionStore, "adopt", adopt)
-    found_in(runs(), Violation.LOST, [Violation.DOUBLED, Violation.STALE])
+    found_in(runs(), Violation.LOST, [Violation.DOUBLED, Violation.STALE, Violation.ANOTHER])
 
 
 def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,4 +155,77 @@ def test_step_that_ended_in_doubt_and_is_let_be_is_found(monkeypatch: pytest.Mon
             yield
 
     monkeypatch.setattr(Sessions, "changing", changing)
-    found_in(runs(25), Violation.DOUBLED, [Violation.REJECTED, Violation.LOST])
+    found_in(runs(270), Violation.ANOTHER, [Violation.DOUBLED, Violation.REJECTED, Violation.LOST])
+
+
+# -- the journal keeps effects ---------------------------------------------------------------
+
+
+def test_broken_on_purpose_keeping_the_command_instead_of_the_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def command(session: ClientSession, sql: str, *_: object) -> SqlEntry:
+        return SqlEntry(sql)
+
+    monkeypatch.setattr(looking, "_variables", command)
+    found_in(runs(), Violation.ANOTHER, [Violation.GONE])
+
+
+def test_broken_on_purpose_a_drop_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(numbered: Numbered, left: Sequence[KeptEntry]) -> bool:
+        return effects.removes(numbered.entry)
+
+    monkeypatch.setattr(effects, "_says_nothing", forgets)
+    found_in(runs(45), Violation.ANOTHER)
+
+
+def test_broken_on_purpose_a_newer_entry_whatever_rests_on_the_older(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def any_older(entries: Sequence[Numbered], entry: KeptEntry) -> list[Numbered]:
+        return [entries[at] for at in effects._same(entries, entry)]
+
+    monkeypatch.setattr(sessions, "superseded", any_older)
+    found_in(runs(), Violation.ANOTHER)
+
+
+def test_broken_on_purpose_a_broken_step_that_breaks_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def break_all(*_: object) -> None:
+        raise EngineError(ErrorKind.APPLICATION, "not found")
+
+    monkeypatch.setattr(adoption, "_break", break_all)
+    found_in(runs(), Violation.GONE)
+
+
+def test_broken_on_purpose_a_broken_view_that_leaves_its_name_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def leave(*_: object) -> None:
+        return
+
+    monkeypatch.setattr(adoption, "_break", leave)
+    found_in(runs(), Violation.ANOTHER)
+
+
+def test_broken_on_purpose_a_view_with_the_columns_of_today(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def leave(*_: object) -> None:
+        return
+
+    monkeypatch.setattr(adoption, "_give_columns", leave)
+    found_in(runs(), Violation.ANOTHER)
+
+
+def test_broken_on_purpose_looking_at_a_session_that_was_made_anew_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def once(
+        self: ClientSession,
+        run: Callable[[], Awaitable[Any]],
+        look: Callable[[], Awaitable[Any]],
+    ) -> tuple[Any, Any]:
+        return await run(), await look()
+
+    monkeypatch.setattr(ClientSession, "leaving", once)
+    found_in(runs(), Violation.ANOTHER)

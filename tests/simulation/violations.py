@@ -33,6 +33,8 @@ class Violation(StrEnum):
     STALE = "a read does not show what it must"
     OVERTAKEN = "applied, though what it rests on had been defined anew"
     UNFULFILLED = "acknowledged before its concern was met"
+    ANOTHER = "a session that was made anew is another one"
+    GONE = "a session cannot be made anew any more"
     CRASHED = "a task died, or the run itself: no promise, but a bug"
 
 

@@ -34,9 +34,10 @@ def check(method: str, path: str, status: int, answer: Any) -> None:
 
 def routes(app: web.Application) -> set[tuple[str, str]]:
     return {
-        (route.method.lower(), route.resource.canonical)
+        (route.method.lower(), resource.canonical)
         for route in app.router.routes()
-        if route.resource is not None and not route.resource.canonical.endswith("/")
+        if (resource := route.resource) is not None
+        and (resource.canonical == "/" or not resource.canonical.endswith("/"))
     }
 
 

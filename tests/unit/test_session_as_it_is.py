@@ -18,7 +18,7 @@ from haproc.engine.remote import RemoteSession
 from haproc.engine.session import SparkSession
 from haproc.engine.statement import SqlText
 from haproc.engine.status import SESSION_CHANGED
-from haproc.sessions.client import SETTING_ATTEMPTS_MAX, ClientSession
+from haproc.sessions.client import LEAVING_ATTEMPTS_MAX, ClientSession
 
 THEIRS = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.shuffle.partitions", "7"),))
 SHOWN = Settings(time_zone="Asia/Tokyo", confs=(("spark.sql.maxPlanStringLength", "9"),))
@@ -126,10 +126,10 @@ async def test_settings_of_a_session_that_was_made_anew_are_not_taken_for_a_stat
     spark = _Reading(Remote(server), defaults, 10.0, restore)
     await spark.configure(SHOWN)
     session = cast(ClientSession, SimpleNamespace(spark=spark))
-    if times < SETTING_ATTEMPTS_MAX:
-        assert await ClientSession.setting(session, run) == (None, Settings())
+    if times < LEAVING_ATTEMPTS_MAX:
+        assert await ClientSession.leaving(session, run, spark.settings) == (None, Settings())
         assert len(ran) == times + 1
         return
     with pytest.raises(EngineError) as raised:
-        await ClientSession.setting(session, run)
-    assert raised.value.kind is ErrorKind.AVAILABILITY and len(ran) == SETTING_ATTEMPTS_MAX
+        await ClientSession.leaving(session, run, spark.settings)
+    assert raised.value.kind is ErrorKind.AVAILABILITY and len(ran) == LEAVING_ATTEMPTS_MAX

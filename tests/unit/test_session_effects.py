@@ -10,6 +10,7 @@ from haproc import protos
 from haproc.engine.interface import Settings
 from haproc.sessions.chain import Numbered
 from haproc.sessions.effects import (
+    as_made,
     declared,
     dropped_variable,
     effect_of_plan,
@@ -53,6 +54,23 @@ def test_effect_of_a_statement_is_told_by_its_first_words(
     sql: str, name: str, removes: bool
 ) -> None:
     assert effect_of_sql(sql) == Effect(name, removes)
+
+
+@pytest.mark.parametrize(
+    ("sql", "made"),
+    [
+        ("ALTER VIEW v AS SELECT 2", "CREATE OR REPLACE TEMPORARY VIEW `v` AS SELECT 2"),
+        (
+            "alter view session.`V``1` as(SELECT 2)",
+            "CREATE OR REPLACE TEMPORARY VIEW `v``1` AS(SELECT 2)",
+        ),
+        ("ALTER VIEW v RENAME TO w", "ALTER VIEW v RENAME TO w"),
+        ("ALTER VIEW IDENTIFIER('v') AS SELECT 2", "ALTER VIEW IDENTIFIER('v') AS SELECT 2"),
+        ("DROP VIEW v", "DROP VIEW v"),
+    ],
+)
+def test_altered_view_is_kept_as_one_that_is_made(sql: str, made: str) -> None:
+    assert as_made(sql) == made
 
 
 def test_effect_of_a_plan_is_that_of_its_command() -> None:
@@ -134,6 +152,31 @@ def test_what_others_rest_on_stays_in_its_place() -> None:
     assert journal(first, over, "DROP VIEW v", second) == [first, over, "DROP VIEW v", second]
 
 
+def framed(name: str, query: str) -> PlanEntry:
+    plan = protos.base.Plan()
+    plan.command.create_dataframe_view.name = name
+    plan.command.create_dataframe_view.input.sql.query = query
+    data = bytes(plan.SerializeToString())
+    return PlanEntry(data, effect_of_plan(data))
+
+
+def test_what_a_frame_was_resolved_to_through_another_view_stays() -> None:
+    """A view by SQL looks its names up at each use, a frame over it once and for all."""
+    first, over = sql("CREATE TEMP VIEW bb AS SELECT 1"), sql("CREATE TEMP VIEW aa AS TABLE bb")
+    second, third = (sql(f"CREATE OR REPLACE TEMP VIEW bb AS SELECT {n}") for n in (2, 3))
+    for behind in ([framed("bb", "TABLE aa")], [framed("cc", "TABLE aa"), third]):
+        entries: list[Numbered] = []
+        for each in (first, over, second, *behind):
+            entries = recorded(entries, each)
+        assert [each.entry for each in entries] == [first, over, second, *behind]
+
+
+def test_view_that_was_altered_and_dropped_leaves_nothing_to_fail() -> None:
+    made = ("CREATE TEMP VIEW v AS SELECT 1", as_made("ALTER VIEW v AS SELECT * FROM gone"))
+    assert journal(*made) == [made[1]]
+    assert journal(*made, "DROP VIEW v", "CREATE TEMP VIEW x AS SELECT 1")[:-1] == []
+
+
 def test_what_is_dropped_leaves_no_more_than_a_word_of_it() -> None:
     made, drop = "CREATE TEMP VIEW v AS SELECT 1", "DROP VIEW v"
     other = "CREATE TEMP VIEW x AS SELECT 1"
@@ -157,11 +200,7 @@ def entry_of(step: tuple[str, str, int, str | None]) -> Kept:
     if kind == "sql":
         source = f" FROM {base}" if base else ""
         return sql(f"CREATE OR REPLACE TEMP VIEW {name} AS SELECT {number}{source}")
-    plan = protos.base.Plan()
-    plan.command.create_dataframe_view.name = name
-    plan.command.create_dataframe_view.input.sql.query = f"{number} {base or ''}"
-    data = bytes(plan.SerializeToString())
-    return PlanEntry(data, effect_of_plan(data))
+    return framed(name, f"{number} {base or ''}")
 
 
 def shown_by(entries: list[Kept]) -> dict[str, object]:

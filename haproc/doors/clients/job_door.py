@@ -25,6 +25,8 @@ from haproc.jobs.model import Role
 from haproc.jobs.request import FIELDS, Upload
 from haproc.jobs.service import PAGE_DEFAULT, PAGE_MAX, JobService
 
+BATCHES: Final = "/batches"
+"""Below it errors have Livy's ``msg``, too."""
 BODY_BYTES_MAX: Final = 4 << 20
 """A request without its files; code that is sent inline is part of it."""
 PARTS_MAX: Final = 1000
@@ -44,12 +46,12 @@ class JobDoor:
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
-            web.post("/batches", self.submit),
-            web.get("/batches", self.listed, allow_head=False),
-            web.get("/batches/{batch_id}", self.shown, allow_head=False),
-            web.get("/batches/{batch_id}/state", self.state, allow_head=False),
-            web.get("/batches/{batch_id}/log", self.log, allow_head=False),
-            web.delete("/batches/{batch_id}", self.kill),
+            web.post(BATCHES, self.submit),
+            web.get(BATCHES, self.listed, allow_head=False),
+            web.get(BATCHES + "/{batch_id}", self.shown, allow_head=False),
+            web.get(BATCHES + "/{batch_id}/state", self.state, allow_head=False),
+            web.get(BATCHES + "/{batch_id}/log", self.log, allow_head=False),
+            web.delete(BATCHES + "/{batch_id}", self.kill),
         ]
 
     @property
@@ -77,7 +79,7 @@ class JobDoor:
         if key is not None:
             fields.check_identifier(key, IDEMPOTENCY_KEY)
         made = await jobs.submit(request[USER], body, uploads, key)
-        location = {"Location": f"/batches/{made['id']}"}
+        location = {"Location": f"{BATCHES}/{made['id']}"}
         response = json_response(dict(made), 201)
         response.headers.update(location)
         return response

@@ -238,8 +238,7 @@ class Executing:
                 now = replace(session.settings, catalog=found.catalog, schema=found.schema)
                 entry: Entry = SettingsEntry(now)
             else:
-                told = await run()
-                entry = await left_by_plan(session, asked.plan)
+                told, entry = await session.leaving(run, partial(left_by_plan, session, asked.plan))
             await self._sessions.record(session, entry, request.id)
         for response in told:
             yield response

@@ -6,6 +6,7 @@ that may keep others out, and nothing of it comes into the log: it may hold some
 - A head must be there `HEAD_S` after its first byte, the first one of a connection after its
   opening; between requests a connection may be idle for `KEEPALIVE_S`.
 - Who takes nothing of an answer for `STALL_S` is cut off.
+- Who sends no more is answered what it has asked in full, and nothing else (`half_closed`).
 - Where all places are taken, the connection that has waited longest without a request under way
   gives up its own: of the user who has most of them; strangers count as one user. Only where every
   place has a request under way is a new one told to go.
@@ -20,13 +21,14 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, cast
 
-from aiohttp import web
+from aiohttp import HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 
 from haproc.doors.http.errors import body_of
+from haproc.doors.http.half_closed import HalfClosed
 from haproc.doors.http.statuses import status_of
 from haproc.failure import ErrorClass, RequestError, busy, refused
 
@@ -157,9 +159,12 @@ class Connections:
 
 
 class Connection(web.RequestHandler):
-    """One connection; `_waiter`, `_messages` and `_request_in_progress` are not aiohttp's API."""
+    """One connection; what it takes from aiohttp below an underscore is not its API."""
 
-    __slots__ = ("_came", "_door", "_head", "_known", "_peer", "_short", "_stall")
+    __slots__ = (
+        "_answered", "_came", "_door", "_half_closed", "_head", "_known", "_last", "_peer",
+        "_short", "_stall",
+    )  # fmt: skip
 
     def __init__(self, door: Connections) -> None:
         super().__init__(
@@ -180,6 +185,11 @@ class Connection(web.RequestHandler):
         """Nothing was left over for aiohttp yet."""
         self._known = self._came = False
         """Whether the shortcut has answered: ever, and since the last look."""
+        self._answered = 0
+        """Of aiohttp's `_request_count` requests."""
+        self._last: StreamReader | None = None
+        """The body of the last one."""
+        self._half_closed: HalfClosed | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -211,6 +221,8 @@ class Connection(web.RequestHandler):
         if self._short and not (data := self._left_by_shortcut(data)):
             return
         super().data_received(data)
+        if self._messages:
+            self._last = self._messages[-1][1]
         if self._messages or self._request_in_progress:
             self._stop_head()
             self._door.places.heard(self)
@@ -225,7 +237,44 @@ class Connection(web.RequestHandler):
         self._short = not rest
         return rest
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
+        """The client sends no more; return whether the connection stays open for answers.
+
+        What has not come in full is not begun. TLS knows no half of a connection.
+        """
+        transport, last = self.transport, self._last
+        if transport is None or last is None or transport.get_extra_info("sslcontext") is not None:
+            return False
+        whole = self._request_count - (not last.is_eof())
+        if self._answered >= whole:
+            return False
+        self._half_closed = HalfClosed(whole, transport, self._takes_interim)
+        self._half_closed.wait()
+        return True
+
+    def _takes_interim(self) -> bool:
+        """Whether the client can be sent an interim answer now: it knows them, and has no other."""
+        request = self._current_request
+        if request is None or request.version < HttpVersion11:
+            return False
+        return request.writer.output_size == 0
+
+    async def _handle_request(
+        self,
+        request: web.BaseRequest,
+        start_time: float | None,
+        request_handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+    ) -> tuple[web.StreamResponse, bool]:
+        try:
+            return await super()._handle_request(request, start_time, request_handler)
+        finally:
+            self._answered += 1
+            if self._half_closed is not None and self._answered >= self._half_closed.whole:
+                self.close()  # behind this answer
+
     def connection_lost(self, exc: BaseException | None) -> None:
+        if self._half_closed is not None:
+            self._half_closed.end()
         self._door.places.give_back(self)
         self._stop_head()
         self._stop_stall()

@@ -61,12 +61,19 @@ def _of_http(error: web.HTTPException) -> RequestError:
     return refused(ErrorClass.BAD_REQUEST, error.reason or "the request cannot be read")
 
 
-def error_response(error: RequestError, cluster: str, asked: Asked | None = None) -> web.Response:
-    """Return an error's answer; ``asked`` tells of the statement that it is about."""
+def error_response(
+    error: RequestError, cluster: str, asked: Asked | None = None, *, livy: bool = False
+) -> web.Response:
+    """Return an error's answer; ``asked`` tells of the statement that it is about.
+
+    ``livy``: its clients read ``msg``, and show the user nothing else.
+    """
     status = status_of(error, asked)
     body = body_of(
         in_our_words(error, asked), cluster, asked.statement_id if asked else None, status
     )
+    if livy:
+        body["msg"] = ": ".join(filter(None, (error.message, error.hint)))
     response = json_response(body, status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"

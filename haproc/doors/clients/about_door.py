@@ -1,0 +1,56 @@
+"""What other products' clients ask first: who answers here, who they are, where statements run.
+
+The paths are Livy's (``/``, ``/version``) and Databricks' (``Me``, ``warehouses``). Of their
+answers there is what this ring can say: it is the one warehouse, under its name.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from haproc import __version__
+from haproc.config.model import Config
+from haproc.doors.http.access import USER
+from haproc.doors.http.bodies import json_response
+from haproc.doors.status import StatusSource
+
+ME = "/api/2.0/preview/scim/v2/Me"
+WAREHOUSES = "/api/2.0/sql/warehouses"
+
+
+class AboutDoor:
+    """The handlers."""
+
+    def __init__(self, config: Config, status: StatusSource) -> None:
+        self._ring = config.ring
+        self._status = status
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes. Airflow's test of a connection of type Livy posts to the root."""
+        return [
+            web.get("/", self.root, allow_head=False),
+            web.post("/", self.root),
+            web.get("/version", self.version, allow_head=False),
+            web.get(ME, self.me, allow_head=False),
+            web.get(WAREHOUSES, self.warehouses, allow_head=False),
+        ]
+
+    async def root(self, request: web.Request) -> web.Response:
+        """Say what this is."""
+        about = {"service": "haproc", "version": __version__, "ring": self._ring}
+        return json_response({**about, "interface": "/openapi.json"})
+
+    async def version(self, request: web.Request) -> web.Response:
+        """Say which version this is."""
+        return json_response({"version": __version__})
+
+    async def me(self, request: web.Request) -> web.Response:
+        """Say whose token it was."""
+        user = request[USER]
+        return json_response({"id": user, "userName": user, "displayName": user, "active": True})
+
+    async def warehouses(self, request: web.Request) -> web.Response:
+        """Show the ring as a warehouse."""
+        state = "RUNNING" if self._status.readiness().serving else "STARTING"
+        ring = {"id": self._ring, "name": self._ring, "state": state}
+        return json_response({"warehouses": [ring]})

@@ -1,0 +1,52 @@
+"""What clients of Livy and of Databricks ask before anything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haproc.config.model import User
+from haproc.doors.status import Readiness
+from tests.unit.door_rig import door
+from tests.unit.test_doors_openapi import check
+
+USERS = (User("ann", "ann-token"),)
+ANN = {"Authorization": "Bearer ann-token"}
+ME, WAREHOUSES = "/api/2.0/preview/scim/v2/Me", "/api/2.0/sql/warehouses"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/"), ("POST", "/"), ("GET", "/version"), ("GET", ME), ("GET", WAREHOUSES)],
+)
+async def test_first_questions_are_answered_to_users_alone(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        # Airflow sends these headers, and no body.
+        headers = {**ANN, "Content-Type": "application/json", "Accept": "application/json"}
+        async with rig.http.request(method, rig.url + path, headers=headers) as response:
+            check(method.lower(), path, response.status, await response.json())
+            assert response.status == 200
+        async with rig.http.request(method, rig.url + path) as response:
+            assert response.status == 401
+
+
+async def test_sdk_of_databricks_is_told_its_user_and_the_ring(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        rig.http.headers.update(ANN)
+        assert (await rig.get(ME))["userName"] == "ann"
+        (ring,) = (await rig.get(WAREHOUSES))["warehouses"]
+        assert ring == {"id": "demo", "name": "demo", "state": "RUNNING"}
+        rig.status.ready = Readiness(False, "RECOVERING")
+        (ring,) = (await rig.get(WAREHOUSES))["warehouses"]
+        assert ring["state"] == "STARTING"
+
+
+async def test_errors_of_batches_have_the_field_that_clients_of_livy_show(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        error = await rig.get("/batches/5", 404)
+        assert error["msg"] == f"{error['message']}: {error['hint']}"
+        check("get", "/batches/{batch_id}", 404, error)
+        assert "msg" not in await rig.get("/api/2.0/sql/statements/5", 404)
