@@ -6,7 +6,7 @@ slows both alike; compare the ratios.
 
 ``python -m bench.bench_connect [MEBIBYTES]`` (64 by default): the size of the large appends, in
 Arrow. The memory that the HAProc has at most meanwhile is measured, too; its bar is for 1024.
-``--only costs|large|losses`` measures a part, and keeps nothing.
+``--only costs|ddl|large|losses`` measures a part, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,16 @@ from haproc.ring.local import LocalRing
 SELECTS = 60
 SETTINGS = 300
 WRITES = 15
+DDL_TIMES = 7
+DDL = (
+    "CREATE DATABASE of_{0}",
+    "CREATE TABLE of_{0}.t (id BIGINT, price DOUBLE) USING delta",
+    "ALTER TABLE of_{0}.t ADD COLUMN n INT",
+    "CREATE VIEW of_{0}.v AS SELECT id FROM of_{0}.t",
+    "DROP VIEW of_{0}.v",
+    "DROP TABLE of_{0}.t",
+    "DROP DATABASE of_{0}",
+)
 FETCHES = 5
 FETCHED_MIB = 100
 LARGE_MIB = 64
@@ -54,10 +65,11 @@ def main() -> None:
     """Measure both rings and report."""
     parser = argparse.ArgumentParser()
     parser.add_argument("mebibytes", type=int, nargs="?", default=LARGE_MIB)
-    parser.add_argument("--only", choices=("costs", "large", "losses"))
+    parser.add_argument("--only", choices=("costs", "ddl", "large", "losses"))
     options = parser.parse_args()
     parts: dict[str, tuple[int, Callable[[LocalRing], list[Row]]]] = {
         "costs": (1, costs),
+        "ddl": (1, ddl),
         "large": (1, lambda ring: large(ring, options.mebibytes)),
         "losses": (2, losses),
     }
@@ -101,6 +113,29 @@ def costs(ring: LocalRing) -> list[Row]:
         *rows,
         _ms("spark.sql('INSERT …') of one row, p50 (bar 1.15)", inserts),
         _ms("append of a DataFrame of 10,000 rows, p50 (bar 1.2)", appends),
+    ]
+
+
+def ddl(ring: LocalRing) -> list[Row]:
+    """What DDL costs in a ring of one."""
+    through, direct = _through(ring), _direct(ring)
+    took: dict[str, list[tuple[float, float]]] = {statement: [] for statement in DDL}
+    for number in range(DDL_TIMES + 1):  # the first round warms both
+        for statement in DDL:
+            texts = (statement.format(f"{who}{number}") for who in ("ring", "direct"))
+            pair = [
+                _timed(partial(spark.sql, text))
+                for spark, text in zip((through, direct), texts, strict=True)
+            ]
+            took[statement].append((pair[0], pair[1]))
+    through.stop()
+    direct.stop()
+    return [
+        _ms(
+            f"{' '.join(statement.split()[:2])}, p50 (bar 1.5)",
+            tuple(map(statistics.median, zip(*pairs[1:], strict=True))),
+        )
+        for statement, pairs in took.items()
     ]
 
 

@@ -68,6 +68,9 @@ class InstantService:
     def only_reads(self, request: Request) -> bool | None:
         return True
 
+    async def revoke(self, request_id: str, user: str) -> None:
+        return None
+
     async def is_final(self, offset: int) -> bool:
         return False
 

@@ -88,6 +88,10 @@ class Reader:
         """Nothing is written here."""
         return None
 
+    async def revoke(self, request_id: str, user: str) -> None:
+        """Nothing is written here."""
+        return
+
     async def is_final(self, offset: int) -> bool:
         """Nothing is written here."""
         return False

@@ -51,6 +51,9 @@ class NullLane:
     def renew(self) -> None:
         """Nothing was looked up."""
 
+    async def prepare(self) -> None:
+        """It needs nothing."""
+
 
 class NullEngine:
     """See the module; implements Engine. ``on_applied`` hears of each statement's mark."""
@@ -95,6 +98,10 @@ class NullEngine:
     async def standing(self, named: Sequence[Named]) -> str:
         """Nothing stands anywhere."""
         return "/".join(ABSENT for _ in named)
+
+    async def keeps_marks(self, table: str) -> bool:
+        """Each does."""
+        return True
 
     async def default_place(self, table: str) -> str:
         """Nowhere."""

@@ -81,6 +81,14 @@ def _add_ring(command: argparse.ArgumentParser, *, wait_s: float) -> None:
     add("--quiet", action="store_true", help="nothing on standard error but errors")
 
 
+_BECAME = {
+    "revoked": "taken back: it has no effect on any cluster",
+    "committed": "too late: it was committed, and stands",
+    "rejected": "it was rejected before that",
+    "ended": "it had ended",
+    "undecided": "not taken back: it goes on; ask again with its id",
+}
+"""What is said of a statement that was cancelled, by what became of it."""
 _QUIT = ("quit", "exit", "\\q")
 _HELP = ("help", "?")
 HELP = """Statements end with ; and may take several lines. Ctrl-C cancels the one that runs, or
@@ -159,11 +167,11 @@ class Runner:
 
     def _interrupt(self, cursor: haclient.Cursor) -> None:
         try:
-            cursor.cancel()
+            became = cursor.cancel()
         except Error as error:
             self.say(f"not cancelled: {error.message}")
         else:
-            self.say(f"cancelled · request {cursor.request_id}")
+            self.say(f"{_BECAME.get(became, 'cancelled')} · request {cursor.request_id}")
 
     def run_all(self, statements: Iterable[str]) -> int:
         """Run statements up to the first that fails; return the exit code."""

@@ -31,7 +31,10 @@ _AT_WORK = frozenset({"HAPROC_BUSY", "HAPROC_NOT_FRESH"})
 """What a server says that is well: it has as much to do as it takes, or to apply."""
 
 _OPTIONS = frozenset(
-    {"consistency", "acceptable_offset_lag", "operation_class", "fanout", "write_concern", "cache"}
+    {
+        *("consistency", "acceptable_offset_lag", "operation_class", "fanout", "write_concern"),
+        *("apply_budget_s", "cache"),
+    }
 )
 # The server gives up a little before the client does, so that the client hears why.
 _GRACE_SHARE, _GRACE_MAX_S = 0.1, 0.25
@@ -136,6 +139,18 @@ def written_path(request_id: str, write_concern: str | None) -> str:
 def cancel_path(request_id: str) -> str:
     """Return where to cancel a statement."""
     return f"{statement_path(request_id)}/cancel"
+
+
+def cancelled_as(status: int, body: bytes) -> str:
+    """Return what became of a statement that was to be cancelled, by the server's answer.
+
+    Empty if it knows none, or does not say.
+    """
+    if status != 200:
+        return ""
+    told = json.loads(body or b"{}")
+    found = told.get("became", "") if isinstance(told, dict) else ""
+    return found if isinstance(found, str) else ""
 
 
 def rows_path(table: str, query: Mapping[str, str | None]) -> str:

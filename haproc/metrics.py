@@ -51,7 +51,7 @@ _ALL: Final = (
         "Records that the cluster keeps from being trimmed.",
         ("by",),
     ),
-    partial(Gauge, "haproc_lag_records", "Records between the cursor and the end."),
+    partial(Gauge, "haproc_lag_records", "Records of the log that are not applied."),
     partial(Gauge, "haproc_state", "1 for the state this HAProc is in.", ("state",)),
     partial(
         Gauge,
@@ -87,7 +87,7 @@ _ALL: Final = (
     partial(Gauge, "haproc_peer_direct", "1 while it is heard here.", ("peer",)),
     partial(Gauge, "haproc_peer_in_sync", "1 while it lags little.", ("peer",)),
     partial(
-        Gauge, "haproc_peer_lag_records", "Records between its cursor and the log's end.", ("peer",)
+        Gauge, "haproc_peer_lag_records", "Records of the log that it has not applied.", ("peer",)
     ),
     partial(Counter, "haproc_queries", "Queries that came here.", ("consistency",)),
     partial(
@@ -173,11 +173,11 @@ class Metrics:
         self._counter("haproc_operations_applied", outcome).inc(operations)
         self._histogram("haproc_batch_operations").observe(operations)
 
-    def position(self, cursor: int, log_end: int) -> None:
+    def position(self, cursor: int, log_end: int, lag: int) -> None:
         """Set how far this cluster is, and how far the log."""
         self._gauge("haproc_cursor").set(cursor)
         self._gauge("haproc_log_end").set(log_end)
-        self._gauge("haproc_lag_records").set(max(0, log_end - cursor))
+        self._gauge("haproc_lag_records").set(lag)
 
     def state(self, state: str) -> None:
         """Set the state this HAProc is in."""

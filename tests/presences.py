@@ -13,7 +13,7 @@ from haproc.doors.apps import waiting_app
 from haproc.doors.http.listener import Listener
 from haproc.engine.interface import EngineAddress
 from haproc.membership.judgement import Standing
-from haproc.membership.members import Own
+from haproc.membership.messages import Own
 from haproc.membership.state import State
 from haproc.metrics import Metrics
 from haproc.node.presence import Presence

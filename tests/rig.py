@@ -225,6 +225,16 @@ class Rig:
             return {"state": "-"}
         return dict(body)
 
+    def running(self, name: str) -> list[int]:
+        """Return the offsets of the operations that a cluster runs now."""
+
+        async def ask() -> Any:
+            async with Asker(self.ring.config) as asker:
+                return await asker.ask(name, "GET", "/ha/v1/queue?start=0&limit=50")
+
+        listed = asyncio.run(ask())["operations"]
+        return [each["offset"] for each in listed if each["position"] == "running"]
+
     def said(self, name: str) -> str:
         """Return what a cluster's HAProcs wrote into their log, every change of state among it.
 

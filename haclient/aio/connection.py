@@ -28,7 +28,8 @@ from haclient.rows import Rows
 from haclient.settings import Server, Settings
 from haclient.wire import Body, WireError
 
-_CANCEL_S = 5.0
+_CANCEL_S = 45.0
+"""A server answers once it knows what became of the statement: within some 35 s at most."""
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
 """An answer to rows is a few numbers."""
@@ -82,6 +83,8 @@ class AsyncConnection:
         start = protocol.session_start(settings.catalog, settings.schema)
         self._session = AsyncSession(self._transport, self._headers, start)
         self._running: list[tuple[str, Server]] = []
+        self._asked: tuple[str, Server] | None = None
+        """The last request that was sent, and where."""
         self._lock = StateLock()
         self._last_offset: int | None = None
         self._seen = Seen(settings.after_offset)
@@ -285,6 +288,7 @@ class AsyncConnection:
         async def attempt(server: Server, deadline: float) -> AsyncResult:
             running = (statement.request_id, server)
             self._running.append(running)
+            self._asked = running
             try:
                 return await self._attempt(statement, age, server, deadline, limit)
             finally:
@@ -357,21 +361,30 @@ class AsyncConnection:
             self._view.left(server)
         return response
 
-    async def cancel(self, request_id: str) -> None:
-        """Ask the server that runs this request to end it; what a cursor calls."""
-        for running, server in tuple(self._running):
-            if running != request_id:
-                continue
+    async def cancel(self, request_id: str) -> str:
+        """Ask the server that runs this request, or ran it last, to end it; what a cursor calls.
+
+        Returns what became of it; empty if no server knows it.
+        """
+        became = ""
+        running = [server for running, server in tuple(self._running) if running == request_id]
+        if not running and self._asked is not None and self._asked[0] == request_id:
+            running = [self._asked[1]]
+        for server in running:
             try:
-                await self._cancel_at(request_id, server)
+                became = await self._cancel_at(request_id, server) or became
             except WireError as error:
                 failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {error}")
                 raise exceptions.error_from(failure, request_id) from error
+        return became
 
-    async def _cancel_at(self, request_id: str, server: Server) -> None:
+    async def _cancel_at(self, request_id: str, server: Server) -> str:
         path = protocol.cancel_path(request_id)
         deadline = now() + _CANCEL_S
-        await exchange(self._transport, server, "POST", path, self._headers, b"", deadline)
+        status, body = await exchange(
+            self._transport, server, "POST", path, self._headers, b"", deadline
+        )
+        return protocol.cancelled_as(status, body)
 
     async def commit(self) -> None:
         """Do nothing: every statement is durable when ``execute`` returns."""

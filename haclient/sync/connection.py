@@ -29,7 +29,8 @@ from haclient.sync.transport import Response, StateLock, Transport, now
 from haclient.sync.view import View
 from haclient.wire import Body, WireError
 
-_CANCEL_S = 5.0
+_CANCEL_S = 45.0
+"""A server answers once it knows what became of the statement: within some 35 s at most."""
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
 """An answer to rows is a few numbers."""
@@ -83,6 +84,8 @@ class Connection:
         start = protocol.session_start(settings.catalog, settings.schema)
         self._session = Session(self._transport, self._headers, start)
         self._running: list[tuple[str, Server]] = []
+        self._asked: tuple[str, Server] | None = None
+        """The last request that was sent, and where."""
         self._lock = StateLock()
         self._last_offset: int | None = None
         self._seen = Seen(settings.after_offset)
@@ -284,6 +287,7 @@ class Connection:
         def attempt(server: Server, deadline: float) -> Result:
             running = (statement.request_id, server)
             self._running.append(running)
+            self._asked = running
             try:
                 return self._attempt(statement, age, server, deadline, limit)
             finally:
@@ -356,21 +360,28 @@ class Connection:
             self._view.left(server)
         return response
 
-    def cancel(self, request_id: str) -> None:
-        """Ask the server that runs this request to end it; what a cursor calls."""
-        for running, server in tuple(self._running):
-            if running != request_id:
-                continue
+    def cancel(self, request_id: str) -> str:
+        """Ask the server that runs this request, or ran it last, to end it; what a cursor calls.
+
+        Returns what became of it; empty if no server knows it.
+        """
+        became = ""
+        running = [server for running, server in tuple(self._running) if running == request_id]
+        if not running and self._asked is not None and self._asked[0] == request_id:
+            running = [self._asked[1]]
+        for server in running:
             try:
-                self._cancel_at(request_id, server)
+                became = self._cancel_at(request_id, server) or became
             except WireError as error:
                 failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {error}")
                 raise exceptions.error_from(failure, request_id) from error
+        return became
 
-    def _cancel_at(self, request_id: str, server: Server) -> None:
+    def _cancel_at(self, request_id: str, server: Server) -> str:
         path = protocol.cancel_path(request_id)
         deadline = now() + _CANCEL_S
-        exchange(self._transport, server, "POST", path, self._headers, b"", deadline)
+        status, body = exchange(self._transport, server, "POST", path, self._headers, b"", deadline)
+        return protocol.cancelled_as(status, body)
 
     def commit(self) -> None:
         """Do nothing: every statement is durable when ``execute`` returns."""

@@ -64,7 +64,8 @@ class Cursor(ArrowResult):
         deadline. ``stream``: hand rows out as they come instead of reading the result first.
         ``age_s``: how long ago this ``request_id`` was first sent, if it was, by whomever.
         ``options``: ``consistency``, ``acceptable_offset_lag``, ``operation_class``, ``fanout``,
-        ``write_concern``, ``cache`` (whether an answer that the server kept will do).
+        ``write_concern``, ``apply_budget_s`` (how long a write may run on a cluster), ``cache``
+        (whether an answer that the server kept will do).
         """
         statement = self._statement(operation, request_id, timeout_s, age_s, options)
         self._run(replace(statement, parameters=encode(parameters)), stream)
@@ -173,14 +174,16 @@ class Cursor(ArrowResult):
         affected = result.ha.get("affected_rows")
         self.rowcount = affected if isinstance(affected, int) else -1
 
-    def cancel(self) -> None:
+    def cancel(self) -> str:
         """Ask the server to end the running statement; call it from beside ``execute``.
 
-        ``execute`` then raises OperationalError. It goes on to no other server.
+        A write is taken back, if no cluster has committed it. Returns what became of the statement:
+        ``canceled``, ``revoked``, ``committed``, ``rejected``, ``undecided`` or ``ended``, see
+        docs/api.md; empty if no server knows it. ``execute`` then raises OperationalError, or, of a
+        write that was taken back, what that was rejected with. It goes on to no other server.
         """
         self._cancelled = True
-        if self.request_id:
-            self.connection.cancel(self.request_id)
+        return self.connection.cancel(self.request_id) if self.request_id else ""
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row, None at the end."""

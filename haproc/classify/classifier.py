@@ -86,6 +86,7 @@ def decided(
         rule=why if override in (None, chosen) else f"the request, over {why}",
         insert=recognised.insert,
         write_concern=rule.write_concern if rule is not None else None,
+        apply_budget_s=rule.apply_budget_s if rule is not None else None,
         cache=rule.cache if rule is not None else None,
         bare=recognised.bare,
         confirm=recognised.confirm,

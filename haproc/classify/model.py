@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+BUDGET_MAX_S: Final = 30 * 86_400.0
+"""The longest time budget that a write may have."""
 
 
 class OperationClass(StrEnum):
@@ -140,6 +144,8 @@ class Classified:
     insert: InsertShape | None = None
     write_concern: WriteConcern | None = None
     """The least that a rule asks for."""
+    apply_budget_s: float | None = None
+    """The most that a rule allows; None: no rule says."""
     cache: bool | None = None
     """What a rule says of whether a query's answer may be kept."""
     bare: frozenset[str] = frozenset()

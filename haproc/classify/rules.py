@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from haproc.classify.model import Kind, OperationClass, WriteConcern
+from haproc.classify.model import BUDGET_MAX_S, Kind, OperationClass, WriteConcern
 from haproc.classify.paths import NO_PATHS, Paths
 from haproc.classify.reader import Recognised
 
@@ -53,7 +53,8 @@ DEFAULT_CLASSES: dict[Kind, OperationClass] = {
 CACHEABLE_KINDS = frozenset({Kind.SELECT, Kind.VALUES})
 """Queries whose answers may be kept."""
 
-_OUTCOMES = frozenset({"class", "write_concern", "refuse", "cache"})
+_OF_WRITES = frozenset({"write_concern", "apply_budget_s"})
+_OUTCOMES = frozenset({"class", "refuse", "cache"}) | _OF_WRITES
 _KEYS = _OUTCOMES | {"name", "kind", "table", "matches", "user"}
 
 
@@ -72,7 +73,8 @@ class Rule:
     Or it says of queries whether their answers may be kept. None matches anything. Without
     ``kinds``, a rule that refuses is about all statements, one of the cache about queries, any
     other one about those that write. Only a rule that says ``kind: unknown`` and a class lets an
-    unrecognised statement pass. ``write_concern`` is the least that a request gets.
+    unrecognised statement pass. ``write_concern`` is the least that a request gets,
+    ``apply_budget_s`` the most.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Rule:
     matches: re.Pattern[str] | None = None
     user: str | None = None
     write_concern: WriteConcern | None = None
+    apply_budget_s: float | None = None
     cache: bool | None = None
 
     def applies(self, recognised: Recognised, sql: str, user: str) -> bool:
@@ -105,7 +108,7 @@ class Rule:
         tables = recognised.reads | recognised.writes
         if any(fnmatchcase(table, self.table) for table in tables):
             return True
-        # A refusal, or a stronger write concern, holds for what could touch the table.
+        # A refusal, a stronger write concern or a budget holds for what could touch the table.
         unclear = not recognised.tables_known and recognised.kind in _TOUCHING_KINDS
         return unclear and self.operation_class is None and self.cache is not True
 
@@ -189,9 +192,11 @@ def _rule(entry: object, path: str, index: int) -> Rule:
         if key not in _KEYS:
             raise RulesError(f"{path}.{key}", f"unknown key; known are {', '.join(sorted(_KEYS))}")
     outcomes = _OUTCOMES & entry.keys()
-    if not outcomes or (len(outcomes) > 1 and outcomes != {"class", "write_concern"}):
+    if not outcomes or (len(outcomes) > 1 and not outcomes <= {"class"} | _OF_WRITES):
         raise RulesError(
-            path, "has to have either refuse, or cache, or class, write_concern or both"
+            path,
+            "has to have either refuse, or cache, or one or more of class, write_concern, "
+            "apply_budget_s",
         )
     kinds = CACHEABLE_KINDS if "cache" in entry else None
     if "kind" in entry:
@@ -206,10 +211,11 @@ def _rule(entry: object, path: str, index: int) -> Rule:
         matches=_pattern(_text(entry, "matches", path), f"{path}.matches"),
         user=_text(entry, "user", path),
         write_concern=_concern(entry, path),
+        apply_budget_s=_budget(entry, path),
         cache=_cache(entry, path),
     )
     _check_class(rule, path)
-    _check_concern(rule, path)
+    _check_writes(rule, path)
     _check_cache(rule, path)
     return rule
 
@@ -261,6 +267,20 @@ def _concern(entry: dict[str, object], path: str) -> WriteConcern | None:
         raise RulesError(f"{path}.write_concern", text) from None
 
 
+def _budget(entry: dict[str, object], path: str) -> float | None:
+    if "apply_budget_s" not in entry:
+        return None
+    value = entry["apply_budget_s"]
+    try:
+        found = float(str(value))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= BUDGET_MAX_S:
+        text = f"{value!r} is no number of seconds above 0 and at most {BUDGET_MAX_S:g}"
+        raise RulesError(f"{path}.apply_budget_s", text)
+    return found
+
+
 def _cache(entry: dict[str, object], path: str) -> bool | None:
     if "cache" not in entry:
         return None
@@ -302,9 +322,10 @@ def _check_cache(rule: Rule, path: str) -> None:
         raise RulesError(f"{path}.cache", f"answers to {', '.join(wrong)} are never kept")
 
 
-def _check_concern(rule: Rule, path: str) -> None:
-    """Refuse a write concern for what is not written."""
-    if rule.write_concern is None:
+def _check_writes(rule: Rule, path: str) -> None:
+    """Refuse what is for writes alone for what is not written."""
+    what = "write_concern" if rule.write_concern is not None else "apply_budget_s"
+    if rule.write_concern is None and rule.apply_budget_s is None:
         return
     wrong: list[str] = []
     if rule.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
@@ -313,4 +334,5 @@ def _check_concern(rule: Rule, path: str) -> None:
         wrong = sorted(kind.value for kind in (rule.kinds or frozenset()) - WRITING_KINDS)
     if wrong:
         names = ", ".join(wrong)
-        raise RulesError(f"{path}.write_concern", f"{names}: only writes have a write concern")
+        a = "a write concern" if rule.write_concern is not None else "a time budget"
+        raise RulesError(f"{path}.{what}", f"{names}: only writes have {a}")

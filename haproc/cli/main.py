@@ -76,27 +76,28 @@ def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser
     show = actions.add_parser("show", help="show one operation, and what could be done about it")
     retry = actions.add_parser("retry", help="try an operation that fails now")
     skip = actions.add_parser("skip", help="pass over an operation that cannot be applied")
-    reject = actions.add_parser("reject", help="have the ring give up what no cluster can apply")
+    revoke = actions.add_parser("revoke", help="have the ring take back an operation, for all")
     verify = commands.add_parser("verify", help="compare what the tables of all clusters hold")
     for command, ask in (
         (listing, queue.list_queue),
         (show, queue.show),
         (retry, queue.retry),
         (skip, queue.skip),
-        (reject, queue.reject),
+        (revoke, queue.revoke),
         (verify, queue.verify),
     ):
         _where(command)
-        command.add_argument("--cluster", required=command not in (verify, reject), help="its name")
+        command.add_argument("--cluster", required=command not in (verify, revoke), help="its name")
         command.set_defaults(run=queue.run, ask=ask)
     listing.add_argument("--start", type=int, default=0, help="begin at this offset")
     listing.add_argument("--limit", type=int, default=50, help="how many (50)")
-    for command in (show, retry, skip, reject):
+    for command in (show, retry, skip):
         command.add_argument("--offset", type=int, required=True)
-    skip.add_argument("--reason", default="", help="kept in the log")
-    skip.add_argument("--yes", action="store_true", help="do not ask")
-    reject.add_argument("--yes", action="store_true", help="do not ask")
-    reject.add_argument(
+    revoke.add_argument("offset", type=int, help="where it stands in the log")
+    for command in (skip, revoke):
+        command.add_argument("--reason", default="", help="kept in the log")
+        command.add_argument("--yes", action="store_true", help="do not ask")
+    revoke.add_argument(
         "--without", default="", help="members that are away and did not apply it, by commas"
     )
     verify.add_argument("--trust", default="", metavar="NAME", help="whose tables are right")

@@ -23,12 +23,15 @@ from haproc.config.model import Config
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.findings import Finding
 
-_ANSWER_S: Final = 30.0
+_ANSWER_S: Final = 60.0
+"""Longer than it takes to take an operation back, or to see that this cannot be."""
 _POLL_S: Final = 0.5
 _TABLES_MAX: Final = 3
-_SAID: Final = {
-    "unable": "says that it has not applied it, and does not run it any more",
-    "tried": "has not come to say so yet",
+_FATES: Final = {
+    "revoked": "is taken back: no cluster applies it",
+    "committed": "is not taken back, it was too late: it stands on every cluster",
+    "rejected": "was rejected before that",
+    "undecided": "is not taken back",
 }
 
 
@@ -187,7 +190,7 @@ def _print_operation(shown: Mapping[str, Any]) -> None:
             print(f"{name + ':':<18} {value}")
     if sql is not None:
         print(f"sql:\n{sql}")
-    for name in ("retry", "skip", "reject"):
+    for name in ("retry", "skip", "revoke"):
         print(f"\n{name}: {shown[name]['text']}")
 
 
@@ -220,37 +223,24 @@ async def skip(asker: Asker, options: argparse.Namespace) -> int:
     return 0
 
 
-async def reject(asker: Asker, options: argparse.Namespace) -> int:
-    """Have every cluster say that it cannot apply an operation, so that the ring gives it up."""
-    config: Config = options.ring
-    away = [name for name in options.without.split(",") if name]
-    names = [each.name for each in config.clusters if each.name not in away]
+async def revoke(asker: Asker, options: argparse.Namespace) -> int:
+    """Have the ring take an operation back, after a confirmation; 0 if it is taken back."""
+    name = options.cluster or await _serving(options.ring)
+    path = f"/ha/v1/queue/{options.offset}"
     if not options.yes:
-        _print_operation(await asker.ask(names[0], "GET", f"/ha/v1/queue/{options.offset}"))
+        _print_operation(await asker.ask(name, "GET", path))
         if not sys.stdin.isatty():
-            output.error("nothing was given up: give --yes")
+            output.error("nothing was taken back: give --yes")
             return output.USAGE
-        question = f"\nHave the ring give up offset {options.offset}? [y/N] "
+        question = f"\nHave the ring take back offset {options.offset}? [y/N] "
         if (await asyncio.to_thread(input, question)).lower() != "y":
-            output.error("nothing was given up")
+            output.error("nothing was taken back")
             return output.FAILED
-    path, missing = f"/ha/v1/queue/{options.offset}/reject", sorted(names)
-    for name in names:
-        try:
-            done = await asker.ask(name, "POST", path, {"cluster": name, "without": ",".join(away)})
-        except AskError as error:
-            output.error(str(error))
-            continue
-        if done["status"] == "rejected":
-            print(f"offset {options.offset} is given up by the ring: no cluster applies it")
-            return 0
-        missing = done["missing"]
-        print(f"{name}: {_SAID.get(done['status'], done['status'])}")
-    output.error(
-        f"offset {options.offset} is not given up: {', '.join(missing)} may have applied it, or "
-        "may yet. Ask again once they are back; name those that are away and did not: --without"
-    )
-    return output.FAILED
+    body = {"reason": options.reason, "without": options.without}
+    done = await asker.ask(name, "POST", path + "/revoke", body)
+    text = f": {done['text']}" if done["text"] else ""
+    print(f"offset {options.offset} {_FATES.get(done['status'], done['status'])}{text}")
+    return 0 if done["status"] == "revoked" else output.FAILED
 
 
 # -- verification ----------------------------------------------------------------------------

@@ -70,6 +70,7 @@ def describe(statement: Classified, pinned: Pinned | None = None) -> dict[str, o
         "writes": sorted(statement.writes),
         "tables_known": statement.tables_known,
         "write_concern": statement.write_concern.value if statement.write_concern else None,
+        "apply_budget_s": statement.apply_budget_s,
         "cache": statement.cache,
         "combinable": None
         if insert is None

@@ -81,8 +81,8 @@ OPERATIONS: Final = (
     Operation(
         "post",
         _STATEMENT + "/cancel",
-        "Cancel a query; a write that was accepted goes on",
-        "Nothing",
+        "Cancel a query, or take back a write, and tell what became of it",
+        "Canceled",
         ("404",),
     ),
     Operation(
@@ -265,11 +265,11 @@ OPERATIONS: Final = (
     ),
     Operation(
         "post",
-        "/ha/v1/queue/{offset}/reject",
-        "Have this cluster say that it cannot apply an operation; the last one gives it up for all",
-        "Rejected",
+        "/ha/v1/queue/{offset}/revoke",
+        "Have the ring take back an operation that waits, runs or fails",
+        "Revoked",
         (*_BODY_ERRORS, "404", "409"),
-        "RejectRequest",
+        "RevokeRequest",
         doors=_PEERS,
     ),
     Operation(

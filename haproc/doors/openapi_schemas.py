@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from haproc.classify.model import OperationClass, WriteConcern
+from haproc.classify.model import BUDGET_MAX_S, OperationClass, WriteConcern
 from haproc.config.model import Consistency
 from haproc.doors.http.fields import AGE_MAX_S, ID_PATTERN
 from haproc.failure import FailureKind, WriteOutcome
 from haproc.membership.exchange import Way
 from haproc.membership.state import State
+from haproc.replicate.queue.revoked import Fate
 from haproc.replicate.queue.standing import Position
 from haproc.route.model import Fanout
 from haproc.statements.request import TIMEOUT_MAX_S, Disposition, Format, OnWaitTimeout
@@ -129,6 +130,7 @@ _POSITION: Final[Schema] = {
     "attempts": described(COUNT, "Failed ones."),
     "error": TEXT,
 }
+_FATE = described(choice(*Fate), "What became of it; docs/api.md says what each means.")
 _ADVICE = record("*", allowed={"type": "boolean"}, text=TEXT)
 _AGE: Final[Schema] = {"type": ["integer", "null"], "description": "Seconds."}
 _CACHED = record(
@@ -180,6 +182,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         fanout=choice(*Fanout),
         write_concern=described(
             choice(*WriteConcern), "Which clusters must have applied a write before it is answered."
+        ),
+        apply_budget_s=described(
+            {"type": "number", "exclusiveMinimum": 0, "maximum": BUDGET_MAX_S},
+            "How long a write, or its query, may run on a cluster; then the ring takes it back.",
         ),
         cache=described(
             {"type": ["boolean", "null"]},
@@ -391,7 +397,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         hears=described(listed(TEXT), "Whom the sender hears."),
         log_up=described(_BOOLEAN, "The log answered it a moment ago."),
     ),
-    "LagReport": record("*", **_SENDER, since=IDENTIFIER, cursor=COUNT, log_end=COUNT),
+    "LagReport": record(
+        " ".join((*_SENDER, "since cursor log_end")),
+        **_SENDER,
+        since=IDENTIFIER,
+        cursor=COUNT,
+        log_end=COUNT,
+        lag=described(COUNT, "Records that it lacks, if it has applied some above its cursor."),
+    ),
     "ApplyRequest": record(
         "*",
         offset=COUNT,
@@ -429,10 +442,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         outcome={"type": ["object", "null"]},
         retry=_ADVICE,
         skip=_ADVICE,
-        reject=_ADVICE,
-        unable=described(listed(TEXT), "Who has said that it cannot apply it."),
+        revoke=_ADVICE,
+        unable=described(listed(TEXT), "Who has said that it does not apply it."),
         **_POSITION,
     ),
+    "Canceled": record("became", became=_FATE, log_offset=COUNT, message=TEXT),
     "RetryRequest": record("*", cluster=described(TEXT, "Whose HAProc this is.")),
     "Retried": record("*", cluster=TEXT, offset=COUNT, done=TEXT),
     "SkipRequest": record(
@@ -449,18 +463,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
         state=TEXT,
         reason=TEXT,
     ),
-    "RejectRequest": record(
+    "RevokeRequest": record(
         "*",
-        cluster=described(TEXT, "Whose HAProc this is."),
+        reason=described(TEXT, "Kept in the log, and told to who waits for the operation."),
         without=described(TEXT, "Members that are away and certainly did not apply it, by commas."),
     ),
-    "Rejected": record(
-        "*",
-        cluster=TEXT,
-        offset=COUNT,
-        status=described(TEXT, "rejected by the ring; unable: said so here; tried: not yet."),
-        missing=described(listed(TEXT), "Members that may have applied it, or may yet."),
-    ),
+    "Revoked": record("*", offset=COUNT, status=_FATE, text=TEXT),
     "DrainRequest": record(
         "cluster",
         cluster=described(TEXT, "Whose HAProc this is."),

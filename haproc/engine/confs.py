@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from haproc.engine.interface import POOL, Mark, Settings
+from haproc.engine.interface import POOL, Mark, Settings, is_users
 
 _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"
@@ -54,12 +54,14 @@ def wanted(settings: Settings, mark: Mark | None, pool: str = "") -> dict[str, s
     """Return all settings, by their names in Spark, that a statement runs under.
 
     Whatever pool its client chose counts for nothing: it would be a way to more of the cluster than
-    a user's share. A session with a pool is a user's, and alone finds what users cached.
+    a user's share. Only a session in a user's pool finds what users cached.
     """
     confs = {k: value for k, value in settings.confs if k not in _OWN}
     confs |= {TIME_ZONE: settings.time_zone, ANSI: str(settings.ansi).lower()}
     if pool:
-        confs |= {POOL: pool, _CACHED: "true"}
+        confs[POOL] = pool
+    if is_users(pool):
+        confs[_CACHED] = "true"
     if mark is not None and mark.guarded:
         confs[_APPLICATION] = mark.application
         confs[_VERSION] = str(mark.version)

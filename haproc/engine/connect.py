@@ -18,7 +18,16 @@ from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Column, EngineAddress, Named, Restore, Sort, TableState
+from haproc.engine.interface import (
+    CHECKS_POOL,
+    Column,
+    EngineAddress,
+    Named,
+    Restore,
+    Sort,
+    TableState,
+    pool_of_lane,
+)
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.plugin import Plugin
 from haproc.engine.remote import RemoteSession, table_relation
@@ -118,6 +127,7 @@ class SparkConnectEngine:
                 remote,
                 self._default_confs,
                 authorise,
+                pool=pool_of_lane(index),
                 small_statement_timeout_s=self._limits.small_statement_timeout_s,
                 applied_bytes_max=self._limits.applied_bytes_max,
             )
@@ -192,6 +202,11 @@ class SparkConnectEngine:
         timeout_s = self._limits.small_statement_timeout_s
         return await self._in_own_session(lambda own: objects.table_bytes(own, table, timeout_s))
 
+    async def keeps_marks(self, table: str) -> bool:
+        """See Engine."""
+        timeout_s = self._limits.small_statement_timeout_s
+        return await self._in_own_session(lambda own: objects.is_delta(own, table, timeout_s))
+
     async def default_place(self, table: str) -> str:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s
@@ -230,15 +245,18 @@ class SparkConnectEngine:
     async def table_states(self) -> Sequence[TableState]:
         """Return all tables and views as they stand now; raises EngineError."""
         # A fresh session: one that read a table of files before would not see its new ones.
-        await self.session(_CHECKS).aclose()
+        await self._checking().aclose()
         confs = await self._in_own_session(lambda own: own.confs_below(checksums.CATALOG_CONFS))
         return await checksums.survey(
-            self.session(_CHECKS), checksums.catalogs(confs), self._limits.tables_at_once
+            self._checking(), checksums.catalogs(confs), self._limits.tables_at_once
         )
 
     async def checksum(self, state: TableState, *, timeout_s: float) -> str:
         """Return what tells the content of a table from another one's; raises EngineError."""
-        return state.checksum or await checksums.checksum(self.session(_CHECKS), state, timeout_s)
+        return state.checksum or await checksums.checksum(self._checking(), state, timeout_s)
+
+    def _checking(self) -> SparkSession:
+        return self.session(_CHECKS, pool=CHECKS_POOL)
 
     async def aclose(self) -> None:
         """Close the connection; sessions of clients are released."""

@@ -41,14 +41,38 @@ POOL: Final = "spark.scheduler.pool"
 """Spark hands a session's settings to its scheduler, too."""
 
 
+_USERS: Final = "user/"
+CHECKS_POOL: Final = "checks"
+"""That of verifications, which read whole tables."""
+
+
 def pool_of(user: str) -> str:
     """Return the pool of Spark's scheduler in which a user's queries run.
 
     Where the cluster schedules fairly, pools take turns at its cores, task by task: one user's
-    queries of minutes leave another's of a row their turns, and what has no pool of its own,
-    writes and HAProc's looks at the cluster, too. Else Spark takes no notice of it.
+    queries of minutes leave another's of a row their turns, and so they do what runs in other
+    pools. Only short looks at the cluster (probes, analyses) have none of their own. Else Spark
+    takes no notice of it.
     """
-    return f"user/{user}"
+    return f"{_USERS}{user}"
+
+
+def is_users(pool: str) -> bool:
+    """Whether a pool is that of a user's queries."""
+    return pool.startswith(_USERS)
+
+
+def pool_of_lane(index: int) -> str:
+    """Return the pool of the writes that a lane applies.
+
+    Each lane has its own, so no write waits for the tasks of a longer one that another lane runs.
+    """
+    return f"lane/{index}"
+
+
+def pool_of_rows(user: str) -> str:
+    """Return the pool of the queries that compute the rows of a user's writes."""
+    return f"rows/{user}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +113,8 @@ class Analyzed:
 
 
 ABSENT: Final = "absent"
+PRESENT: Final = "present"
+"""There is something; what, was not asked."""
 UNREADABLE: Final = "unreadable"
 """The catalog knows the table, but it cannot be read."""
 
@@ -110,10 +136,14 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A full name, as operations have them: parts in backquotes only where they need it."""
+    """A full name, as operations have them: parts in backquotes only where they need it.
+
+    ``content``: False where it is only asked whether anything stands under it.
+    """
 
     sort: Sort
     name: str
+    content: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +385,10 @@ class Lane(Protocol):
         """Have the next statement run in a session that has looked nothing up yet."""
         ...
 
+    async def prepare(self) -> None:
+        """Make that session now, rather than when a statement waits for it; raises nothing."""
+        ...
+
 
 class Engine(Protocol):
     """One Spark cluster."""
@@ -377,7 +411,7 @@ class Engine(Protocol):
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> Session:
         """Return the session of this key; ``restore`` counts for one that is new, and ``pool``.
 
-        ``pool``: Spark's scheduler's, in which its statements run; empty: that of all others.
+        ``pool``: Spark's scheduler's, in which its statements run; empty: that of short looks.
         """
         ...
 
@@ -428,6 +462,13 @@ class Engine(Protocol):
 
         Made of a part for each name, with slashes between; see `objects.standing`. Raises
         EngineError if the storage is away.
+        """
+        ...
+
+    async def keeps_marks(self, table: str) -> bool:
+        """Return whether a name stands for a Delta table, which keeps the marks of statements.
+
+        Answered also while statements hold all cores; raises EngineError.
         """
         ...
 

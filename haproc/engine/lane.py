@@ -5,9 +5,10 @@ ever meet another one's settings, or it would commit under the other's mark and 
 for good. A lane changes its settings only when the server has answered everything before. After a
 broken connection, a deadline or a cancellation, and on first use (an earlier HAProc may have left
 something under way), it stops what runs in its session and has it made anew: late requests for the
-old one are refused. So it does behind DDL, wherever that ran: a session goes on with the functions,
-the tables of files and the current schema that it has looked up before. The ids are derived from
-the ring's and the cluster's name, which is what lets a lane find what an earlier incarnation left.
+old one are refused. So it does when it is *renewed*, behind DDL of other lanes: a session goes on
+with the functions, the tables of files and the current schema that it has looked up before. The ids
+are derived from the ring's and the cluster's name, which is what lets a lane find what an earlier
+incarnation left.
 
 Nobody runs a statement in a session that he was not *authorised* for after it was made. A process
 that takes over first says so where `authorise` looks, and then ends all sessions there are. So one
@@ -57,11 +58,12 @@ class SparkLane:
         defaults: Defaults,
         authorise: Authorise = anybody,
         *,
+        pool: str = "",
         small_statement_timeout_s: float,
         applied_bytes_max: int,
     ) -> None:
         self._remote = remote
-        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s)
+        self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool)
         self._applied_bytes_max = applied_bytes_max
         self._one_at_a_time = asyncio.Lock()
         self._authorise = authorise
@@ -70,6 +72,7 @@ class SparkLane:
         self._first = True
         self._open = False
         self._epoch_known = remote.epoch
+        self._settings: Settings | None = None
 
     async def apply(
         self,
@@ -103,6 +106,17 @@ class SparkLane:
         """
         self._outdated = True
 
+    async def prepare(self) -> None:
+        """Make that session now, rather than when a statement waits for it; raises nothing."""
+        async with self._one_at_a_time:
+            if not self._outdated or self._in_doubt or self._settings is None:
+                return
+            with contextlib.suppress(EngineError):  # the next statement fences, and is told
+                await self._begin()
+                self._in_doubt = True
+                await self._session.ensure(self._settings, None)
+                self._in_doubt = False
+
     async def _fence(self) -> None:
         self._in_doubt = True
         await self._authorise()  # one that was replaced is not to disturb the one in its place
@@ -125,15 +139,8 @@ class SparkLane:
     async def _apply(
         self, write: Statement, settings: Settings, mark: Mark | None, timeout_s: float
     ) -> Applied:
-        if self._in_doubt or self._outdated:
-            await self._fence()
-        if not self._open:
-            await self._open_session()
-        epoch = self._remote.epoch
-        if epoch != self._epoch_known:
-            self._session.forget(session_is_new=True)
-            self._epoch_known = epoch
-        self._in_doubt = True
+        epoch = await self._begin()
+        self._in_doubt, self._settings = True, settings
         try:
             await self._session.ensure(settings, mark)
             plan, statement_id = await plan_bytes(write), str(uuid.uuid4())
@@ -148,6 +155,18 @@ class SparkLane:
             raise
         self._in_doubt = False
         return applied
+
+    async def _begin(self) -> int:
+        """Return the epoch of a session that is the lane's own, with nothing in doubt."""
+        if self._in_doubt or self._outdated:
+            await self._fence()
+        if not self._open:
+            await self._open_session()
+        epoch = self._remote.epoch
+        if epoch != self._epoch_known:
+            self._session.forget(session_is_new=True)
+            self._epoch_known = epoch
+        return epoch
 
     async def _applied(self, running: AsyncGenerator[Any, None]) -> Applied:
         chunks: list[bytes] = []

@@ -14,7 +14,7 @@ from typing import Any, Final
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine.confs import parts_of, quoted, quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import ABSENT, UNREADABLE, Column, Named, Sort
+from haproc.engine.interface import ABSENT, PRESENT, UNREADABLE, Column, Named, Sort
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.staging import CATALOG
 from haproc.engine.table import HISTORY_TIMEOUT_S, all_rows, columns_of, metadata_of, single_row
@@ -46,11 +46,25 @@ async def what_is(remote: RemoteSession, name: str, timeout_s: float) -> What:
     if described is None:
         known = await _in_catalog(remote, parts_of(name), timeout_s)
         return What.UNREADABLE if known else What.NOTHING
-    told = {row["col_name"]: row["data_type"] for row in described}
+    return _described(described)
+
+
+def _described(rows: Sequence[dict[str, Any]] | None) -> What:
+    """Return what a description is of that could not be read as a Delta table, if it can be had."""
+    if rows is None:
+        return What.UNREADABLE
+    told = {row["col_name"]: row["data_type"] for row in rows}
     if told.get("Type") == "VIEW":
         return What.VIEW
     delta = str(told.get("Provider", "")).lower() == "delta"
     return What.UNREADABLE if delta else What.OTHER_FORMAT
+
+
+async def is_delta(remote: RemoteSession, name: str, timeout_s: float) -> bool:
+    """Ask the catalog whether a name stands for a Delta table. Spark runs no task for that."""
+    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {quoted_name(name)}", timeout_s)
+    told = {row["col_name"]: row["data_type"] for row in described or ()}
+    return told.get("Type") != "VIEW" and str(told.get("Provider", "")).lower() == "delta"
 
 
 async def plain_columns(
@@ -105,7 +119,8 @@ async def standing(remote: RemoteSession, named: Named, timeout_s: float) -> str
     """Return a text that is another one as soon as what stands under the name has changed.
 
     ABSENT if there is nothing; the newest commit of a Delta table (it has an @); a hash of the
-    description of everything else. The session must be a fresh one where functions are asked for.
+    description of everything else. PRESENT for any table whose content is not asked for: a table's
+    history is slow to read. The session must be a fresh one where functions are asked for.
     """
     name = quoted_name(named.name)
     if named.sort is Sort.FUNCTION:
@@ -114,12 +129,15 @@ async def standing(remote: RemoteSession, named: Named, timeout_s: float) -> str
         return _hash(await _rows(remote, f"DESCRIBE SCHEMA EXTENDED {name}", timeout_s))
     if not await _in_catalog(remote, parts_of(named.name), timeout_s):
         return ABSENT
-    newest = await _rows(remote, f"DESCRIBE HISTORY {name} LIMIT 1", HISTORY_TIMEOUT_S)
-    if newest:
-        return f"{newest[0]['version']}@{newest[0]['timestamp']}"
-    if await what_is(remote, named.name, timeout_s) is What.UNREADABLE:
-        return UNREADABLE
-    return _hash(await _rows(remote, f"DESCRIBE TABLE EXTENDED {name}", timeout_s))
+    if not named.content:
+        return PRESENT
+    described = await _rows(remote, f"DESCRIBE TABLE EXTENDED {name}", timeout_s)
+    what = _described(described)
+    if what is not What.VIEW:
+        newest = await _rows(remote, f"DESCRIBE HISTORY {name} LIMIT 1", HISTORY_TIMEOUT_S)
+        if newest:
+            return f"{newest[0]['version']}@{newest[0]['timestamp']}"
+    return UNREADABLE if what is What.UNREADABLE else _hash(described)
 
 
 async def default_place(remote: RemoteSession, name: str, timeout_s: float) -> str:

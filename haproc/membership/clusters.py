@@ -10,7 +10,7 @@ from dmq import Json
 from haproc.config.model import Config
 from haproc.membership.insync import Place, end_of_log, places
 from haproc.membership.judgement import Standing
-from haproc.membership.members import Own
+from haproc.membership.messages import Own
 from haproc.membership.roster import Neighbour
 from haproc.membership.view import Peer
 
@@ -62,14 +62,14 @@ def cluster_views(
     """
     log_end = end_of_log(own.log_end, peers.values())
     limit = config.membership.in_sync_lag_max
-    found = places(me, own.state, own.cursor, own.log_end, peers, (), limit)
+    found = places(me, own, peers, (), limit)
     views = []
     for cluster in members or config.clusters:
         name, url = cluster.name, urls.get(cluster.name, cluster.client_url)
         if name != me:
             views.append(_of_peer(name, url, peers[name], log_end, found[name], text_of))
             continue
-        lag = max(0, log_end - own.cursor)
+        lag = own.lag + log_end - own.log_end
         told = (own.state.value, incarnation, own.cursor, own.log_end, lag, found[me].in_sync)
         views.append(ClusterView(name, url, True, True, *told, own.since, now))
     return views
@@ -80,7 +80,7 @@ def _of_peer(
 ) -> ClusterView:
     beat, report = peer.beat, peer.report
     told = beat or report
-    lag = max(0, log_end - report.cursor) if report is not None else None
+    lag = report.lag_at(log_end) if report is not None else None
     since = report.since if peer.alive and report is not None else text_of(peer.changed_at)
     return ClusterView(
         name,

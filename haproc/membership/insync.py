@@ -1,11 +1,11 @@
 """Which clusters are in sync, and how far all of them are. Values in, values out.
 
 A cluster is *in sync* while its HAProc is alive, applies the log as usual, and lags by a limit of
-records at most. One that is out of service (its Spark is down, it is stuck, cut off, leaving) is
-not: no client is served there, and nobody should wait for it. One that recovers is as soon as its
-lag is within the limit, which is before it serves: what is acknowledged from then on has waited for
-it. One of which nothing can be known yet counts, too: a HAProc that just began must not take those
-it has not heard of for gone.
+records at most: what it has applied behind a record that takes long is no lag. One that is out of
+service (its Spark is down, it is stuck, cut off, leaving) is not: no client is served there, and
+nobody should wait for it. One that recovers is as soon as its lag is within the limit, which is
+before it serves: what is acknowledged from then on has waited for it. One of which nothing can be
+known yet counts, too: a HAProc that just began must not take those it has not heard of for gone.
 
 The *high watermark* is the offset below which every cluster in sync has applied everything.
 """
@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from haproc.membership.messages import Own
 from haproc.membership.state import HOPELESS, State
 from haproc.membership.view import Peer
 
@@ -43,34 +44,33 @@ def end_of_log(log_end: int, peers: Iterable[Peer]) -> int:
 
 def places(
     me: str,
-    state: State,
-    cursor: int,
-    log_end: int,
+    own: Own,
     peers: Mapping[str, Peer],
     unheard: Collection[str],
     lag_max: int,
 ) -> dict[str, Place]:
-    """Return every cluster's place; ``state`` to ``log_end`` are this HAProc's own.
+    """Return every cluster's place; ``own`` is what this HAProc tells of itself.
 
     ``unheard``: peers of which this HAProc cannot know anything yet.
     """
-    end = end_of_log(log_end, peers.values())
-    found = {me: _place(state, cursor, end, lag_max)}
+    end = end_of_log(own.log_end, peers.values())
+    lag = own.lag + end - own.log_end
+    found = {me: _place(own.state, own.cursor, lag, lag_max)}
     for name, peer in peers.items():
         told = peer.beat or peer.report
         at = peer.report.cursor if peer.report is not None else None
+        lag = peer.report.lag_at(end) if peer.report is not None else 0
         if told is None:
             found[name] = Place(name in unheard)
         elif peer.alive:
-            found[name] = _place(told.state, at, end, lag_max)
+            found[name] = _place(told.state, at, lag, lag_max)
         else:
             found[name] = Place(False, at, told.state not in HOPELESS)
     return found
 
 
-def _place(state: State, cursor: int | None, end: int, lag_max: int) -> Place:
-    near = cursor is None or end - cursor <= lag_max
-    return Place(state in IN_SYNC_STATES and near, cursor, state not in HOPELESS)
+def _place(state: State, cursor: int | None, lag: int, lag_max: int) -> Place:
+    return Place(state in IN_SYNC_STATES and lag <= lag_max, cursor, state not in HOPELESS)
 
 
 def high_watermark(found: Iterable[Place]) -> int:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -22,28 +22,12 @@ from haproc.config.model import Membership
 from haproc.membership.insync import Place, places
 from haproc.membership.judgement import isolated
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH
-from haproc.membership.messages import Beat, Report, time_text
+from haproc.membership.messages import Beat, Own, Report, time_text
 from haproc.membership.roster import Neighbour
 from haproc.membership.state import State
 from haproc.membership.view import Peer, RingView
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """What a HAProc tells of itself; see `Beat` and `Report`.
-
-    ``log_lost``: the log has not answered for longer than that could go unnoticed by a peer.
-    """
-
-    state: State
-    since: str
-    epoch: int = 0
-    cursor: int = 0
-    log_end: int = 0
-    log_up: bool = False
-    log_lost: bool = False
 
 
 class Subject(Protocol):
@@ -113,7 +97,7 @@ class Members:
         """Return how every cluster stands, as far as writes may have to wait for it."""
         own, limit = self.own(), self._rules.in_sync_lag_max
         told, unheard = self.judged(), self.unheard()
-        return places(self.cluster, own.state, own.cursor, own.log_end, told, unheard, limit)
+        return places(self.cluster, own, told, unheard, limit)
 
     def peers(self) -> Mapping[str, Peer]:
         """Return what is known of the peers at this moment."""
@@ -227,6 +211,9 @@ class Members:
             report = Report(
                 cluster, incarnation, own.epoch, own.state, own.since, own.cursor, own.log_end
             )
+            if report.lag_at(own.log_end) > self._rules.in_sync_lag_max:
+                # Else nobody asks; and older HAProcs refuse a report that says it.
+                report = replace(report, lag=own.lag)
             self._lines.send(REPORT_PATH, report.body())
 
     def _check(self) -> None:

@@ -37,7 +37,10 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """State and progress. ``since`` is when the state began, as text (ISO 8601)."""
+    """State and progress. ``since`` is when the state began, as text (ISO 8601).
+
+    ``lag``: how many records below ``log_end`` are not applied; None: all from ``cursor`` on.
+    """
 
     cluster: str
     incarnation: str
@@ -46,10 +49,17 @@ class Report:
     since: str
     cursor: int
     log_end: int
+    lag: int | None = None
+
+    def lag_at(self, end: int) -> int:
+        """Return how many records below an end of the log it lacks, as far as it told."""
+        lag = self.log_end - self.cursor if self.lag is None else self.lag
+        return max(0, lag + end - self.log_end)
 
     def body(self) -> dict[str, Json]:
         """Return the body of ``POST /reportlag``."""
-        return {
+        lag: dict[str, Json] = {} if self.lag is None else {"lag": self.lag}
+        return lag | {
             "cluster": self.cluster,
             "incarnation": self.incarnation,
             "epoch": self.epoch,
@@ -58,6 +68,24 @@ class Report:
             "cursor": self.cursor,
             "log_end": self.log_end,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a HAProc tells of itself; see `Beat` and `Report`.
+
+    ``lag``: how many records below ``log_end`` are not applied. ``log_lost``: the log has not
+    answered for longer than that could go unnoticed by a peer.
+    """
+
+    state: State
+    since: str
+    epoch: int = 0
+    cursor: int = 0
+    log_end: int = 0
+    lag: int = 0
+    log_up: bool = False
+    log_lost: bool = False
 
 
 def time_text(at: datetime) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
@@ -14,6 +15,7 @@ from haproc.doors.clients.operations_door import ArchiveService, keep
 from haproc.doors.clients.verify_door import attest
 from haproc.doors.connect.calls import Boundary
 from haproc.doors.connect.delivery import Deliveries
+from haproc.doors.connect.handles import Key
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.server import ConnectListener
 from haproc.doors.connect.service import ConnectService
@@ -31,6 +33,7 @@ from haproc.node.maintenance import Maintenance
 from haproc.node.member import LocalMember
 from haproc.node.presence import Presence
 from haproc.node.status import Status
+from haproc.replicate.queue.revoked import Fate
 from haproc.route.offload import Texts
 from haproc.route.service import RingService
 from haproc.sessions.listing import Listing
@@ -120,6 +123,7 @@ def connect_door(
         memory=Shares.of(config.limits.requests_bytes_max, config),
         operations=Shares.of(config.limits.connections_max, config),
         goes_on=lambda key: registry.goes_on((key.user, key.operation_id)),
+        take_back=partial(_taken_back, registry),
     )
     made = ConnectService(config, service, registry, texts, deliveries)
     return ConnectListener(
@@ -131,6 +135,12 @@ def connect_door(
         figures=made.figures,
         end=deliveries.aclose,
     )
+
+
+async def _taken_back(registry: Registry, key: Key) -> bool:
+    """Take back what an operation of Spark Connect's writes; whether it was."""
+    found = await registry.take_back((key.user, key.operation_id))
+    return found.fate in (Fate.CANCELED, Fate.REVOKED)
 
 
 def operator_door(config: Config, name: str, app: web.Application, presence: Presence) -> Listener:

@@ -18,7 +18,8 @@ from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.engine.interface import Engine
 from haproc.failure import WriteOutcome, log_unavailable
-from haproc.membership.members import Members, Own
+from haproc.membership.members import Members
+from haproc.membership.messages import Own
 from haproc.membership.peers import Peers
 from haproc.membership.roster import Member, Neighbour, founders, with_own_addresses
 from haproc.membership.state import State
@@ -87,7 +88,8 @@ class LocalMember:
         """Return what peers are told of it."""
         core, log, log_end = self.core, self.core.own_log, self.core.watermarks.log_end
         state, low, since = core.condition.state, core.schedule.low, self.members.since
-        return Own(state, since, log.epoch + 1, low, log_end, log.seen, log.lost)
+        lag = core.watermarks.lag
+        return Own(state, since, log.epoch + 1, low, log_end, lag, log.seen, log.lost)
 
     def isolate(self, why: str) -> None:
         """Take in that it is cut off (why), or is not any more (empty)."""

@@ -96,7 +96,8 @@ class Status:
         """Keep the metrics up to date."""
         core, replica, trimmer = self._member.core, self._member.replica, self._member.trimmer
         while True:
-            metrics.position(core.schedule.low, replica.core.watermarks.log_end)
+            marks = core.watermarks
+            metrics.position(core.schedule.low, marks.log_end, marks.lag)
             recovery = replica.recovery
             metrics.recovery(recovery.applied, recovery.remaining, recovery.rate_per_s)
             metrics.outlook(copy_is_faster=replica.outlook.copy_is_faster)

@@ -99,7 +99,9 @@ class Beginning:
     async def _restore(self, log_end: int) -> None:
         """Ask the tables for their last offsets: what the stored progress does not know yet."""
         core, application = self._core, self._core.own_log.application
-        read_to, tables = core.schedule.read_to, sorted(core.schedule.doubtful_tables())
+        read_to, waiting = core.schedule.read_to, core.schedule.unfinished()
+        begun = [each.op for each in waiting if each.offset < log_end and not each.op.unmarked]
+        tables = sorted({table for op in begun for table in op.writes})
         if not tables:
             core.schedule.asked(read_to)
             return

@@ -1,4 +1,4 @@
-"""What operators ask of one cluster: its queue, an operation in it, retry, skip, verify.
+"""What operators ask of one cluster: its queue, an operation in it, retry, skip, revoke, verify.
 
 A skip is a record in the log before it is anything else. So it survives this process, all clusters
 see it, and this one carries it out when it reads it: at once, or after a restart.
@@ -7,7 +7,6 @@ see it, and this one carries it out when it reads it: at once, or after a restar
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import time
@@ -20,7 +19,7 @@ from dmq import Entry, Json, LogError, TrimmedError
 from haproc.engine.statement import ArrowRows, SparkPlan
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
-from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.synchronous import describe
 from haproc.replicate.member.core import Core
@@ -30,15 +29,14 @@ from haproc.replicate.queue.standing import (
     Position,
     Standing,
     blockers,
-    reject_advice,
     retry_advice,
+    revoke_advice,
     skip_advice,
 )
 from haproc.replicate.queue.units import MARKER, Unfinished
 from haproc.replicate.records.contents import REASON_CHARACTERS_MAX, Checksums, Skip, Verify
-from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import Operation, from_record
-from haproc.replicate.records.rows import ComputedPlan, Rows, SpooledRows
+from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +48,10 @@ SQL_CHARACTERS_MAX: Final = 1_000_000
 class Operators:
     """See the module. Methods raise RequestError."""
 
-    def __init__(self, core: Core, verifier: Verifier, giving_up: GivingUp) -> None:
+    def __init__(self, core: Core, verifier: Verifier, revoking: Revoking) -> None:
         self._core = core
         self._verifier = verifier
-        self._giving_up = giving_up
+        self._revoking = revoking
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -117,12 +115,12 @@ class Operators:
         return Standing(Position.QUEUED if beyond else Position.DONE)
 
     async def show(self, offset: int) -> Mapping[str, Json]:
-        """Tell everything about one operation, and what retry and skip would do."""
+        """Tell everything about one operation, and what retry, skip and revoke would do."""
         core, op = self._core, await self._operation(offset)
         standing, known = self._standing_at(offset), core.outcomes.at(offset)
         outcome = known.outcome if known is not None else None
         retry, skip = retry_advice(standing), skip_advice(standing)
-        reject = reject_advice(standing)
+        revoke = revoke_advice(standing)
         return {
             "cluster": core.me,
             "offset": offset,
@@ -131,7 +129,7 @@ class Operators:
             "outcome": describe(outcome) if outcome is not None else None,
             "retry": {"allowed": retry.allowed, "text": retry.text},
             "skip": {"allowed": skip.allowed, "text": skip.text},
-            "reject": {"allowed": reject.allowed, "text": reject.text},
+            "revoke": {"allowed": revoke.allowed, "text": revoke.text},
             "unable": [*sorted(core.heard.words.standing(offset))],
         }
 
@@ -203,53 +201,20 @@ class Operators:
             "reason": core.condition.reason,
         }
 
-    async def reject(
-        self, cluster: str, offset: int, without: Collection[str]
+    async def revoke(
+        self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
-        """Say now that this cluster cannot apply an operation; the last one gives it up for all.
+        """Have the ring take back an operation, wherever it waits, runs or fails.
 
         ``without``: members that are away, and that the operator vouches for.
         """
-        core, giving_up = self._core, self._giving_up
-        self._check(cluster)
-        op = await self._operation(offset)
-        if self._standing_at(offset).position is Position.UNCOMPUTED:
-            return await self._reject_uncomputed(offset, op)
-        if not giving_up.given_up(offset):
-            _allowed(reject_advice(self._standing_at(offset)), offset)
+        self._check(self._core.me)
+        if (done := self._revoking.fate(offset)) is None:
+            _allowed(revoke_advice(self._standing_at(offset)), offset)
             absent = self._vouched(without, offset)
-            if who := await giving_up.applied_by(offset):
-                raise refused(
-                    ErrorClass.NOT_NOW,
-                    f"offset {offset} has an outcome on cluster {who}: mend this one",
-                )
-            await self._have_it_said(offset)
-            missing = await giving_up.decide(offset, op, absent)
-        else:
-            missing = frozenset()
-        said = giving_up.stands(offset)
-        return {
-            "cluster": core.me,
-            "offset": offset,
-            "status": "rejected" if giving_up.given_up(offset) else "unable" if said else "tried",
-            "missing": [*sorted(missing)],
-        }
-
-    async def _reject_uncomputed(self, offset: int, op: Operation) -> Mapping[str, Json]:
-        """Put a word in place of an operation's rows into the log; the first one there counts."""
-        core = self._core
-        why = Failure(
-            ErrorClass.NO_ROWS, "", "an operator had it rejected before its query gave its rows"
-        )
-        await self._append(Rows(offset, op.id, core.me, core.own_log.epoch, failure=why))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SKIP_WAIT_S):
-                await core.news.until(lambda: core.heard.computations.found(offset))
-                found = core.heard.computations.found(offset)
-                rejected = found is not None and found.failure is not None
-                status = "rejected" if rejected else "tried"
-                return {"cluster": core.me, "offset": offset, "status": status, "missing": []}
-        return {"cluster": core.me, "offset": offset, "status": "tried", "missing": []}
+            because = f": {reason}" if reason else ""
+            done = await self._revoking.revoke(offset, f"an operator{because}", absent)
+        return {"offset": offset, "status": done.fate.value, "text": done.text}
 
     def _vouched(self, without: Collection[str], offset: int) -> dict[str, int]:
         """Return the newest claims of clusters that are away, or left the ring since."""
@@ -265,21 +230,6 @@ class Operators:
                 )
         claims = dict(core.heard.claims.before(core.watermarks.heard_to))
         return {name: claims.get(name, -1) for name in without}
-
-    async def _have_it_said(self, offset: int) -> None:
-        """Have a failing operation looked for in the tables at once, and its word said."""
-        core = self._core
-
-        def said() -> bool:
-            if not core.schedule.expects(offset) or self._giving_up.stands(offset):
-                return True
-            if trouble := core.troubles.of(offset):
-                trouble.give_up()
-            return False
-
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SKIP_WAIT_S):
-                await core.news.until(said)
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
         """Put a marker into the log, at which every cluster notes what it holds.
@@ -323,7 +273,7 @@ class Operators:
                 f"cluster {core.me} is {core.condition.state}: {core.condition.reason}",
             )
 
-    async def _append(self, message: Skip | Verify | Rows) -> int:
+    async def _append(self, message: Skip | Verify) -> int:
         core = self._core
         try:
             return await core.own_log.append_once(message)

@@ -35,7 +35,7 @@ from haproc.replicate.records.operation import (
     from_record,
 )
 from haproc.replicate.records.rows import Computed, Part, Passed, Rows
-from haproc.replicate.records.words import Abandon, Able, Unable, Word
+from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class Reader:
             case Roster():
                 self._giving_up.members_changed(offset, message)
                 self._on_roster(offset, message)
-            case Unable() | Able() | Abandon():
+            case Unable() | Able() | Abandon() | Revoke():
                 self._giving_up.read(offset, message)
                 self.unfinished = {
                     o: each

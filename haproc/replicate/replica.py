@@ -13,6 +13,7 @@ from haproc.replicate.agree import assurance
 from haproc.replicate.agree.admission import Admission
 from haproc.replicate.agree.giving_up import GivingUp
 from haproc.replicate.agree.outcome_check import Comparison
+from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.applier import Applier
 from haproc.replicate.apply.computing import Computing
@@ -25,6 +26,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.operators import Operators
 from haproc.replicate.queue.outlook import Outlook
 from haproc.replicate.reader import Reader
+from haproc.replicate.records.operation import Operation
 from haproc.replicate.weighing import Weighing
 from haproc.replicate.writes import Writes
 
@@ -43,7 +45,8 @@ class Replica:
         self.computing = Computing(core)
         self.verifier = Verifier(core)
         giving_up = GivingUp(core)
-        self.operators = Operators(core, self.verifier, giving_up)
+        self.revoking = Revoking(core, giving_up)
+        self.operators = Operators(core, self.verifier, self.revoking)
         self.admission = Admission(core, on_members)
         self._reader = Reader(
             core,
@@ -67,6 +70,10 @@ class Replica:
         self._weighing = Weighing(core)
         self._catching_up = CatchingUp(core, self._weighing)
         self.writes = Writes(core, lambda: self._reader.known_from, lambda: self._applier.stopping)
+
+    def foresee(self, op: Operation) -> None:
+        """Begin to look up what an operation needs to know that is about to be submitted."""
+        self._applier.doubts.foresee(op)
 
     # -- life ------------------------------------------------------------------------------
 
@@ -162,7 +169,7 @@ class Replica:
             "incarnation": core.identity.incarnation,
             "cursor": low,
             "log_end": log_end,
-            "lag": log_end - low,
+            "lag": core.watermarks.lag,
             "applying": condition.applying,
             "computing": [*self.computing.told],
         }

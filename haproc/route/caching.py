@@ -65,8 +65,11 @@ def wanted(request: Request, statement: Classified, by_default: bool) -> bool:
 
 def unfit(asked: Understood) -> str:
     """Say why a query's answer is never kept, by its form alone; empty if it may be."""
-    if asked.session is not None:
-        return "it runs in a session"
+    return "it runs in a session" if asked.session is not None else unfit_text(asked)
+
+
+def unfit_text(asked: Understood) -> str:
+    """Say it of a query's text, wherever it runs."""
     statement = asked.statement
     if not isinstance(asked.request.statement, SentSql) or statement.kind not in CACHEABLE_KINDS:
         return "it is no SELECT"

@@ -50,3 +50,13 @@ def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> Re
         outcome=outcome,
         hint="ask the next HAProc with the same request_id",
     )
+
+
+def no_query(me: str, found: str) -> RequestError:
+    """Return why a cluster does not run what a peer forwarded as a query."""
+    return RequestError(
+        FailureKind.REFUSED,
+        f"cluster {me} takes the statement for {found}, not for a query",
+        error_class=ErrorClass.NO_QUERY,
+        hint="the HAProcs' rules differ: restart those that have not read them",
+    )

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from haproc.classify.model import WriteConcern
+from haproc.replicate.queue.revoked import Revoked
 from haproc.route.model import Answer, Request
 
 
@@ -21,6 +22,10 @@ class Service(Protocol):
 
         Here: read from the log by this HAProc, within the window of request ids.
         """
+        ...
+
+    async def revoke(self, request_id: str, user: str) -> Revoked | None:
+        """Take this user's write back for him; None if it was not read from the log here."""
         ...
 
     async def is_final(self, offset: int) -> bool:

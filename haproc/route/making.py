@@ -10,7 +10,7 @@ from typing import assert_never
 
 from haproc.classify.model import Classified, OperationClass, RefusedError
 from haproc.engine.interface import Engine
-from haproc.engine.statement import ArrowRows, SqlText
+from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Pinned, Treatment
@@ -33,7 +33,10 @@ from haproc.witness.judge import Verdict
 
 
 class Making:
-    """See the module. ``ground`` returns what stands here when something is looked up."""
+    """See the module. ``ground`` returns what stands here when something is looked up.
+
+    ``foresee`` is told of each statement, as far as it is known before Spark has looked at it.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Making:
         classifying: Classifying,
         ground: Callable[[frozenset[str]], Awaitable[Ground]],
         get_blob: Callable[[str], Awaitable[bytes]],
+        foresee: Callable[[Operation], None],
         *,
         fanout_parallel: bool,
     ) -> None:
@@ -57,6 +61,7 @@ class Making:
         self._texts = texts
         self._classifying = classifying
         self._ground = ground
+        self._foresee = foresee
         self._fanout_parallel = fanout_parallel
 
     async def operation(self, asked: Understood) -> Operation:
@@ -100,6 +105,7 @@ class Making:
     async def _of_text(self, asked: Understood) -> Operation:
         statement = asked.statement
         ground = None if statement.insert else await self._ground(_named(statement))
+        self._foresee(self._made(asked, statement, SqlText(statement.sql)))
         pinned, verdict = await self._pinned(asked)
         if pinned.sql != statement.sql:
             override = statement.operation_class
@@ -111,6 +117,7 @@ class Making:
 
     async def _of_plan(self, asked: Understood, plan: bytes) -> Operation:
         ground = await self._ground(_named(asked.statement))
+        self._foresee(self._made(asked, asked.statement, SparkPlan(plan)))
         if asked.statement.sql:
             return await self._of_text_with_frames(asked, plan, ground)
         for text in texts_of(asked.request.statement, asked.statement):
@@ -165,6 +172,7 @@ class Making:
             tables_known=statement.tables_known,
             insert=statement.insert,
             created_ms=now_ms(),
+            apply_budget_s=_budget_s(request.apply_budget_s, statement.apply_budget_s),
         )
 
     def _class_of(self, request: Request, statement: Classified) -> OperationClass:
@@ -210,6 +218,11 @@ class Making:
 
 def _named(statement: Classified) -> frozenset[str]:
     return statement.reads | statement.writes
+
+
+def _budget_s(*allowed: float | None) -> float | None:
+    """Return the least that anybody allows; None: nobody says."""
+    return min((each for each in allowed if each is not None), default=None)
 
 
 def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -147,6 +147,7 @@ class Request:
     operation_class: OperationClass | None = None
     fanout: Fanout | None = None
     write_concern: WriteConcern | None = None
+    apply_budget_s: float | None = None
     timeout_s: float = 60.0
     relayed: bool = False
     """A query is only found fit to run: whoever sent it runs it in the session's own way."""
@@ -197,13 +198,22 @@ class HaReport:
     cache: CacheReport | None = None
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A request that succeeded; ``result`` must be read to its end or closed."""
+    """A request that succeeded; ``result`` must be read to its end or closed.
+
+    ``still``: whoever runs a query asks when Spark begins to answer; if not, it may have shown
+    tables that were not waited for.
+    """
 
     report: HaReport
     result: ResultStream
     columns: tuple[Column, ...] | None = None
     affected_rows: int | None = None
+    still: Callable[[], bool] = _always
     observed: tuple[bytes, ...] = ()
     """What observations of a write found, see `haproc.engine.interface.Observed`."""

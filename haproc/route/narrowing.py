@@ -3,9 +3,10 @@
 A query shows nothing but its tables. So it is fresh enough once all that may change these is
 applied, whatever else still runs in front of it, be it a table that is computed for an hour. Which
 tables they are is what Spark's analysis says, in a session in which nothing temporary is. It fails
-closed: a query in a client's session, one with views, functions of its own or tables of another
-kind waits for everything, and so does one whose tables may have been defined anew since it was
-analyzed.
+closed: a query in a session that holds something temporary, one with views, functions of its own or
+tables of another kind waits for everything, and so does one whose tables may have been defined anew
+since it was analyzed. If a statement changes the session meanwhile, the names may mean something
+else by the time the query runs: whoever runs it looks again once Spark has begun to answer.
 """
 
 from __future__ import annotations
@@ -15,13 +16,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from haproc import protos
+from haproc.classify.classifier import classify
+from haproc.classify.model import RefusedError
+from haproc.classify.names import Context
+from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.members import members
+from haproc.classify.plans.parsing import parse
+from haproc.classify.plans.reading import Does
+from haproc.classify.rules import CACHEABLE_KINDS, Rules
 from haproc.engine.errors import EngineError
 from haproc.engine.staging import CATALOG
+from haproc.engine.statement import SparkPlan
 from haproc.replicate.member.core import Core
 from haproc.route.analysis import Analysis
-from haproc.route.caching import unfit
+from haproc.route.caching import TEXT_MAX, unfit, unfit_text
 from haproc.route.classifying import Understood
 from haproc.route.kept_answers import Key, key_of
+from haproc.route.model import SentPlan
+from haproc.sessions.client import ClientSession
 from haproc.witness.judge import user_functions
 from haproc.witness.plan import Plan, UnreadableError
 from haproc.witness.targets import tables_named
@@ -39,6 +52,18 @@ class Tables:
     since: int
 
 
+LAZY: Final = members(
+    """
+    read sql project filter join set_op sort aggregate local_relation range subquery_alias hint
+    repartition repartition_by_expression to_df to_schema with_columns with_columns_renamed drop
+    unpivot deduplicate fill_na drop_na replace limit offset tail
+    """
+)
+"""Relations of a plan that Spark only analyzes when asked for its plan, and does not run."""
+_SHOWN: Final = ("show_string", "html_string")
+"""Those that show another one as text."""
+
+
 class Narrowing:
     """See the module."""
 
@@ -49,6 +74,8 @@ class Narrowing:
 
     async def applied(self, asked: Understood) -> Callable[[], int] | None:
         """Return what tells how far all is applied that the query shows; None: not known."""
+        if asked.session is not None:
+            return await self._in_session(asked, asked.session)
         if unfit(asked):
             return None
         key = key_of(asked.statement.sql, asked.settings)
@@ -66,16 +93,40 @@ class Narrowing:
         found, schedule = tables, self._core.schedule
         return lambda: schedule.applied_of(found.names) if self._hold(found) else schedule.low
 
+    async def _in_session(
+        self, asked: Understood, session: ClientSession
+    ) -> Callable[[], int] | None:
+        """Say it of a query that its client's session runs; nothing is remembered of it."""
+        if not asked.request.relayed or session.holds_temporaries or session.handles:
+            return None
+        unchanged = session.unchanged()
+        try:
+            query = query_in(asked)
+            shown = query is not None or not unfit_text(asked)
+            tables = await self._tables(asked, query) if shown else None
+        except (EngineError, UnreadableError, RefusedError):
+            return None  # running it tells what is wrong
+        if tables is None:
+            return None
+        found, schedule = tables, self._core.schedule
+        return lambda: (
+            schedule.applied_of(found.names) if unchanged() and self._hold(found) else schedule.low
+        )
+
     def _hold(self, tables: Tables) -> bool:
         return self._core.heard.definitions.unchanged(tables.names, tables.since)
 
-    async def _tables(self, asked: Understood) -> Tables | None:
+    async def _tables(self, asked: Understood, query: SparkPlan | None = None) -> Tables | None:
+        """Return what a query reads: its text, or a plan."""
         core, user = self._core, asked.request.user
         definitions = core.watermarks.definitions_applied
         explaining = await self._analysis.clean(asked.settings, user)
-        plan = await explaining.plan(asked.statement.sql)
+        if query is None:
+            plan = await explaining.plan(asked.statement.sql)
+        else:
+            plan = await explaining.read(await explaining.spoken(query))
         names = named(plan)
-        if names is None:
+        if names is None or not (query is None or asked.statement.reads <= names):
             return None
         for table in sorted(names):
             if not (table.startswith(OURS) and await explaining.is_managed_delta(table)):
@@ -83,6 +134,32 @@ class Narrowing:
         if core.watermarks.definitions_applied != definitions:
             return None  # the look may have met the one before
         return Tables(names, core.schedule.applied_of(names))
+
+
+def query_in(asked: Understood) -> SparkPlan | None:
+    """Return a plan whose analysis shows all that a client's plan reads; None: there is none.
+
+    Raises RefusedError.
+    """
+    sent, settings = asked.request.statement, asked.settings
+    if not isinstance(sent, SentPlan) or len(sent.plan) > TEXT_MAX:
+        return None
+    plan = parse(protos.base.Plan, sent.plan)
+    shown = plan.root.WhichOneof("rel_type")
+    if shown in _SHOWN:
+        inner = protos.base.Plan()
+        inner.root.CopyFrom(getattr(plan.root, shown).input)
+        plan = inner
+    reading = read_plan(plan)
+    if reading.does is not Does.QUERIES or not reading.relations <= LAZY:
+        return None
+    if reading.user_code or reading.paths or reading.blobs or reading.handles or reading.options:
+        return None
+    if not asked.statement.tables_known or asked.statement.confirm:
+        return None
+    context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
+    kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
+    return SparkPlan(plan.SerializeToString()) if kinds <= CACHEABLE_KINDS else None
 
 
 def named(plan: Plan) -> frozenset[str] | None:

@@ -23,6 +23,7 @@ from haproc.replicate.agree.finality import is_final
 from haproc.replicate.apply.synchronous import QUEUED
 from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known
+from haproc.replicate.queue.revoked import Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
@@ -31,7 +32,7 @@ from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
 from haproc.route.classifying import Classifying, Understood, as_it_runs, texts_of, with_bound
-from haproc.route.failing import refused, timed_out
+from haproc.route.failing import no_query, refused, timed_out
 from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
@@ -110,6 +111,7 @@ class RingService:
             self._classifying,
             self._attempts.ground,
             sessions.get_blob,
+            replica.foresee,
             fanout_parallel=config.fanout_parallel,
         )
         self._narrowing = Narrowing(core, self._analysis)
@@ -221,7 +223,7 @@ class RingService:
     async def _run(self, asked: Understood, since: int) -> Answer:
         match asked.statement.operation_class:
             case OperationClass.QUERY if asked.request.relayed:
-                return await self._reads.elsewhere(asked.request) or await self._fit(asked)
+                return await self._relayed(asked)
             case OperationClass.QUERY:
                 return await self._read(asked)
             case OperationClass.SESSION if asked.request.relayed and not asked.statement.sql:
@@ -244,16 +246,30 @@ class RingService:
         self._caching.count(answer)
         return answer
 
+    async def _relayed(self, asked: Understood) -> Answer:
+        """Return once a query may run that whoever sent it runs in its session."""
+        session, narrowed = asked.session, list[Callable[[], bool]]()
+
+        async def narrow() -> Callable[[], int] | None:
+            unchanged = session.unchanged() if session is not None else None
+            found = await self._narrowing.applied(asked)
+            if found is not None and unchanged is not None:
+                narrowed.append(unchanged)
+            return found
+
+        answer = await self._reads.elsewhere(asked.request, narrow=narrow)
+        if answer is not None:
+            return answer
+        # Where it was changed meanwhile, everything was waited for.
+        still = [unchanged for unchanged in narrowed if unchanged()]
+        answer = await self._fit(asked)
+        return replace(answer, still=still[0]) if still else answer
+
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
         asked = await self._understood(request)
         if (found := asked.statement.operation_class) is not OperationClass.QUERY:
-            raise RequestError(
-                FailureKind.REFUSED,
-                f"cluster {self._core.me} takes the statement for {found}, not for a query",
-                error_class=ErrorClass.NO_QUERY,
-                hint="the HAProcs' rules differ: restart those that have not read them",
-            )
+            raise no_query(self._core.me, found)
         try:
             async with asyncio.timeout(request.timeout_s):
                 self._check_serving()
@@ -279,6 +295,11 @@ class RingService:
         except TimeoutError as error:
             raise timed_out(timeout_s, self._core.me) from error
         return answer_of(Attempt(known.facts, known.offset, outcome), self._core)
+
+    async def revoke(self, request_id: str, user: str) -> Revoked | None:
+        """See Service."""
+        known, revoking = self.known_write(request_id, user), self._replica.revoking
+        return await revoking.revoke(known.offset, "its sender") if known else None
 
     async def is_final(self, offset: int) -> bool:
         """See Service."""

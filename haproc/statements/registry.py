@@ -28,14 +28,17 @@ from haproc.config.shares import Denied, Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError, WriteOutcome, let_go, refused
 from haproc.metrics import Metrics
+from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.route.interface import Service
-from haproc.route.model import Answer, Freshness, Request, SentSql
+from haproc.route.model import Answer, Request, SentSql
 from haproc.route.unforeseen import as_told
 from haproc.statements.collect import Collector
 from haproc.statements.execution import Execution, Key, StatementState
 from haproc.statements.gate import Gate, Held, Place
+from haproc.statements.repeats import asks_for_other, check_as_fresh, check_same
 from haproc.statements.request import Delivery, StatementRequest
 from haproc.statements.store import OVERHEAD_BYTES, ResultStore
+from haproc.statements.taking_back import revoke, take_back
 
 STATEMENTS_KEPT_MAX: Final = 10_000
 """Finished statements remembered, whatever their size; chosen, not measured."""
@@ -75,15 +78,11 @@ class Registry:
         if known is None and asked.delivery is not None:
             known = self._finished.get(request.key)
         if known is not None and not known.recalled:
-            self._check_same(known, request)
-            if not (known.finished and (known.repeatable or _asks_for_other(request, known))):
-                if known.delivery != asked.delivery or not _as_fresh(known.request, request):
-                    raise refused(
-                        ErrorClass.REQUEST_ID_REUSED,
-                        f"request_id {request.id} was used with another format, disposition, "
-                        "limit or consistency",
-                        "fetch its result as it is, or use another request_id",
-                    )
+            _check_same(known, request)
+            if not (
+                known.finished and (known.repeatable or asks_for_other(request, known.request))
+            ):
+                check_as_fresh(known.request, known.delivery, asked)
                 return known
         if known is not None:
             self._forget(known)
@@ -185,19 +184,30 @@ class Registry:
         finally:
             execution.waiters -= 1
 
-    async def cancel(self, execution: Execution) -> None:
-        """Cancel a query; a write may be in the log already and goes on."""
+    async def cancel(self, execution: Execution) -> Revoked:
+        """Cancel a query; take back a write, which may be in the log already."""
         await asyncio.sleep(0)  # a task that is cancelled before it begins cleans nothing up
-        task = execution.task
-        if execution.reader is not None:
-            if execution.is_query():
-                execution.abandoned = True
-                execution.reader.cancel()
-            return
-        if task is None or task.done() or not self._may_cancel(execution):
-            return
-        task.cancel()
-        await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+        task, canceled = execution.task, Revoked(None, Fate.CANCELED)
+        if execution.reader is not None and execution.is_query():
+            execution.abandoned = True
+            execution.reader.cancel()
+            return canceled
+        if execution.reader is not None or task is None or task.done():
+            return Revoked(None, Fate.ENDED)
+        if self._may_cancel(execution) and not execution.recalled:
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+            # It may be in the log all the same: an earlier attempt of the same request.
+            return await revoke(self._service, execution.key) or canceled
+        found = await take_back(self._service, execution.key, task)
+        if found.fate is Fate.REVOKED:
+            await asyncio.wait({task}, timeout=_CANCEL_WAIT_S)
+        return found
+
+    async def take_back(self, key: Key) -> Revoked:
+        """Take back a statement that goes on, see `goes_on`."""
+        known = self._running.get(key) or self._streams.get(key)
+        return Revoked(None, Fate.ENDED) if known is None else await self.cancel(known)
 
     def goes_on(self, key: Key) -> bool:
         """Whether a statement of this id is under way that nobody can cancel any more."""
@@ -302,28 +312,20 @@ class Registry:
         """
         while known := self._running.get(asked.request.key):
             streamed = known.delivery is None and asked.delivery is not None
-            if not streamed and not _asks_for_other(asked.request, known):
+            if not streamed and not asks_for_other(asked.request, known.request):
                 return
-            self._check_same(known, asked.request)
+            _check_same(known, asked.request)
             assert known.task is not None
             await asyncio.wait({known.task})
 
     async def _wait_for_running(self, request: Request) -> None:
         while (known := self._running.get(request.key)) is not None:
-            self._check_same(known, request)
+            _check_same(known, request)
             assert known.task is not None
             await asyncio.wait({known.task})
         kept = self._finished.get(request.key)
         if kept is not None:
-            self._check_same(kept, request)
-
-    def _check_same(self, known: Execution, request: Request) -> None:
-        if known.request.fingerprint != request.fingerprint and not known.recalled:
-            raise refused(
-                ErrorClass.REQUEST_ID_REUSED,
-                f"request_id {request.id} was used for another request",
-                "use a new request_id for each statement; repeat it only for the same one",
-            )
+            _check_same(kept, request)
 
     def _may_cancel(self, execution: Execution) -> bool:
         if execution.leaves_nothing or execution.state is StatementState.PENDING:
@@ -468,16 +470,9 @@ class Registry:
         self.store.drop(execution.kept)
 
 
-def _as_fresh(known: Request, request: Request) -> bool:
-    """Whether an answer to the first request is fresh enough for the second one."""
-    return request.freshness in (known.freshness, Freshness())
-
-
-def _asks_for_other(request: Request, known: Execution) -> bool:
-    """Whether a write must be asked for anew: its answer may be another one to this request."""
-    first = known.request
-    other = first.write_concern is not request.write_concern
-    return other or first.standing != request.standing
+def _check_same(known: Execution, request: Request) -> None:
+    if not known.recalled:
+        check_same(known.request, request)
 
 
 def _look_at(task: asyncio.Task[Answer]) -> None:

@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
+from unittest.mock import AsyncMock
 
 import grpc
 import grpc.aio
@@ -47,6 +48,7 @@ class Delivering:
             memory=Shares(256 << 20),
             operations=Shares(1000),
             goes_on=lambda key: False,
+            take_back=AsyncMock(return_value=False),
         )
 
     def handlers(self) -> grpc.GenericRpcHandler:

@@ -16,7 +16,7 @@ from tests.integration.engine_calls import rows
 
 pytestmark = pytest.mark.spark
 
-LONG = "SELECT sum(hash(id) % 7) FROM range(0, 40000000, 1, 80)"
+LONG = "SELECT sum(hash(id) % 7) AS s FROM range(0, 40000000, 1, 80)"
 """Tasks for half a minute, where the small one needs two cores twice."""
 SMALL = "SELECT count(*) FROM range(0, 10, 1, 2)"
 
@@ -43,6 +43,23 @@ async def test_query_does_not_wait_for_the_end_of_another_users(
         await session.configure(Settings())
         await rows(session, SMALL)
     assert await ended_before(small, long) == 0
+
+
+async def test_write_does_not_wait_for_the_end_of_a_table_that_is_computed(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    async def write(lane: int, sql: str) -> None:
+        await engine.lane(lane).apply(SqlText(sql), Settings(), None, timeout_s=120)
+
+    await write(0, f"CREATE TABLE {schema}.small (id INT) USING delta")
+    await write(1, f"INSERT INTO {schema}.small VALUES (0)")
+    long = asyncio.create_task(write(0, f"CREATE TABLE {schema}.long USING delta AS {LONG}"))
+    await asyncio.sleep(1)
+    for number in range(3):
+        await write(1, f"INSERT INTO {schema}.small VALUES ({number})")
+    assert not long.done()
+    await engine.lane(0).fence()
+    await asyncio.gather(long, return_exceptions=True)
 
 
 def hard_to_plan(depth: int) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import ABSENT, UNREADABLE, Named, Settings, Sort
+from haproc.engine.interface import ABSENT, PRESENT, UNREADABLE, Named, Settings, Sort
 from haproc.failure import ErrorClass
 from haproc.ring.spark import LocalSpark
 from tests.integration.engine_calls import apply, rows
@@ -100,6 +101,10 @@ async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
         assert await engine.standing(named) == now
         before = now
     await apply(engine, f"DROP SCHEMA {schema}_2")
+    there = [replace(named[0], content=False)]
+    assert await engine.standing(there) == PRESENT
+    await apply(engine, "DROP VIEW t", settings=inside)
+    assert await engine.standing(there) == ABSENT
 
 
 async def test_marker_that_is_away_or_another_one_fails_every_probe(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine import confs
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import ABSENT, Applied, Column, Mark, Named, TableState
+from haproc.engine.interface import ABSENT, PRESENT, Applied, Column, Mark, Named, Sort, TableState
 from haproc.engine.lane import Authorise, SparkLane, lane_session_id
 from haproc.engine.packed import column_names
 from haproc.engine.remote import RemoteSession
@@ -157,11 +157,14 @@ class SimSpark:
         self._check()
         self._check_storage()
 
-    def standing(self, table: str) -> str:
+    def standing(self, named: Named) -> str:
         """Return how a table stands now."""
+        table = named.name.rpartition(".")[2]
         found = self._disk.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,))
         made = found.fetchone()
-        return ABSENT if made is None else f"{made[0]}@{self._versions.get(table, 0)}"
+        if made is None:
+            return ABSENT
+        return f"{made[0]}@{self._versions.get(table, 0)}" if named.content else PRESENT
 
     async def offsets_applied(self, tables: Sequence[str], application: str) -> Mapping[str, int]:
         await asyncio.sleep(self._rng.uniform(0, 0.2))
@@ -393,9 +396,15 @@ class SimEngine:
     async def standing(self, named: Sequence[Named]) -> str:
         await self._check()
         await self._spark.look()
-        found = "/".join(self._spark.standing(each.name.rpartition(".")[2]) for each in named)
+        found = "/".join(map(self._spark.standing, named))
         await self._check()
         return found
+
+    async def keeps_marks(self, table: str) -> bool:
+        await self._check()
+        await self._spark.look()
+        await self._check()
+        return self._spark.standing(Named(Sort.TABLE, table)) != ABSENT
 
     async def default_place(self, table: str) -> str:
         return ""

@@ -237,6 +237,32 @@ async def a_queue_drained_in_batches(stage: Telling) -> None:
     stage.holds()
 
 
+async def a_write_taken_back(stage: Telling) -> None:
+    """A write runs for too long everywhere; its sender wants it taken back, and asks b.
+
+    Each cluster stops it, looks, and says that it has not committed it; whoever has read the words
+    of all takes it back. Another one was quick on c: it stands, and those who stopped it run it.
+    """
+    await with_table(stage)
+    await stage.ask("a", insert("one", "t", "a"))
+    await ready(stage)
+    for name in ("slow", "quick"):
+        for node in stage.ring.nodes.values():
+            node.spark.statement_s = 0 if (node.name, name) == ("c", "quick") else 50
+        at = stage.ring.store.end
+        asking = asyncio.ensure_future(stage.ask("a", update(name)))
+        await asyncio.sleep(5)
+        stage.say("client", f"wants {name} back")
+        wish = stage.replica("b").revoking
+        # The wish itself: whoever knows that it is vain does not say it.
+        await wish._giving_up.wish_back(at, name, "its sender")
+        for node in stage.ring.nodes.values():
+            node.spark.statement_s = 0
+        await asking
+        await ready(stage)
+    stage.holds()
+
+
 async def a_divergence_found(stage: Telling) -> None:
     """A row is changed past HAProc; a verification finds it, and takes that cluster out of service.
 
@@ -262,6 +288,7 @@ STORIES: Final[dict[str, tuple[Story, Limits]]] = {
         (a_decision_taken_over, LIMITS),
         (computed_rows_whose_origin_dies, LIMITS),
         (what_no_cluster_can_apply, LIMITS),
+        (a_write_taken_back, LIMITS),
         (a_replaced_process_thaws, replace(LIMITS, lanes=1)),
         (a_trim_with_a_lagging_cluster, SHORT_WINDOW),
         (a_stale_write_made_anew, LIMITS),

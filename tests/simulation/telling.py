@@ -38,7 +38,7 @@ from haproc.replicate.records.operation import (
 )
 from haproc.replicate.records.progress import Progress, from_cursor
 from haproc.replicate.records.rows import Part, Passed, Rows
-from haproc.replicate.records.words import Abandon, Able, Unable
+from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
 from tests.simulation.clock import run
 from tests.simulation.directed import Stage
 from tests.simulation.life import Life
@@ -299,6 +299,23 @@ def stored(progress: Progress) -> str:
     return ", ".join(parts)
 
 
+def _of_word(word: Word) -> str:
+    match word:
+        case Unable():
+            how = "does not apply" if word.wish >= 0 else "unable to apply"
+            return f"{word.cluster}: {how} {word.offset}"
+        case Able() if word.done:
+            return f"{word.cluster}: has applied {word.offset}, it stands"
+        case Able():
+            return f"{word.cluster}: able to apply {word.offset} after all"
+        case Revoke():
+            return f"{word.by}: {word.who} wants {word.offset} taken back"
+        case Abandon():
+            words = " ".join(f"{name}@{at}" for name, at in sorted(word.words.items()))
+            how = "taken back" if word.revoked else "given up"
+            return f"{word.by}: {word.offset} is {how}, by the words {words}"
+
+
 def described(message: Message | Filler) -> str:
     """Return a record in words: who says what."""
     match message:
@@ -322,13 +339,8 @@ def described(message: Message | Filler) -> str:
             return f"{message.by}: part {message.number} of the rows of {message.offset}"
         case Passed():
             return f"{message.by}: cannot run the query of {message.offset}"
-        case Unable():
-            return f"{message.cluster}: unable to apply {message.offset}"
-        case Able():
-            return f"{message.cluster}: able to apply {message.offset} after all"
-        case Abandon():
-            words = " ".join(f"{name}@{at}" for name, at in sorted(message.words.items()))
-            return f"{message.by}: {message.offset} is given up, by the words {words}"
+        case Unable() | Able() | Abandon() | Revoke():
+            return _of_word(message)
         case Verify():
             return f"{message.by}: verification"
         case Checksums():

@@ -247,7 +247,7 @@ def test_query_that_takes_too_long_is_rejected_by_an_operator() -> None:
         await stage.until(lambda: Step.ROWS_BEFORE in stage.ring.steps)
         await asyncio.sleep(1)
         at = stage.replica("b").core.schedule.low
-        assert (await stage.operators("b").reject("b", at, ()))["status"] == "rejected"
+        assert (await stage.operators("b").revoke(at, "", ()))["status"] == "revoked"
         assert (await write).status is Status.REJECTED
         stage.node("a").spark.query_s = 0
         await stage.submit("c", gather("next", "c"))

@@ -238,40 +238,33 @@ async def patient(stage: Stage) -> int:
     return await sent(stage)
 
 
-async def reject(stage: Stage, name: str, offset: int, *without: str) -> tuple[str, list[str]]:
-    told = await stage.operators(name).reject(name, offset, without)
-    missing = told["missing"]
-    assert isinstance(missing, list)
-    return str(told["status"]), [str(each) for each in missing]
+async def revoke(stage: Stage, name: str, offset: int, *without: str) -> str:
+    return str((await stage.operators(name).revoke(offset, "", without))["status"])
 
 
-def test_operator_has_every_cluster_say_it_and_the_last_one_gives_it_up() -> None:
+def test_operator_has_every_cluster_say_it_at_once_and_the_last_one_gives_it_up() -> None:
     async def tell(stage: Stage) -> None:
         offset = await patient(stage)
-        assert await reject(stage, "a", offset) == ("unable", ["b", "c"])
-        shown = await stage.operators("b").show(offset)
-        assert shown["unable"] == ["a"]
-        assert await reject(stage, "b", offset) == ("unable", ["c"])
-        assert await reject(stage, "c", offset) == ("rejected", [])
-        assert await reject(stage, "a", offset) == ("rejected", [])
-        await given_up(stage, "b")
+        assert await revoke(stage, "b", offset) == "revoked"
+        assert sorted(kinds(stage, Unable)) == ["a", "b", "c"]
+        outcome = await stage.submit("c", update("poison"), LONG_S)
+        assert outcome.failure is not None and outcome.failure.error_class == ErrorClass.REVOKED
         await stage.settle()
+        assert rows(stage, "a") == ["one"]
 
     story(tell, timeouts=PATIENT)
 
 
-def test_operator_cannot_give_up_what_was_applied_or_is_not_failing() -> None:
+def test_operator_cannot_take_back_what_was_applied() -> None:
     async def tell(stage: Stage) -> None:
         await begin(stage, *"bc")
         at = stage.ring.store.end
         assert (await stage.submit("a", update("poison"))).status is Status.APPLIED
         await stage.until(lambda: stage.state("c") is State.STUCK)
-        with pytest.raises(RequestError, match="has an outcome on cluster a"):
-            await reject(stage, "c", at)
-        with pytest.raises(RequestError, match="it is done here"):
-            await reject(stage, "a", at)
+        assert await revoke(stage, "c", at) == "committed"
+        assert await revoke(stage, "a", at) == "committed"
         with pytest.raises(RequestError, match="it can say itself"):
-            await reject(stage, "c", at, "b")
+            await revoke(stage, "c", at, "b")
         assert kinds(stage, Unable) == []
 
     story(tell)
@@ -282,8 +275,9 @@ def test_operator_vouches_for_one_that_is_away_and_passes_over_it_when_it_is_bac
         offset = await patient(stage)
         stage.node("c").kill()
         await asyncio.sleep(2 * MEMBERSHIP.window_s)
-        assert await reject(stage, "a", offset, "c") == ("unable", ["b"])
-        assert await reject(stage, "b", offset, "c") == ("rejected", [])
+        with pytest.raises(RequestError, match="c is not heard"):
+            await revoke(stage, "a", offset)
+        assert await revoke(stage, "a", offset, "c") == "revoked"
         stage.node("c").spark.poison = set()
         await stage.settle()
         assert rows(stage, "c") == ["one"]
@@ -302,8 +296,7 @@ def test_one_that_is_away_and_had_applied_it_after_all_says_so(stored: bool) -> 
         await asyncio.sleep(1 if stored else 0)
         stage.node("a").kill()
         await asyncio.sleep(2 * MEMBERSHIP.window_s)
-        assert await reject(stage, "b", offset, "a") == ("unable", ["c"])
-        assert await reject(stage, "c", offset, "a") == ("rejected", [])
+        assert await revoke(stage, "b", offset, "a") == "revoked"
         stage.node("a").start()
         await stage.until(lambda: stage.alive_state("a") is State.DIVERGED, 120)
         assert "the ring has given it up" in stage.reason("a")

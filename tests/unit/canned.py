@@ -15,9 +15,10 @@ from haproc.classify.model import OperationClass, WriteConcern
 from haproc.config.model import Address
 from haproc.doors.status import Readiness
 from haproc.engine.interface import Chunk, Column
-from haproc.failure import RequestError
+from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.membership.messages import Beat, Report
 from haproc.replicate.archive.pages import Page
+from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.route.classifying import with_bound
 from haproc.route.model import Answer, HaReport, Request, Sent, SentRows, SentSql
 from haproc.route.offload import Inline
@@ -98,6 +99,9 @@ class CannedService:
         self.started = asyncio.Event()
         self.written: dict[tuple[str, str], Request] = {}
         """What the log holds, by user and id."""
+        self.fate: Fate | None = None
+        """What becomes of a write that is to be taken back; None: it is not in the log."""
+        self.revoked: list[tuple[str, str]] = []
         self.final = False
         self.concerns: list[WriteConcern | None] = []
         """Those asked about."""
@@ -138,6 +142,9 @@ class CannedService:
             raise
         if canned.error is not None:
             raise canned.error
+        if self.fate is Fate.REVOKED and (request.user, request.id) in self.revoked:
+            why = "it was taken back"
+            raise RequestError(FailureKind.APPLICATION, why, error_class=ErrorClass.REVOKED)
         stream = CannedStream(canned.chunks)
         self.streams.append(stream)
         self.finished.append(request.id)
@@ -149,6 +156,12 @@ class CannedService:
     def find_write(self, request_id: str, user: str) -> Callable[[], Awaitable[Answer]] | None:
         found = self.written.get((user, request_id))
         return None if found is None else partial(self.execute, found)
+
+    async def revoke(self, request_id: str, user: str) -> Revoked | None:
+        self.revoked.append((user, request_id))
+        if self.fate is Fate.REVOKED and (hold := self.table["WRITE"].hold) is not None:
+            hold.set()
+        return None if self.fate is None else Revoked(7, self.fate, "told")
 
     async def is_final(self, offset: int) -> bool:
         return self.final
@@ -267,7 +280,7 @@ class CannedOperators:
     async def show(self, offset: int) -> Mapping[str, Json]:
         self._raise()
         told: dict[str, Json] = {"cluster": "a", "offset": offset, "operation": {"sql": "UPDATE"}}
-        advice: dict[str, Json] = {"retry": ADVICE, "skip": ADVICE, "reject": ADVICE}
+        advice: dict[str, Json] = {"retry": ADVICE, "skip": ADVICE, "revoke": ADVICE}
         return {**told, **POSITION, "outcome": None, **advice, "unable": ["b"]}
 
     async def retry(self, cluster: str, offset: int) -> Mapping[str, Json]:
@@ -281,15 +294,13 @@ class CannedOperators:
         told: dict[str, Json] = {"cluster": cluster, "offset": offset, "recorded_at": 9}
         return {**told, "status": "skipped", "state": "DIVERGED", "reason": "verify"}
 
-    async def reject(
-        self, cluster: str, offset: int, without: Collection[str]
+    async def revoke(
+        self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
         self._raise()
-        self.done.append(("reject", cluster, offset, *without))
-        given_up = "c" in without
-        told: dict[str, Json] = {"cluster": cluster, "offset": offset}
-        missing: list[Json] = [] if given_up else ["c"]
-        return {**told, "status": "rejected" if given_up else "unable", "missing": missing}
+        self.done.append(("revoke", offset, reason, *without))
+        status = "revoked" if "c" in without else "undecided"
+        return {"offset": offset, "status": status, "text": "c is not heard"}
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
         self._raise()

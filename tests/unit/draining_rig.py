@@ -65,6 +65,9 @@ class NullLane:
     def renew(self) -> None:
         pass
 
+    async def prepare(self) -> None:
+        pass
+
 
 class NullEngine:
     """A cluster with tables of which nothing is known. ``apply`` is what a statement comes to."""
@@ -87,6 +90,9 @@ class NullEngine:
 
     async def check_tables(self, tables: Sequence[str]) -> None:
         pass
+
+    async def keeps_marks(self, table: str) -> bool:
+        return True
 
     async def plain_columns(self, table: str) -> Sequence[Column] | None:
         return None

@@ -33,6 +33,7 @@ def test_report_of_insert_says_all_about_it() -> None:
         "writes": ["spark_catalog.default.t"],
         "tables_known": True,
         "write_concern": None,
+        "apply_budget_s": None,
         "cache": None,
         "combinable": {"rows": 2, "types": ["i", "s"]},
     }

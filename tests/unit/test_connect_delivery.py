@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Iterable
 
 import pyarrow as pa
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmq.errors import LogUnavailableError
-from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from dmq.keyed_memory import MemoryKeyedStore
 from haproc.config.shares import Shares
 from haproc.doors.connect.delivery import RUNNING, Deliveries
 from haproc.doors.connect.handles import Key, OperationState
@@ -22,6 +20,7 @@ from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.responses import Position, Way, id_text, packed, read_id
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError
+from tests.unit.delivery_rig import Rig, failing, read
 from tests.unit.door_rig import until
 from tests.unit.spark_responses import (
     OPERATION,
@@ -29,7 +28,6 @@ from tests.unit.spark_responses import (
     Client,
     Response,
     complete,
-    each,
     progress,
     request,
     result,
@@ -39,58 +37,10 @@ from tests.unit.spark_responses import (
 KEY = Key("ann", SESSION, OPERATION)
 TABLE = pa.table({"a": list(range(20_000)), "b": [f"row {i}" for i in range(20_000)]})
 CUT = list(range(1000, 20_000, 1000))
-SMALL = DeliveryLimits(hold_bytes=64 << 10, window_bytes=64 << 10)
 AWAY = EngineError(ErrorKind.AVAILABILITY, "the connection broke")
 WRONG = EngineError(ErrorKind.APPLICATION, "division by zero", error_class="DIVIDE_BY_ZERO")
 LONG = request("select " + " ".join(f"{i * 7919 % 10007}" for i in range(9000)))
 """A request that does not fit into an id."""
-
-
-class Rig:
-    """HAProcs that share a store, and what their Sparks were asked to run."""
-
-    def __init__(self, limits: DeliveryLimits = SMALL, memory: int = 1 << 30) -> None:
-        self.keys = MemoryKeys()
-        self.limits = limits
-        self.memory = Shares(memory)
-        self.operations = Shares(100)
-        self.going_on: set[Key] = set()
-        self.all: list[Deliveries] = []
-        self.asked: list[bytes] = []
-        self.closed_early = 0
-
-    def haproc(self, store: Any = None, **limits: Any) -> Deliveries:
-        made = Deliveries(
-            store or MemoryKeyedStore(self.keys),
-            dataclasses.replace(self.limits, **limits),
-            memory=self.memory,
-            operations=self.operations,
-            goes_on=self.going_on.__contains__,
-        )
-        self.all.append(made)
-        return made
-
-    def source(
-        self, responses: Iterable[Any], gate: asyncio.Event | None = None
-    ) -> Callable[[bytes], AsyncGenerator[bytes, None]]:
-        """Return what runs any request with these responses; ``gate`` is waited for in the end."""
-
-        async def run(request: bytes) -> AsyncGenerator[bytes, None]:
-            self.asked.append(request)
-            whole = False
-            try:
-                async for response in each(responses):
-                    yield response
-                if gate is not None:
-                    await gate.wait()
-                whole = True
-            except EngineError:
-                whole = True
-                raise
-            finally:
-                self.closed_early += not whole
-
-        return run
 
 
 @pytest.fixture
@@ -100,25 +50,6 @@ async def rig() -> AsyncGenerator[Rig, None]:
     for deliveries in made.all:
         await deliveries.aclose()
     assert made.memory.taken == 0
-
-
-async def read(
-    responses: AsyncGenerator[bytes, None], client: Client | None = None, count: int = 1 << 30
-) -> Client:
-    client = client or Client()
-    async with contextlib.aclosing(responses):
-        while count > 0 and (response := await anext(responses, None)) is not None:
-            client.take(response)
-            count -= 1
-    return client
-
-
-async def failing(responses: AsyncGenerator[bytes, None]) -> str:
-    with pytest.raises((RequestError, EngineError)) as raised:
-        await read(responses)
-    error = raised.value
-    assert isinstance(error, RequestError | EngineError)
-    return error.error_class
 
 
 async def test_result_is_held_until_it_is_complete(rig: Rig) -> None:
@@ -288,7 +219,7 @@ async def test_operation_that_nobody_knows_is_not_found(rig: Rig) -> None:
         gone = await failing(haproc.reattach(KEY, last, rig.source([])))
         assert gone == "INVALID_HANDLE.OPERATION_NOT_FOUND"
     assert haproc.status("ann", SESSION, [OPERATION]) == {OPERATION: OperationState.UNKNOWN}
-    assert haproc.interrupt("ann", SESSION) == []
+    assert await haproc.interrupt("ann", SESSION) == []
     await read(haproc.run(KEY, request(), rig.source([complete()])))
     assert await failing(haproc.reattach(KEY, "x", rig.source([]))) == (
         "INVALID_CURSOR.POSITION_NOT_FOUND"
@@ -303,13 +234,17 @@ def read_id_run(haproc: Deliveries) -> bytes:
     return haproc._operations[KEY].run
 
 
-async def test_operation_that_goes_on_is_not_interrupted_and_is_answered(rig: Rig) -> None:
+@pytest.mark.parametrize("revocable", [False, True])
+async def test_write_that_is_interrupted_is_answered_whether_it_was_taken_back_or_not(
+    rig: Rig, revocable: bool
+) -> None:
+    rig.revocable = {KEY} if revocable else set()
     haproc, gate = rig.haproc(), asyncio.Event()
     rig.going_on.add(KEY)
     stream = haproc.run(KEY, request(), rig.source(result(TABLE, CUT), gate))
     reading = asyncio.ensure_future(read(stream))
     await asyncio.sleep(0.01)
-    assert haproc.interrupt("ann", SESSION) == []
+    assert await haproc.interrupt("ann", SESSION) == ([OPERATION] if revocable else [])
     gate.set()
     assert (await reading).has_all_of(TABLE)
 
@@ -332,11 +267,11 @@ async def test_interrupted_operation_ends_as_canceled_and_stops_on_spark(
     stream = haproc.run(KEY, request(tags=["t"]), rig.source([schema()], gate))
     reading = asyncio.ensure_future(failing(stream))
     await asyncio.sleep(0.01)
-    assert haproc.interrupt("ann", SESSION, tag="another") == []
-    assert haproc.interrupt("bob", SESSION, **by) == []
-    assert haproc.interrupt("ann", SESSION, **by) == [OPERATION]
+    assert await haproc.interrupt("ann", SESSION, tag="another") == []
+    assert await haproc.interrupt("bob", SESSION, **by) == []
+    assert await haproc.interrupt("ann", SESSION, **by) == [OPERATION]
     assert await reading == "OPERATION_CANCELED"
-    assert haproc.interrupt("ann", SESSION, **by) == []
+    assert await haproc.interrupt("ann", SESSION, **by) == []
     assert rig.closed_early == 1
     for _ in range(2):
         assert haproc.status("ann", SESSION) == {OPERATION: OperationState.CANCELLED}

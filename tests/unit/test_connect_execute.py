@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any, TypeVar
+from unittest.mock import AsyncMock
 
 import pyarrow as pa
 import pytest
@@ -25,7 +26,7 @@ from haproc.doors.connect.execute import Asked, Executing
 from haproc.doors.connect.operation import DeliveryLimits
 from haproc.doors.connect.service import RESENT_S, ConnectService
 from haproc.engine.rewriting import Names
-from haproc.failure import RequestError
+from haproc.failure import ErrorClass, RequestError
 from haproc.route.model import SentPlan
 from haproc.route.offload import LARGE_PLAN, Inline, Texts
 
@@ -157,6 +158,7 @@ async def _ages(*, looked_for: bool, **metadata: str) -> list[float]:
             memory=Shares(1 << 20),
             operations=Shares(1),
             goes_on=lambda key: False,
+            take_back=AsyncMock(return_value=False),
         )
         stack.push_async_callback(deliveries.aclose)
         config: Any = SimpleNamespace(
@@ -258,3 +260,37 @@ async def test_plan_of_too_many_expressions_is_refused(more: int, refused: bool)
     limits = Limits(statement_tokens_max=LARGE_PLAN // 6 + more)
     with pytest.raises(RefusedError, match="tokens_max") if refused else nullcontext():
         assert (await _read(request.SerializeToString(), limits=limits)).does is Does.QUERIES
+
+
+@pytest.mark.parametrize("still", [True, False])
+async def test_answer_is_kept_back_if_the_session_was_changed_before_spark_read_the_query(
+    still: bool,
+) -> None:
+    async def nothing() -> None:
+        pass
+
+    async def responses(*args: Any, **options: Any) -> AsyncGenerator[bytes, None]:
+        asked.append("begun")
+        yield b"rows"
+        yield b"more"
+
+    asked: list[str] = []
+    said = iter([still])  # it is asked once, when Spark has begun to answer
+    relay = SimpleNamespace(execute=responses)
+    session: Any = SimpleNamespace(spark=SimpleNamespace(ready=nothing, relay=relay))
+    turns = SimpleNamespace(departures=lambda: 0, turn=lambda *args: nullcontext())
+    config: Any = SimpleNamespace(
+        reads=Reads(), limits=Limits(), connect=SimpleNamespace(statement_s=1.0)
+    )
+    behind: Any = SimpleNamespace(sessions=None, planning=turns)
+    nobody: Any = None
+    request: Any = SimpleNamespace(timeout_s=9.0, statement=SentPlan(b""), user="u")
+    executing = Executing(config, behind, nobody, Inline())
+    told: Any = SimpleNamespace(request=b"")
+    answer = executing._relayed(session, told, request, lambda: bool(asked) and next(said))
+    if still:
+        assert [piece async for piece in answer] == [b"rows", b"more"]
+    else:
+        with pytest.raises(RequestError) as caught:
+            await anext(answer)
+        assert caught.value.error_class == ErrorClass.NOT_FRESH

@@ -119,7 +119,7 @@ async def test_readyz_follows_the_state(tmp_path: Path) -> None:
 async def test_metrics_tell_requests_by_class_and_outcome(tmp_path: Path) -> None:
     async with door(tmp_path) as rig:
         await rig.post(statement="SELECT 1")
-        rig.metrics.position(118, 120)
+        rig.metrics.position(118, 120, 2)
         rig.metrics.state("DOWN")
         rig.metrics.applied("ok", 5)
         rig.metrics.peer("b", True, False, True, 3)

@@ -137,6 +137,7 @@ def changed(**values: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (HEARTBEAT_PATH, changed(cursor=3), "unknown field 'cursor'"),
         (REPORT_PATH, changed(cursor=None), "cursor must be a whole number"),
         (REPORT_PATH, changed(log_end=1 << 63), "log_end must be a whole number"),
+        (REPORT_PATH, changed(lag=-1), "lag must be a whole number"),
         (REPORT_PATH, changed(since="<b>"), "since must be"),
         (REPORT_PATH, changed(since=None), "since is needed"),
         (REPORT_PATH, changed(hears=[]), "unknown field 'hears'"),

@@ -30,9 +30,9 @@ CASES: list[tuple[str, str, str, Any]] = [
     ),
     (
         "post",
-        "/ha/v1/queue/{offset}/reject",
-        "/ha/v1/queue/7/reject",
-        {"cluster": "a", "without": "b,c"},
+        "/ha/v1/queue/{offset}/revoke",
+        "/ha/v1/queue/7/revoke",
+        {"reason": "too long", "without": "b,c"},
     ),
     ("post", "/ha/v1/verify", "/ha/v1/verify", None),
     ("post", "/ha/v1/verify", "/ha/v1/verify", {"trusted": "a"}),
@@ -94,8 +94,8 @@ async def test_queue_doors_refusals_have_a_status_of_their_own(
         ("post", "/ha/v1/queue/7/skip", {"cluster": "a"}),
         ("post", "/ha/v1/queue/7/skip", {"cluster": "a", "reason": 1}),
         ("post", "/ha/v1/queue/7/skip", {"cluster": "a", "reason": "", "yes": True}),
-        ("post", "/ha/v1/queue/7/reject", {"cluster": "a"}),
-        ("post", "/ha/v1/queue/7/reject", {"cluster": "a", "without": ["b"]}),
+        ("post", "/ha/v1/queue/7/revoke", {"reason": ""}),
+        ("post", "/ha/v1/queue/7/revoke", {"reason": "", "without": ["b"]}),
         ("get", "/ha/v1/verify/x", None),
         ("post", "/ha/v1/verify", {"trusted": 1}),
         ("post", "/ha/v1/verify", {"trust": "a"}),
@@ -164,21 +164,19 @@ async def test_queue_commands_show_and_do(
         assert rig.operators.done[-1] == ("verify", "a")
 
 
-async def test_queue_reject_asks_every_cluster_and_says_who_is_missing(
+async def test_queue_revoke_asks_one_cluster_and_says_what_became_of_it(
     tmp_path: Path, command: Callable[..., Awaitable[int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with door(tmp_path, operator=True) as rig:
-        reject = ("queue", "reject", "--offset", "7")
-        assert await command(rig, *reject) == 2
+        revoke = ("queue", "revoke", "7", "--reason", "slow")
+        assert await command(rig, *revoke) == 2
         assert "give --yes" in capsys.readouterr().err
         assert rig.operators.done == []
-        assert await command(rig, *reject, "--yes") == 1
-        said = capsys.readouterr()
-        assert "a: says that it has not applied it" in said.out
-        assert "not given up: c may have applied it" in said.err
-        assert await command(rig, *reject, "--yes", "--without", "b,c") == 0
-        assert "offset 7 is given up by the ring" in capsys.readouterr().out
-        assert rig.operators.done == [("reject", "a", 7), ("reject", "a", 7, "b", "c")]
+        assert await command(rig, *revoke, "--yes") == 1
+        assert "offset 7 is not taken back: c is not heard" in capsys.readouterr().out
+        assert await command(rig, *revoke, "--yes", "--without", "b,c") == 0
+        assert "offset 7 is taken back: no cluster applies it" in capsys.readouterr().out
+        assert rig.operators.done == [("revoke", 7, "slow"), ("revoke", 7, "slow", "b", "c")]
 
 
 async def test_queue_skip_without_a_yes_does_nothing(

@@ -15,6 +15,7 @@ from haproc.config.model import User
 from haproc.doors.apps import REGISTRY
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import FailureKind, RequestError, WriteOutcome
+from haproc.replicate.queue.revoked import Fate
 from haproc.route.model import SentSql
 from tests.unit.canned import ONE, Canned
 from tests.unit.door_rig import ARROW, STATEMENTS, WAIT_S, door, until
@@ -171,19 +172,34 @@ async def test_statement_cancelled_on_wait_timeout(tmp_path: Path) -> None:
         assert rig.service.cancelled == ["r1"]
 
 
-async def test_cancel_query_cancels_it_and_write_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fate", [Fate.COMMITTED, Fate.REVOKED, Fate.UNDECIDED])
+async def test_cancel_query_cancels_it_and_of_a_write_it_says_what_became(
+    tmp_path: Path, fate: Fate
+) -> None:
     async with door(tmp_path) as rig:
-        hold = asyncio.Event()
-        rig.service.table["SLOW"] = Canned(ONE.chunks, hold=hold)
+        hold, told = asyncio.Event(), {}
+        rig.service.fate = None  # the query is not in the log
+        rig.service.table["SLOW"] = Canned(ONE.chunks, hold=asyncio.Event())
         rig.service.table["WRITE"] = Canned(ONE.chunks, OperationClass.ASYNCHRONOUS, hold=hold)
         for name in ("SLOW", "WRITE"):
             await rig.post(statement=name, wait_timeout="0s", request_id=name)
             async with rig.http.post(f"{rig.url}{STATEMENTS}/{name}/cancel") as response:
-                assert response.status == 200 and await response.json() == {}
+                assert response.status == 200
+                told[name] = await response.json()
+            rig.service.fate = fate
+        assert told["SLOW"] == {"became": "canceled"}
+        assert told["WRITE"] == {"became": fate, "log_offset": 7, "message": "told"}
         assert (await rig.get(f"{STATEMENTS}/SLOW"))["status"]["state"] == "CANCELED"
-        assert (await rig.get(f"{STATEMENTS}/WRITE"))["status"]["state"] == "RUNNING"
-        hold.set()
-        await until(lambda: rig.service.finished == ["WRITE"])
+        status = (await rig.get(f"{STATEMENTS}/WRITE"))["status"]
+        if fate is Fate.REVOKED:
+            assert (status["state"], status["error"]["error_code"]) == ("FAILED", "BAD_REQUEST")
+            assert "taken back" in status["error"]["message"]
+        else:
+            assert status["state"] == "RUNNING"
+            hold.set()
+            await until(lambda: rig.service.finished == ["WRITE"])
+        async with rig.http.post(f"{rig.url}{STATEMENTS}/WRITE/cancel") as response:
+            assert (await response.json())["became"] == "ended"
         async with rig.http.post(f"{rig.url}{STATEMENTS}/nothing/cancel") as response:
             assert response.status == 404
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haproc.engine import confs
-from haproc.engine.interface import POOL, Mark, Settings, pool_of
+from haproc.engine.interface import POOL, Mark, Settings, pool_of, pool_of_lane, pool_of_rows
 
 _names = st.sampled_from(["a", "b", "c", "d"])
 _wanted = st.dictionaries(_names, st.sampled_from(["1", "2"]))
@@ -47,7 +47,9 @@ def test_only_sessions_of_users_find_what_users_cached() -> None:
     cached = "spark.sql.haproc.cached"
     chosen = Settings(confs=((cached, "true"),))
     assert confs.wanted(Settings(), None, pool_of("ada"))[cached] == "true"
-    assert cached not in confs.wanted(chosen, Mark("ring", 7))  # a lane, nor by its client's wish
+    # Nor by its client's wish.
+    assert cached not in confs.wanted(chosen, Mark("ring", 7), pool_of_lane(0))
+    assert cached not in confs.wanted(chosen, None, pool_of_rows("ada"))
     assert cached not in confs.wanted(chosen, None)
 
 

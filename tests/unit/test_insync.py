@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from haproc.config.model import Membership
 from haproc.membership.detector import Detector
 from haproc.membership.insync import IN_SYNC_STATES, Place, high_watermark, places
 from haproc.membership.judgement import Standing
-from haproc.membership.messages import Beat, Report
+from haproc.membership.messages import Beat, Own, Report
 from haproc.membership.state import HOPELESS, SERVING, State
 from haproc.membership.view import Peer
 
@@ -31,12 +33,17 @@ def peer(
 def place(
     of: Peer, own_state: State = State.READY, own_cursor: int = 100, log_end: int = 100
 ) -> Place:
-    return places("a", own_state, own_cursor, log_end, {"b": of}, (), LAG_MAX)["b"]
+    return places("a", says(own_state, own_cursor, log_end), {"b": of}, (), LAG_MAX)["b"]
+
+
+def says(state: State, cursor: int, log_end: int, lag: int | None = None) -> Own:
+    lag = log_end - cursor if lag is None else lag
+    return Own(state, "-", cursor=cursor, log_end=log_end, lag=lag)
 
 
 def own(state: State, cursor: int, log_end: int, of: Peer | None = None) -> Place:
     peers = {"b": of} if of is not None else {}
-    return places("a", state, cursor, log_end, peers, (), LAG_MAX)["a"]
+    return places("a", says(state, cursor, log_end), peers, (), LAG_MAX)["a"]
 
 
 @pytest.mark.parametrize("state", State)
@@ -59,6 +66,17 @@ def test_lag_counts_against_the_newest_end_that_anybody_knows() -> None:
     assert not own(State.READY, 90, 95, peer(log_end=101)).in_sync
 
 
+def test_what_is_applied_behind_a_record_that_takes_long_is_no_lag() -> None:
+    far = peer(cursor=0)
+    assert far.report is not None
+    behind = replace(far, report=replace(far.report, lag=9))
+    assert not place(far).in_sync
+    assert place(behind) == Place(True, 0)
+    assert not place(behind, log_end=102).in_sync  # it has told nothing of those two
+    mine = places("a", says(State.READY, 0, 100, lag=9), {}, (), LAG_MAX)["a"]
+    assert mine == Place(True, 0)
+
+
 def test_cluster_that_recovers_comes_in_once_it_is_near_the_end() -> None:
     assert not place(peer(State.RECOVERING, cursor=50)).in_sync
     assert place(peer(State.RECOVERING, cursor=95)).in_sync
@@ -76,7 +94,7 @@ def test_cluster_that_is_alive_and_told_nothing_yet_is_waited_for() -> None:
 def test_cluster_never_heard_of_is_waited_for_until_it_can_be_judged() -> None:
     silent = Peer(Detector(Membership(), 0))
     for unheard, expected in ((("b",), True), ((), False)):
-        found = places("a", State.READY, 100, 100, {"b": silent}, unheard, LAG_MAX)
+        found = places("a", says(State.READY, 100, 100), {"b": silent}, unheard, LAG_MAX)
         assert found["b"] == Place(expected)
 
 
@@ -102,7 +120,7 @@ def test_high_watermark_is_applied_by_all_in_sync_and_lags_by_the_limit_at_most(
     peers: list[Peer], cursor: int
 ) -> None:
     named = dict(zip("bcde", peers, strict=False))
-    found = places("a", State.READY, cursor, 100, named, (), LAG_MAX)
+    found = places("a", says(State.READY, cursor, 100), named, (), LAG_MAX)
     mark = high_watermark(found.values())
     cursors = [p.cursor for p in found.values() if p.in_sync and p.cursor is not None]
     assert all(mark <= each for each in cursors)

@@ -16,8 +16,8 @@ import uvloop
 from haproc.config.model import Address, Config, Membership
 from haproc.membership.judgement import Standing
 from haproc.membership.links import HEARTBEAT_PATH, REPORT_PATH, Links
-from haproc.membership.members import Members, Own, until_tick
-from haproc.membership.messages import Beat
+from haproc.membership.members import Members, until_tick
+from haproc.membership.messages import Beat, Own
 from haproc.membership.roster import Member
 from haproc.membership.state import State
 from tests.alone import NoLines
@@ -206,6 +206,17 @@ async def test_members_state_change_is_reported_at_once() -> None:
     b.says = Own(State.READY, "then")
     members.peers()
     assert b.why[1:] == [""]
+
+
+async def test_members_tell_their_lag_only_where_their_cursor_does_not_say_enough() -> None:
+    limit = RULES.in_sync_lag_max
+    for cursor, told in ((1, {}), (0, {"lag": 7})):
+        end = limit + 1
+        members = Members(RULES, ("b", "2"), ("a",), lines := NoLines())
+        members.attach(Subject(Own(State.READY, "then", cursor=cursor, log_end=end, lag=7)))
+        members.tick()
+        report = dict(lines.sent)[REPORT_PATH]
+        assert {key: report[key] for key in report if key == "lag"} == told
 
 
 async def test_members_without_a_subject_tell_of_a_haproc_that_starts() -> None:

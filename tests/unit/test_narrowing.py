@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
+from haproc import protos
 from haproc.classify.model import Classified, Kind, OperationClass
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
+from haproc.engine.statement import SparkPlan
 from haproc.replicate.heard.definitions import Definitions
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from haproc.route.classifying import Understood
-from haproc.route.model import Request, SentSql
+from haproc.route.model import Request, SentPlan, SentSql
 from haproc.route.narrowing import Narrowing, named
 from haproc.witness.plan import Plan
 from tests.unit.operations import ddl, insert, table_as, table_ddl, unknown_tables
@@ -60,7 +62,7 @@ class Cluster:
 
     # -- stands for haproc.route.analysis
 
-    async def clean(self, settings: Settings, user: str) -> Cluster:
+    async def clean(self, settings: Settings, user: str) -> Any:
         return self
 
     async def plan(self, sql: str) -> Plan:
@@ -185,3 +187,99 @@ def test_names_are_all_or_nothing() -> None:
     assert named(plan_of(*reading(X, Y).split("\n"))) == {X, Y}
     assert named(plan_of(*OF_FUNCTION.split("\n"))) is None
     assert named(plan_of(*OF_FILES.split("\n"))) is None
+
+
+# -- in a client's session ---------------------------------------------------------------------
+
+
+class OfSession(Cluster):
+    """The query comes as a plan, and its client's session runs it."""
+
+    def __init__(self, plan: str, query: Any = None, *also: str) -> None:
+        super().__init__(plan)
+        self.query = query if query is not None else table_plan()
+        self.reads = frozenset({X, *also})
+        self.session: Any = SimpleNamespace(
+            holds_temporaries=False, handles=set(), changes=0, unchanged=self._unchanged
+        )
+
+    def _unchanged(self) -> Callable[[], bool]:
+        now = self.session.changes
+        return lambda: bool(self.session.changes == now)
+
+    async def clean(self, settings: Settings, user: str) -> Any:
+        async def spoken(query: SparkPlan) -> str:
+            return ""
+
+        managed = self.is_managed_delta
+        return SimpleNamespace(spoken=spoken, read=self.plan, is_managed_delta=managed)
+
+    def told(self, session: Any = None) -> Callable[[], int] | None:
+        statement = Classified(
+            "", Kind.SELECT, OperationClass.QUERY, self.reads, frozenset(), True, "default"
+        )
+        sent = SentPlan(self.query.SerializeToString())
+        request = Request("r", sent, "", "u", session_id="s", relayed=True)
+        asked = Understood(request, self.session, Settings(), statement)
+        return asyncio.run(self.narrowing.applied(asked))
+
+
+def table_plan() -> Any:
+    plan = protos.base.Plan()
+    plan.root.read.named_table.unparsed_identifier = X
+    return plan
+
+
+def shown(plan: Any) -> Any:
+    over = protos.base.Plan()
+    over.root.show_string.input.CopyFrom(plan.root)
+    return over
+
+
+def counted(plan: Any) -> Any:
+    over = protos.base.Plan()
+    over.root.crosstab.input.CopyFrom(plan.root)
+    return over
+
+
+def said(sql: str) -> Any:
+    plan = protos.base.Plan()
+    plan.root.limit.input.sql.query = sql
+    return plan
+
+
+def beside(cluster: OfSession) -> OfSession:
+    """Have it read that a table is computed that the query does not read."""
+    cluster.read(slow())
+    return cluster
+
+
+@pytest.mark.parametrize("query", [table_plan(), shown(table_plan()), said("SELECT a FROM x")])
+def test_plan_in_a_session_waits_for_its_own_tables_alone(query: Any) -> None:
+    assert beside(OfSession(reading(X), query)).applied() == 1
+
+
+@pytest.mark.parametrize(
+    "query", [counted(table_plan()), said("SHOW TABLES"), said("DESCRIBE x"), protos.base.Plan()]
+)
+def test_plan_that_spark_runs_when_it_analyzes_it_waits_for_everything(query: Any) -> None:
+    assert beside(OfSession(reading(X), query)).applied() is None
+
+
+def test_plan_that_reads_more_than_its_analysis_shows_waits_for_everything() -> None:
+    assert beside(OfSession(reading(X), None, Y)).applied() is None
+
+
+def test_query_of_a_session_that_holds_something_temporary_waits_for_everything() -> None:
+    for what in ({"holds_temporaries": True}, {"handles": {"checkpoint"}}):
+        cluster = beside(OfSession(reading(X)))
+        vars(cluster.session).update(what)
+        assert cluster.applied() is None
+
+
+def test_query_of_a_session_that_is_changed_meanwhile_waits_for_everything() -> None:
+    cluster = beside(OfSession(reading(X)))
+    told = cluster.told()
+    assert told is not None and told() == 1
+    cluster.session.changes += 1
+    assert told() == 0

@@ -79,6 +79,8 @@ class Spark:
 
     def renew(self) -> None: ...
 
+    async def prepare(self) -> None: ...
+
     async def query(
         self,
         statement: Statement,

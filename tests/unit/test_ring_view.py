@@ -8,8 +8,7 @@ from pathlib import Path
 from haproc.config.model import Config, Membership
 from haproc.membership.clusters import ClusterView, cluster_views
 from haproc.membership.judgement import Standing
-from haproc.membership.members import Own
-from haproc.membership.messages import Beat, Report
+from haproc.membership.messages import Beat, Own, Report
 from haproc.membership.state import State
 from haproc.membership.view import RingView
 from tests.unit.door_rig import make_config
@@ -138,7 +137,7 @@ def _config(lag_max: int) -> Config:
     return dataclasses.replace(make_config(Path()), membership=Membership(in_sync_lag_max=lag_max))
 
 
-OWN = Own(State.READY, "then", 1, cursor=95, log_end=100)
+OWN = Own(State.READY, "then", 1, cursor=95, log_end=100, lag=5)
 
 
 def test_cluster_views_lag_is_against_the_newest_end_that_anybody_knows() -> None:

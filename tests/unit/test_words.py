@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from haproc.replicate.heard.claims import Claims
 from haproc.replicate.heard.words import Words
 from haproc.replicate.records.operation import Claim
-from haproc.replicate.records.words import Abandon, Able, Unable, Word
+from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
 from tests.simulation.violations import found_by
 
 MEMBERS = ("a", "b", "c")
@@ -80,7 +80,7 @@ class Ring(RuleBasedStateMachine):
         self.lives: list[Life] = []
         self.newest: dict[str, Life] = {}
         self.committed: set[str] = set()
-        self.late: list[Abandon] = []
+        self.late: list[Abandon | Unable] = []
 
     @property
     def end(self) -> int:
@@ -114,7 +114,7 @@ class Ring(RuleBasedStateMachine):
                 self.committed.add(life.cluster)
         elif life.cluster not in self.committed and not life.given_up and not life.fenced:
             waits = life.withdrawn_at is not None and life.read_to <= life.withdrawn_at
-            if not life.stands and not waits:
+            if not life.stands and not waits and life.words.wish(AT) is None:
                 life.running, life.failed = True, False
 
     @precondition(lambda self: self.lives)
@@ -133,6 +133,27 @@ class Ring(RuleBasedStateMachine):
         life = data.draw(st.sampled_from(self.lives))
         if life.stands and life.withdrawn_at is None and not life.given_up:
             life.withdrawn_at = self.append(Able(AT, "x", life.cluster, life.epoch))
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data())
+    def want_back(self, data: st.DataObject) -> None:
+        life = data.draw(st.sampled_from(self.lives))
+        self.append(Revoke(AT, "x", life.cluster, life.epoch, "somebody"))
+
+    @precondition(lambda self: self.lives)
+    @rule(data=st.data(), settles=st.booleans())
+    def answer(self, data: st.DataObject, settles: bool) -> None:
+        """Say that it is not committed, which comes late; or that it is, or goes on."""
+        life = data.draw(st.sampled_from(self.lives))
+        wish = life.words.wish(AT)
+        if wish is None or life.running or life.fenced:
+            return
+        done = life.cluster in self.committed
+        if done or settles:
+            self.append(Able(AT, "x", life.cluster, life.epoch, wish[0], done))
+        elif not life.stands:
+            life.failed, life.withdrawn_at = False, None
+            self.late.append(answer_of(life))
 
     @precondition(lambda self: self.lives)
     @rule(data=st.data())
@@ -161,6 +182,13 @@ class Ring(RuleBasedStateMachine):
         for life in self.lives:
             if life.read_to == self.end:
                 assert life.given_up == reader.given_up, "two readers do not agree"
+
+
+def answer_of(life: Life) -> Unable:
+    """Return a process's answer to who wants the operation back."""
+    wish = life.words.wish(AT)
+    assert wish is not None
+    return Unable(AT, "x", life.cluster, life.epoch, "it is to be taken back", wish[0])
 
 
 def test_nothing_that_was_committed_is_given_up() -> None:
@@ -255,6 +283,17 @@ def away_ones_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Words, "abandon", alone)
 
 
+def late_answers_count(patch: pytest.MonkeyPatch) -> None:
+    """Count an answer that comes when nobody wants the operation back any more."""
+    original = Words.hear
+
+    def hear(self: Words, at: int, word: Word, claims: Claims) -> bool:
+        word = replace(word, wish=-1) if isinstance(word, Unable) else word
+        return original(self, at, word, claims)
+
+    patch.setattr(Words, "hear", hear)
+
+
 def by_chance() -> None:
     """Let the model live, some thousand times."""
     quick = settings(
@@ -314,9 +353,25 @@ def replaced_process_speaks() -> None:
     ring.nothing_committed_is_given_up()
 
 
+def answer_comes_late() -> None:
+    """Its wish is void by then, and its cluster runs the operation again."""
+    ring = Ring()
+    ring.start("a")
+    (life,) = ring.lives
+    wish = ring.append(Revoke(AT, "x", "a", life.epoch, "somebody"))
+    life.read(ring.log, ring.end)
+    answer = answer_of(life)
+    ring.append(Able(AT, "x", "b", -1, wish))
+    ring.append(answer)
+    ring.committed.add("a")
+    ring.log += decision(ring, life)
+    ring.nothing_committed_is_given_up()
+
+
 @pytest.mark.parametrize(
     ("break_rule", "happens"),
     [
+        (late_answers_count, answer_comes_late),
         (words_not_taken_back, word_is_taken_back),
         (valid_for_ever, word_is_taken_back_after_the_decision),
         (strangers_forgotten, by_chance),

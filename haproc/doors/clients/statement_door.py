@@ -18,7 +18,14 @@ from haproc.doors.clients.statement_request import READ_HEADERS, read_statement
 from haproc.doors.clients.streamed import StreamedAnswers
 from haproc.doors.http import fields
 from haproc.doors.http.access import ADMITTED, USER
-from haproc.doors.http.bodies import ARROW_STREAM, HELD, check_json, raw_json, read_body
+from haproc.doors.http.bodies import (
+    ARROW_STREAM,
+    HELD,
+    check_json,
+    json_response,
+    raw_json,
+    read_body,
+)
 from haproc.doors.http.errors import ASKED
 from haproc.doors.http.statuses import STATEMENTS_PATH, Asked
 from haproc.failure import ErrorClass, FailureKind, refused
@@ -121,9 +128,11 @@ class StatementDoor:
         return raw_json(await self._answers.chunk(self._find(request), index, _origin(request)))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        """Cancel a statement."""
-        await self._registry.cancel(self._find(request))
-        return raw_json(b"{}")
+        """Cancel a statement; answer with what became of it."""
+        found = await self._registry.cancel(self._find(request))
+        told: dict[str, Json] = {"became": found.fate.value}
+        told |= {} if found.offset is None else {"log_offset": found.offset}
+        return json_response(told | ({"message": found.text} if found.text else {}))
 
     async def result(self, request: web.Request) -> web.Response:
         """Answer with a chunk's bytes, found by its link."""

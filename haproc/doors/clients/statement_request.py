@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from haproc.classify.model import OperationClass, WriteConcern
+from haproc.classify.model import BUDGET_MAX_S, OperationClass, WriteConcern
 from haproc.config.model import Reads
 from haproc.doors.clients.freshness import FIELDS as FRESHNESS_FIELDS
 from haproc.doors.clients.freshness import HEADERS as FRESHNESS_HEADERS
@@ -57,6 +57,7 @@ FIELDS: Final = (
     *FRESHNESS_FIELDS,
     "fanout",
     "write_concern",
+    "apply_budget_s",
     "cache",
     "timeout_s",
     "age_s",
@@ -99,6 +100,7 @@ def read_statement(
         operation_class=fields.choice(given, "operation_class", OperationClass, _CLASSES),
         fanout=fields.choice(given, "fanout", Fanout),
         write_concern=fields.choice(given, "write_concern", WriteConcern),
+        apply_budget_s=fields.seconds(given.get("apply_budget_s"), "apply_budget_s", BUDGET_MAX_S),
         timeout_s=fields.seconds(given.get("timeout_s"), "timeout_s", TIMEOUT_MAX_S)
         or timeout_default_s,
         age_s=fields.age(given.get("age_s")),

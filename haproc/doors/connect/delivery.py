@@ -23,7 +23,7 @@ import logging
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -93,6 +93,7 @@ class Deliveries:
         memory: Shares,
         operations: Shares,
         goes_on: Callable[[Key], bool],
+        take_back: Callable[[Key], Awaitable[bool]],
     ) -> None:
         """``memory`` bounds bytes of responses, ``operations`` those not released yet.
 
@@ -104,6 +105,7 @@ class Deliveries:
         self._memory = memory
         self._shares = operations
         self._goes_on = goes_on
+        self._take_back = take_back
         self._operations: dict[Key, Operation] = {}
         self._ended: OrderedDict[Key, _Ended] = OrderedDict()
         self._sought: OrderedDict[Key, None] = OrderedDict()
@@ -199,22 +201,27 @@ class Deliveries:
         ]
         return {each: self._state(Key(user, session_id, each)) for each in wanted}
 
-    def interrupt(
+    async def interrupt(
         self, user: str, session_id: str, *, operation_id: str | None = None, tag: str | None = None
     ) -> list[str]:
         """Stop this operation, those with this tag, or all of the session; return those stopped.
 
-        What goes on whatever is asked is none of them: its client is told what came of it.
+        A write is taken back, if that can be; otherwise its client is told what came of it.
         """
-        return [
-            key.operation_id
+        wanted = [
+            (key, operation)
             for key, operation in list(self._operations.items())
             if (key.user, key.session_id) == (user, session_id)
             and operation_id in (None, key.operation_id)
             and (tag is None or tag in operation.asked.read.tags)
-            and not self._goes_on(key)
-            and operation.cancel()
         ]
+        stopped = await asyncio.gather(*(self._stopped(*each) for each in wanted))
+        return [key.operation_id for (key, _), each in zip(wanted, stopped, strict=True) if each]
+
+    async def _stopped(self, key: Key, operation: Operation) -> bool:
+        if operation.state is OperationState.RUNNING and self._goes_on(key):
+            return await self._take_back(key)
+        return operation.cancel()
 
     def close_session(self, user: str, session_id: str) -> None:
         """Give up all operations of a session that was released."""

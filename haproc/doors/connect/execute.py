@@ -14,7 +14,7 @@ import asyncio
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from haproc.doors.connect.handles import OperationState
 from haproc.engine.arrow import empty_stream
 from haproc.engine.interface import Chunk
 from haproc.engine.rewriting import fields_of, replaced_plan
-from haproc.failure import ErrorClass, refused
+from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.pin.parameters import bound
 from haproc.replicate.queue.outcomes import Known, Status
 from haproc.route.model import Answer, Request, Sent, SentPlan, SentSql
@@ -185,20 +185,24 @@ class Executing:
             return OperationState.RUNNING
         return _STATE_OF.get(known.outcome.status, OperationState.UNKNOWN)
 
-    async def check(self, call: Call, session: ClientSession, plan: bytes) -> None:
-        """Return once a plan that only reads may be analysed in the session."""
+    async def check(self, call: Call, session: ClientSession, plan: bytes) -> Callable[[], bool]:
+        """Return once a plan that only reads may be analysed in the session.
+
+        What is returned says, behind the analysis, whether it counts; see `check_still`.
+        """
         _, _, reading = await self._opened(plan)
         session.check_handles(reading.handles)
         wanted = self._request(call, session, str(uuid.uuid4()), SentPlan(plan))
         async with self._registry.stream(wanted) as (_, answer):
             if answer.report.operation_class is not OperationClass.QUERY:
                 raise refused(ErrorClass.NESTED_WRITE, "only queries can be analysed")
+            return answer.still
 
     def _responses(
         self, session: ClientSession, asked: Asked, request: Request, answer: Answer
     ) -> AsyncGenerator[bytes, None]:
         if answer.report.operation_class is OperationClass.QUERY:
-            return self._relayed(session, asked, request)
+            return self._relayed(session, asked, request, answer.still)
         if answer.report.operation_class is not OperationClass.SESSION:
             return _answered(asked, answer)
         if asked.does is Does.HOLDS:
@@ -208,8 +212,13 @@ class Executing:
         return _answered(asked, answer)
 
     async def _relayed(
-        self, session: ClientSession, asked: Asked, request: Request
+        self,
+        session: ClientSession,
+        asked: Asked,
+        request: Request,
+        still: Callable[[], bool] = lambda: True,
     ) -> AsyncGenerator[bytes, None]:
+        """Run it in its session; ``still`` says, once Spark has read it, whether it may answer."""
         departures = self._behind.planning.departures()
         await session.spark.ready()  # which may need the log
         relay, timeout_s = session.spark.relay, request.timeout_s
@@ -222,7 +231,11 @@ class Executing:
                 )
             ) as responses,
         ):
+            begun = False
             async for response in responses:
+                if not begun:
+                    check_still(still)
+                begun = True
                 yield response
 
     async def _changed(
@@ -279,6 +292,7 @@ class Executing:
             session_id=session.id,
             freshness=found.freshness,
             write_concern=found.write_concern,
+            apply_budget_s=found.apply_budget_s,
             fanout=found.fanout,
             timeout_s=found.timeout_s,
             relayed=True,
@@ -325,6 +339,18 @@ class Executing:
             reading.handles,
             is_root,
             sql.plan_id(command),
+        )
+
+
+def check_still(still: Callable[[], bool]) -> None:
+    """Raise RequestError if what Spark has read of a query may be what was not waited for."""
+    if not still():
+        raise RequestError(
+            FailureKind.AVAILABILITY,
+            "another statement changed the session while the query waited for its tables; it may "
+            "have read others than were waited for",
+            error_class=ErrorClass.NOT_FRESH,
+            hint="send it again",
         )
 
 

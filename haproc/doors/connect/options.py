@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from haproc.classify.model import WriteConcern
+from haproc.classify.model import BUDGET_MAX_S, WriteConcern
 from haproc.classify.tokens import LexicalError, TokenKind, tokenize
 from haproc.config.model import Consistency, Reads
 from haproc.doors.http import fields
@@ -24,6 +24,9 @@ _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "haproc.acceptable_offset_lag": lambda value, name: fields.whole_number(value, name, 19),
     "haproc.after_offset": lambda value, name: fields.whole_number(value, name, 19),
     "haproc.write_concern": lambda value, name: fields.choice({name: value}, name, WriteConcern),
+    "haproc.apply_budget_s": lambda value, name: fields.seconds(
+        fields.seconds_in(value, name), name, BUDGET_MAX_S
+    ),
     "haproc.fanout": lambda value, name: fields.choice({name: value}, name, Fanout),
     "haproc.timeout_s": lambda value, name: fields.seconds(
         fields.seconds_in(value, name), name, TIMEOUT_MAX_S
@@ -100,6 +103,7 @@ class Options:
 
     freshness: Freshness
     write_concern: WriteConcern | None
+    apply_budget_s: float | None
     fanout: Fanout | None
     timeout_s: float
 
@@ -137,6 +141,7 @@ def read(found: Mapping[str, str]) -> Options:
     return Options(
         freshness,
         values.get("haproc.write_concern"),
+        values.get("haproc.apply_budget_s"),
         values.get("haproc.fanout"),
         values["haproc.timeout_s"],
     )

@@ -23,7 +23,7 @@ from haproc.doors.connect.analyzing import plans_of
 from haproc.doors.connect.calls import Boundary, Call, check_id, text_of
 from haproc.doors.connect.delivery import Deliveries, Source
 from haproc.doors.connect.errors import Enriched
-from haproc.doors.connect.execute import Behind, Executing
+from haproc.doors.connect.execute import Behind, Executing, check_still
 from haproc.doors.connect.figures import Figures
 from haproc.doors.connect.handles import Key, OperationState
 from haproc.engine.interface import POOL
@@ -133,7 +133,7 @@ class ConnectService:
             which["operation_id"] = asked.operation_id
         elif asked.interrupt_type != kinds.INTERRUPT_TYPE_ALL:
             raise refused(ErrorClass.BAD_REQUEST, "this kind of interrupt is not known")
-        stopped = self.deliveries.interrupt(call.user, call.names.session_id, **which)
+        stopped = await self.deliveries.interrupt(call.user, call.names.session_id, **which)
         return _answer(call, _base.InterruptResponse(interrupted_ids=stopped))
 
     async def status(self, call: Call, request: bytes) -> bytes:
@@ -158,11 +158,13 @@ class ConnectService:
         """Analyse plans; doing so may run what stands in them."""
         request, plans = await plan_work(self._texts, len(request), plans_of, request)
         session = await self._session(call)
-        for plan in plans:
-            await self._executing.check(call, session, plan)
+        counts = [await self._executing.check(call, session, plan) for plan in plans]
         await session.spark.ready()
         async with self._behind.planning.turn(call.user, CONTROL_S):
-            return await self._relayed(call, session, request)
+            answer = await self._relayed(call, session, request)
+        for still in counts:
+            check_still(still)
+        return answer
 
     async def config(self, call: Call, request: bytes) -> bytes:
         """Read or change settings."""

@@ -31,7 +31,7 @@ _REST: Final = re.compile(rb"Host: [^\r\n]{1,300}\r\nContent-Length: (\d{1,5})\r
 _BEAT_FIELDS: Final = ("cluster", "incarnation", "epoch", "hears", "log_up", "state")
 _REPORT_FIELDS: Final = (
     *("cluster", "incarnation", "epoch", "state", "since"),
-    *("cursor", "log_end"),
+    *("cursor", "log_end", "lag"),
 )
 
 
@@ -129,7 +129,8 @@ class HeartbeatDoor:
             raise refused(ErrorClass.BAD_REQUEST, "since is needed")
         cluster, incarnation, epoch, state = self._sender(body)
         cursor, log_end = _offset(body, "cursor"), _offset(body, "log_end")
-        return Report(cluster, incarnation, epoch, state, since, cursor, log_end)
+        lag = _offset(body, "lag") if "lag" in body else None
+        return Report(cluster, incarnation, epoch, state, since, cursor, log_end, lag)
 
     def _sender(self, body: Mapping[str, Any]) -> tuple[str, str, int, State]:
         cluster = fields.text(body, "cluster") or ""

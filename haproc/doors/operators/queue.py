@@ -35,10 +35,10 @@ class OperatorService(Protocol):
         """Have this cluster pass over an operation."""
         ...
 
-    async def reject(
-        self, cluster: str, offset: int, without: Collection[str]
+    async def revoke(
+        self, offset: int, reason: str, without: Collection[str]
     ) -> Mapping[str, Json]:
-        """Say that this cluster cannot apply an operation; the last one gives it up for all."""
+        """Have the ring take an operation back."""
         ...
 
     async def verify(self, trusted: str = "") -> Mapping[str, Json]:
@@ -64,7 +64,7 @@ class QueueDoor:
             web.get("/ha/v1/queue/{offset}", self.show, allow_head=False),
             web.post("/ha/v1/queue/{offset}/retry", self.retry),
             web.post("/ha/v1/queue/{offset}/skip", self.skip),
-            web.post("/ha/v1/queue/{offset}/reject", self.reject),
+            web.post("/ha/v1/queue/{offset}/revoke", self.revoke),
             web.post("/ha/v1/verify", self.verify),
             web.get("/ha/v1/verify/{offset}", self.verification, allow_head=False),
         ]
@@ -93,12 +93,12 @@ class QueueDoor:
         done = await self._service.skip(cluster, _offset(request), reason)
         return json_response(dict(done))
 
-    async def reject(self, request: web.Request) -> web.Response:
-        """Give up what no cluster can apply."""
+    async def revoke(self, request: web.Request) -> web.Response:
+        """Take an operation back."""
         self._credentials.user_of(request.headers)
-        cluster, names = await _texts(request, "cluster", "without")
+        reason, names = await _texts(request, "reason", "without")
         without = [name for name in names.split(",") if name]
-        done = await self._service.reject(cluster, _offset(request), without)
+        done = await self._service.revoke(_offset(request), reason, without)
         return json_response(dict(done))
 
     async def verify(self, request: web.Request) -> web.Response:

@@ -1,22 +1,30 @@
-"""Says what this cluster cannot apply, and carries out what the ring gives up.
+"""Says what this cluster does not apply, and carries out what the ring gives up.
 
 `haproc.replicate.heard.words` has the rules. A member whose word completes the others' gives the
 operation up; should it die before, the others, which wait with their words, do so a little later.
+
+A wish to take an operation back is answered here at once, wherever the operation is. What is under
+way is stopped (`interruptible`), and the applier makes sure that nothing of it is left before it
+asks `may_run` again. So there the word may be given.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
+from dmq import TrimmedError
 from haproc.backoff import Backoff
 from haproc.classify.model import Kind
 from haproc.failure import ErrorClass
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import Cause, Divergence
+from haproc.replicate.agree.under_way import CanTell, Interrupted, UnderWay
 from haproc.replicate.heard.members import names_needed
+from haproc.replicate.heard.words import QUERY_CANCELED, given_up_as, taken_back
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
@@ -25,13 +33,23 @@ from haproc.replicate.records.contents import Verify
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import Claim, Message, Operation, Verdict, from_record
-from haproc.replicate.records.words import ERROR_CHARACTERS_MAX, Abandon, Able, Unable, Word
+from haproc.replicate.records.words import (
+    ERROR_CHARACTERS_MAX,
+    Abandon,
+    Able,
+    Revoke,
+    Unable,
+    Word,
+)
 
 logger = logging.getLogger(__name__)
 
 REST_FACTOR: Final = 12
 """A cluster that has said that it cannot apply an operation rests so many times longer than
 `retry_max_s` at most before it tries again: each time costs two records. Chosen: a minute."""
+WISH_S: Final = 30.0
+"""How long a wish to take an operation back holds it up, where not all members say their words.
+Chosen: longer than a cluster takes to stop a statement and to look at tables."""
 _MARKED: Final = frozenset(
     {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE, Kind.ROWS}
 )
@@ -51,6 +69,9 @@ class GivingUp:
         self._low_at_start = 0
         self._hearing = True
         """Not all is heard yet that earlier processes said."""
+        self._under_way = UnderWay()
+        self._heeding: set[int] = set()
+        self._answering = asyncio.Lock()
 
     # -- what the log says -----------------------------------------------------------------
 
@@ -78,7 +99,7 @@ class GivingUp:
                         core.own_log.claimed(entry.offset, claim)
                     case Roster() as roster:
                         self.members_changed(entry.offset, roster)
-                    case Unable() | Able() | Abandon() as word:
+                    case Unable() | Able() | Abandon() | Revoke() as word:
                         self.read(entry.offset, word)
                     case _:
                         pass
@@ -87,6 +108,8 @@ class GivingUp:
         for offset in core.heard.words.abandoned_from(self._low_at_start):
             if offset < self._low_at_start:
                 self.done_before(offset)
+        for offset in core.heard.words.wishes():
+            self._take_notice(offset)
 
     def members_changed(self, offset: int, roster: Roster) -> None:
         """Note that the ring's members may be others from here on."""
@@ -98,14 +121,22 @@ class GivingUp:
         core = self._core
         if isinstance(word, Unable) and word.cluster == core.me:
             core.schedule.isolate(word.offset)
+        if isinstance(word, Revoke):
+            core.schedule.isolate(word.offset)
         if not core.heard.words.hear(at, word, core.heard.claims):
+            if not self._hearing:
+                self._take_notice(word.offset)
             return
         assert isinstance(word, Abandon)
         offset = word.offset
         logger.warning("offset %d is given up by the ring: %s", offset, word.error)
         core.heard.verdicts.see(offset, Verdict.REJECT, self.rejected(offset).failure)
         if core.schedule.expects(offset):
-            # It is passed over when its turn comes: if it was committed after all, that is seen.
+            if core.me in word.words:
+                # It has looked: who waits for it need not wait for its turn.
+                core.schedule.decide(offset, Verdict.REJECT)
+                core.outcomes.resolve(offset, self.rejected(offset))
+            # Else it is passed over then: if it was committed after all, that is seen.
             core.schedule.isolate(offset)
             core.schedule.permit(offset)
             core.schedule.provide(offset)
@@ -150,7 +181,8 @@ class GivingUp:
         """Return the outcome of an operation that was given up."""
         word = self._core.heard.words.given_up(offset)
         assert word is not None
-        return Outcome(Status.REJECTED, failure=Failure(ErrorClass.GIVEN_UP, "", word.error))
+        state = QUERY_CANCELED if word.revoked else ""
+        return Outcome(Status.REJECTED, failure=Failure(given_up_as(word), state, word.error))
 
     # -- what this cluster says ------------------------------------------------------------
 
@@ -164,23 +196,21 @@ class GivingUp:
 
     async def consider(self, offset: int, op: Operation, trouble: Trouble) -> None:
         """A failed attempt is over and was not committed: say so, if that was often enough."""
-        if not self._due(trouble):
-            return
-        if trouble.reject or not await self.applied_by(offset):
+        if self._due(trouble) and not await self.ended_on(offset):
             await self.say(offset, op, trouble.error)
-            trouble.said()
 
     def _due(self, trouble: Trouble) -> bool:
         timeouts = self._core.timeouts
         failing_s = asyncio.get_running_loop().time() - trouble.since_s
         often = trouble.attempts >= timeouts.stuck_after_attempts
-        return trouble.reject or (often and failing_s >= timeouts.give_up_after_s)
+        return often and failing_s >= timeouts.give_up_after_s
 
     def takes_apart(self, trouble: Trouble) -> bool:
         """Whether what runs as one statement is to be taken apart: one of its parts is at fault."""
-        return trouble.apart or (len(trouble.offsets) > 1 and self._due(trouble))
+        at_fault = self._due(trouble) or any(self.wish(offset) for offset in trouble.offsets)
+        return trouble.apart or (len(trouble.offsets) > 1 and at_fault)
 
-    async def applied_by(self, offset: int) -> str:
+    async def ended_on(self, offset: int) -> tuple[str, Status] | None:
         """Return a peer that says that it has an outcome: then the ring won't give it up anyway."""
         core = self._core
         for peer in core.members.peers:
@@ -190,40 +220,56 @@ class GivingUp:
                 answer = await core.peers.outcome(peer, offset, core.timeouts.peer_s)
             except PeerUnavailableError:
                 continue
-            if answer.get("status") in (Status.APPLIED.value, Status.FAILED.value):
-                return peer
-        return ""
+            for status in (Status.APPLIED, Status.FAILED):
+                if answer.get("status") == status.value:
+                    return peer, status
+        return None
 
-    async def say(self, offset: int, op: Operation, error: str) -> None:
+    async def say(self, offset: int, op: Operation, error: str, wish: int = -1) -> None:
         """Put it into the log that this cluster has not committed an operation, nor will."""
         core = self._core
-        logger.warning("offset %d: this cluster says that it cannot apply it", offset)
-        word = Unable(offset, op.id, core.me, core.own_log.epoch, error[:ERROR_CHARACTERS_MAX])
+        logger.warning("offset %d: this cluster says that it does not apply it", offset)
+        me, epoch = core.me, core.own_log.epoch
+        word = Unable(offset, op.id, me, epoch, error[:ERROR_CHARACTERS_MAX], wish)
         await core.watermarks.heard(await core.own_log.append(word) + 1)
         await core.trace(Step.UNABLE_AFTER)
 
-    async def may_run(self, offset: int, op: Operation) -> bool:
+    async def may_run(self, offset: int, op: Operation, tried: CanTell | None = None) -> bool:
         """Return whether an operation may be run now.
 
-        If this cluster has said that it cannot: rest, take that back, and see whether it came too
-        late. False once the ring has given the operation up.
+        Nothing of it is under way, and a look did not find it committed. If somebody wants it taken
+        back: say so, and wait what comes of that; but not of what was ``tried``, where no look can
+        tell. If this cluster has said that it cannot: rest, take that back, and see whether it came
+        too late. False once it is not to be run.
         """
         core = self._core
-        if not self.stands(offset):
-            return True
-        error = core.heard.words.standing(offset)[core.me][1].error
-        trouble = core.troubles.stands(offset, error)
-        core.tell_stuck()
-        await self._rest(offset, op, trouble)
-        if self._over(offset):
-            return False
-        await core.trace(Step.ABLE_BEFORE)
-        able = Able(offset, op.id, core.me, core.own_log.epoch)
+        while not self._over(offset):
+            if self.wish(offset) is not None and (tried is None or await tried(op)):
+                await self._answer(offset, op)
+                await core.news.until(lambda: self.wish(offset) is None or self._over(offset))
+                continue
+            if not self.stands(offset):
+                return True
+            word = core.heard.words.standing(offset)[core.me][1]
+            if word.wish < 0:
+                trouble = core.troubles.stands(offset, word.error)
+                core.tell_stuck()
+                await self._rest(offset, op, trouble)
+                if self._over(offset) or (self.wish(offset) is not None and tried is None):
+                    continue
+            await core.trace(Step.ABLE_BEFORE)
+            await self._able(offset, op.id)
+        return False
+
+    async def _able(
+        self, offset: int, operation_id: str, wish: int = -1, done: bool = False
+    ) -> None:
+        core = self._core
+        able = Able(offset, operation_id, core.me, core.own_log.epoch, wish, done)
         await core.watermarks.heard(await core.own_log.append(able) + 1)
-        return not self._over(offset)
 
     def _over(self, offset: int) -> bool:
-        return self.given_up(offset) or self._core.troubles.skip_wanted((offset,))
+        return self.rejects(offset) or self._core.troubles.skip_wanted((offset,))
 
     async def _rest(self, offset: int, op: Operation, trouble: Trouble) -> None:
         """Wait before the operation is tried again; give it up as soon as all are covered."""
@@ -235,9 +281,138 @@ class GivingUp:
             if self._over(offset):
                 break
             if await trouble.pause(min(core.timeouts.takeover_s, max(0.0, until - clock()))):
-                return
+                return  # an operator wants it tried, or somebody wants it taken back
         if self._over(offset):
             self._rests.pop(offset, None)
+
+    # -- what somebody wants taken back --------------------------------------------------------
+
+    def wish(self, offset: int) -> int | None:
+        """Return the offset of the wish to take an operation back that is to be answered."""
+        found = self._core.heard.words.wish(offset)
+        rejected = self._core.heard.verdicts.get(offset) is Verdict.REJECT
+        return None if found is None or rejected else found[0]
+
+    def rejects(self, offset: int) -> bool:
+        """Whether the log has it that the operation is rejected everywhere."""
+        return self._core.heard.verdicts.get(offset) is Verdict.REJECT or self.given_up(offset)
+
+    @contextlib.asynccontextmanager
+    async def interruptible(
+        self, offsets: tuple[int, ...], op: Operation, can_tell: CanTell
+    ) -> AsyncIterator[None]:
+        """Stop what runs in here when somebody wants any of it taken back; raises Interrupted.
+
+        Only if a look ``can_tell`` then what it has committed. One operation alone is wanted back
+        by its own time budget, too, unless somebody wanted it back before, and in vain.
+        """
+        single, core = len(offsets) == 1, self._core
+        if not single and any(self.wish(offset) is not None for offset in offsets):
+            raise Interrupted
+        timer: asyncio.TimerHandle | None = None
+        if single and op.apply_budget_s and not core.heard.words.was_wished(offsets[0]):
+            timer = asyncio.get_running_loop().call_later(
+                op.apply_budget_s, lambda: core.tasks.spawn(self._time_is_over(offsets[0], op))
+            )
+        try:
+            async with self._under_way.runs(offsets, op, can_tell):
+                yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _take_notice(self, offset: int) -> None:
+        """Something was heard of an operation that may be wanted back."""
+        core = self._core
+        if self.wish(offset) is not None:
+            if trouble := core.troubles.of(offset):
+                trouble.poked.set()
+            if offset not in self._heeding:
+                self._heeding.add(offset)
+                core.tasks.spawn(self._heed(offset))
+        core.news.changed()
+
+    async def wish_back(self, offset: int, operation_id: str, who: str) -> int:
+        """Put into the log that somebody wants an operation taken back; return that place."""
+        core = self._core
+        wish = Revoke(offset, operation_id, core.me, core.own_log.epoch, who[:ERROR_CHARACTERS_MAX])
+        at = await core.own_log.append(wish)
+        await core.watermarks.heard(at + 1)
+        return at
+
+    async def _time_is_over(self, offset: int, op: Operation) -> None:
+        wished = self._core.heard.words.was_wished(offset)
+        if not wished and not await self.ended_on(offset):
+            await self.wish_back(offset, op.id, f"its time budget ({op.apply_budget_s:g} s)")
+
+    async def _heed(self, offset: int) -> None:
+        """Answer a wish as soon as that can be, until it is settled; not for ever."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + WISH_S
+        try:
+            op = await self.operation(offset)
+            while op is not None and (wish := self.wish(offset)) is not None:
+                if self._is_done(offset):
+                    await self._able(offset, op.id, wish, done=True)
+                elif clock() >= until:
+                    await self._able(offset, op.id, wish)
+                elif self._may_speak(offset):
+                    await self._answer(offset, op)
+                else:
+                    await self._under_way.stop(offset)
+                await self._until_news(offset, wish)
+        finally:
+            self._heeding.discard(offset)
+
+    async def _until_news(self, offset: int, wish: int) -> None:
+        core = self._core
+
+        def news() -> bool:
+            speak = not self.stands(offset) and self._may_speak(offset)
+            return self.wish(offset) != wish or self._is_done(offset) or speak
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(core.timeouts.takeover_s):
+                await core.news.until(news)
+
+    def _is_done(self, offset: int) -> bool:
+        """Whether this cluster has an outcome of an operation that the ring does not reject."""
+        return not self._core.schedule.expects(offset)
+
+    def _may_speak(self, offset: int) -> bool:
+        """Whether it is known without a look that it has not begun here; others look themselves."""
+        return self.stands(offset) or self._core.schedule.untouched(offset)
+
+    async def _answer(self, offset: int, op: Operation) -> None:
+        """Say that an operation is not committed here, nor runs; take it back if all have said so.
+
+        Of what its origin is yet to decide, that one's word is enough.
+        """
+        core = self._core
+        async with self._answering:
+            found = core.heard.words.wish(offset)
+            if found is None or self.rejects(offset):
+                return
+            wish, word = found
+            own = op.synchronous and op.origin == core.me
+            if own and core.heard.verdicts.get(offset) is None:
+                why = Failure(ErrorClass.REVOKED, QUERY_CANCELED, taken_back(word.who))
+                await core.own_log.decide(offset, op.id, Verdict.REJECT, why)
+                await core.heard.verdicts.wait(offset)
+            elif not self.stands(offset):
+                await self.say(offset, op, "it is to be taken back", wish)
+        if self.wish(offset) is not None:
+            await self.decide(offset, op)
+
+    async def operation(self, offset: int) -> Operation | None:
+        """Return the operation at an offset; None if there is none, or not any more."""
+        try:
+            entries = await self._core.own_log.read(offset, records_max=1)
+        except TrimmedError:
+            return None
+        message = from_record(entries[0].record) if entries else None
+        found = isinstance(message, Operation) and entries[0].offset == offset
+        return message if found and isinstance(message, Operation) else None
 
     # -- giving up -------------------------------------------------------------------------
 
@@ -249,17 +424,10 @@ class GivingUp:
         ``absent``: those that an operator vouches for, each with its newest claim.
         """
         core, heard = self._core, self._core.heard
-        cursors = await core.own_log.reaching(core.log.cursors)
-        enrolled = core.members.enrolled
-        if enrolled.offset >= 0 and enrolled.names is None:
+        members, never = await self._members(offset)
+        if members is None:
             return frozenset({core.me})  # who the members are stands farther on in the log
-        configured = [member.name for member in core.identity.founders]
-        names = names_needed(enrolled.names, configured, cursors, heard.claims.clusters)
-        members = names | heard.words.left_since(offset) | {core.me}
-        read_to = core.watermarks.heard_to
-        claims = dict(heard.claims.before(read_to))
-        never = {name: -1 for name in members if name not in claims and name not in cursors}
-        without = {**never, **(absent or {})}
+        read_to, without = core.watermarks.heard_to, {**never, **(absent or {})}
         me = (core.me, core.own_log.epoch)
         word = heard.words.abandon(offset, op.id, me, read_to, members, without)
         if word is None or self.given_up(offset):
@@ -270,7 +438,30 @@ class GivingUp:
         await core.watermarks.heard(await core.own_log.append(*records) + 1)
         return frozenset()
 
+    async def _members(self, offset: int) -> tuple[frozenset[str] | None, dict[str, int]]:
+        """Return all members since an operation, if they are known, and who never took part."""
+        core, heard = self._core, self._core.heard
+        cursors = await core.own_log.reaching(core.log.cursors)
+        enrolled = core.members.enrolled
+        if enrolled.offset >= 0 and enrolled.names is None:
+            return None, {}
+        configured = [member.name for member in core.identity.founders]
+        names = names_needed(enrolled.names, configured, cursors, heard.claims.clusters)
+        members = names | heard.words.left_since(offset) | {core.me}
+        claims = dict(heard.claims.before(core.watermarks.heard_to))
+        return members, {n: -1 for n in members if n not in claims and n not in cursors}
+
+    async def silent(self, offset: int, absent: Mapping[str, int]) -> frozenset[str]:
+        """Return the members that have said nothing of an operation, and are not heard now."""
+        core = self._core
+        members, never = await self._members(offset)
+        if members is None:
+            return frozenset({core.me})
+        missing = core.heard.words.uncovered(offset, members, {**never, **absent})
+        heard = {name for name in core.members.peers if not core.peers.given_up(name)}
+        return missing - heard - {core.me}
+
 
 _HEARD: Final = frozenset(
-    {"claim", "unable", "able", "abandon", *(change.value for change in Change)}
+    {"claim", "unable", "able", "abandon", "revoke", *(change.value for change in Change)}
 )

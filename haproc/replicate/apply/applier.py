@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Applied, Lane, Mark
+from haproc.engine.statement import ArrowRows
 from haproc.membership.state import Cause, Divergence
 from haproc.replicate.agree.giving_up import GivingUp
+from haproc.replicate.agree.under_way import Interrupted
 from haproc.replicate.apply.computing import Computing
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.apply.synchronous import FollowUp, Synchronous
@@ -54,7 +56,7 @@ class Applier:
         self._synchronous = synchronous
         self._computing = computing
         self._giving_up = giving_up
-        self._doubts = Doubts(core)
+        self.doubts = Doubts(core)
         self._on_outcome = on_outcome
         self._on_marker = on_marker
 
@@ -100,7 +102,7 @@ class Applier:
             await self._on_marker(unit.offsets[0])
             await self._done(unit)
             return
-        if unit.intent is Intent.ALONE:
+        if unit.intent is Intent.ALONE and not unit.in_doubt:
             await self._note(unit)
         if unit.intent is not Intent.NONE:
             await core.store()
@@ -131,13 +133,19 @@ class Applier:
         core.on_applied(outcome.status.value, len(unit.operations))
         if unit.intent is Intent.ALONE or any(redefined(op) != NOTHING for op in unit.operations):
             core.watermarks.defined()
+            for op in unit.operations:
+                self.doubts.redefined(op)
         if outcome.status is Status.APPLIED and self._passed_over(unit):
             self._giving_up.applied(unit.offsets)
         if unit.intent is Intent.ALONE:
             core.watermarks.applied_exclusive()
             # What a lane's session has looked up is its own affair; what it answers must not be.
+            # One that ran the statement itself knows of it, but for what it did not name: a schema
+            # that is dropped leaves the session its functions.
             for each in self._all_lanes:
-                each.renew()
+                if each is not lane or not unit.operations[0].named:
+                    each.renew()
+            core.tasks.spawn(lane.prepare())  # it is the next one to be taken
         for offset, op in zip(unit.offsets, unit.operations, strict=True):
             self._on_outcome(offset, op, outcome)
         if unit.intent is Intent.ALONE:
@@ -208,15 +216,26 @@ class Applier:
             return Outcome(Status.APPLIED, assumed=True) if committed else None
         while not self._passed_over(unit):
             await core.condition.allowed()
-            if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
+            tried = self.doubts.can_tell if doubt else None
+            may_run = await self._giving_up.may_run(unit.version, op, tried)
+            if not may_run or not core.condition.may_apply:
                 continue
+            if op.insert is None and not isinstance(op.write, ArrowRows):
+                await self.doubts.can_tell(op)  # once it runs long, a cluster may answer nothing
             mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
             try:
-                write = await self._computing.write(unit, lane)
-                await core.trace(Step.APPLY_BEFORE)
-                applied = await lane.apply(
-                    write, op.settings, mark, timeout_s=core.timeouts.apply_s
-                )
+                async with self._giving_up.interruptible(unit.offsets, op, self.doubts.can_tell):
+                    write = await self._computing.write(unit, lane)
+                    await core.trace(Step.APPLY_BEFORE)
+                    applied = await lane.apply(
+                        write, op.settings, mark, timeout_s=core.timeouts.apply_s
+                    )
+            except Interrupted:
+                doubt = True
+                if await self._committed_after_all(unit, lane):
+                    return Outcome(Status.APPLIED, assumed=True)
+                if len(unit.operations) > 1:
+                    return None
             except EngineError as error:
                 if error.kind is ErrorKind.APPLICATION:
                     judged = await self._judged(unit, error)
@@ -239,17 +258,22 @@ class Applier:
 
     def _passed_over(self, unit: Unit) -> bool:
         """Whether the unit, or a part of it, is not to be run any more."""
-        given_up = any(self._giving_up.given_up(offset) for offset in unit.offsets)
-        return given_up or self._core.troubles.skip_wanted(unit.offsets)
+        rejected = any(self._giving_up.rejects(offset) for offset in unit.offsets)
+        return rejected or self._core.troubles.skip_wanted(unit.offsets)
 
     async def _pass_over(self, unit: Unit, lane: Lane) -> Outcome | None:
         """Return the outcome of what is not to be run any more; None: take it apart."""
         offset, op = unit.version, unit.operations[0]
-        if self._giving_up.given_up(offset) and self._giving_up.stands(offset):
+        # What is said of one operation says nothing of others that an earlier process ran with it.
+        single, given_up = len(unit.operations) == 1, self._giving_up.given_up(offset)
+        if single and given_up and self._giving_up.stands(offset):
             return self._giving_up.rejected(offset)  # it looked before it said so
+        if single and self._giving_up.rejects(offset) and not given_up:
+            # This cluster is its origin, and looked before it decided so.
+            return Outcome(Status.REJECTED, failure=self._core.heard.verdicts.failure(offset))
         if await self._committed_after_all(unit, lane):
             return Outcome(Status.APPLIED, assumed=True)
-        if len(unit.operations) > 1:
+        if not single:
             return None
         if not self._giving_up.given_up(offset):
             return Outcome(Status.SKIPPED)
@@ -280,7 +304,7 @@ class Applier:
         try:
             if (refuted := await self._refuted(unit)) is not None:
                 return refuted
-            if await self._doubts.committed(unit):
+            if await self.doubts.committed(unit):
                 logger.warning("offset %d is applied, in spite of: %s", unit.version, error.message)
                 return Outcome(Status.APPLIED, assumed=True)
         except EngineError as unsure:
@@ -314,7 +338,7 @@ class Applier:
             if not await self._giving_up.may_run(unit.version, op) or not core.condition.may_apply:
                 continue
             try:
-                await self._doubts.note(unit)
+                await self.doubts.note(unit)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 if away and self._decides(unit):
@@ -334,7 +358,7 @@ class Applier:
             try:
                 await lane.fence()
                 lane_is_clear = True
-                return await self._doubts.settled(unit, lane)
+                return await self.doubts.settled(unit, lane)
             except EngineError as error:
                 away = error.kind is ErrorKind.AVAILABILITY
                 trouble = self._failed(unit, error, counts=not away)

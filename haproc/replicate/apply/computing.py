@@ -24,13 +24,10 @@ from dmq import RecordTooLargeError
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import (
-    empty_query,
-    plan_of_query,
-    rests_on_handles,
     with_rows,
     with_table,
 )
-from haproc.engine.interface import Lane, Queries, Session, Settings
+from haproc.engine.interface import Lane, Queries, Session, Settings, pool_of_rows
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
@@ -39,12 +36,14 @@ from haproc.replicate.apply.gathering import Gathering
 from haproc.replicate.apply.keeping import Keep
 from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.apply.materialise import materialise
+from haproc.replicate.apply.queries import in_budget, of_one_session, query_of
 from haproc.replicate.apply.spooled import (
     RowsSource,
     collected,
     rows_gone,
 )
 from haproc.replicate.heard.computations import exhausted, responsible
+from haproc.replicate.heard.words import QUERY_CANCELED
 from haproc.replicate.member.core import Core
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome
@@ -148,7 +147,7 @@ class Computing:
         Where the query rests on a session, no other one can, however often its origin passed.
         """
         core = self._core
-        if _of_one_session(op):
+        if of_one_session(op):
             return op.origin
         return responsible(core.members.order, op.origin, core.heard.computations.passes(offset))
 
@@ -283,11 +282,12 @@ class Computing:
         core = self._core
         await core.trace(Step.ROWS_BEFORE)
         try:
-            filling, count = await self._rows(offset, op)
+            filling, count = await in_budget(op, self._rows(offset, op))
             # Tables whose storage is away may look empty, which would become so everywhere.
             await core.engine.check_tables(())
         except RefusedError as error:
-            failure = Failure(error.error_class, "", _advice(error.message, error.hint))
+            state = QUERY_CANCELED if error.error_class == ErrorClass.REVOKED else ""
+            failure = Failure(error.error_class, state, _advice(error.message, error.hint))
             return self._rejected(offset, op, failure)
         except EngineError as error:
             doubt = await self._refuted(op) if error.kind is ErrorKind.APPLICATION else error
@@ -328,10 +328,10 @@ class Computing:
 
     async def _found(self, offset: int, op: Operation) -> Found:
         """Run the query where it has to run."""
-        query, lent = _query(op), self._sessions.get(op.key)
+        query, lent = query_of(op), self._sessions.get(op.key)
         if isinstance(op.write, SpooledRows):
             return await self._found_in_request(offset, op, query)
-        only_there = _of_one_session(op)
+        only_there = of_one_session(op)
         # One that its client has changed is made anew as it was, but for what can't be.
         if lent is not None and (lent.is_there if only_there else lent.is_as_it_was):
             try:
@@ -373,10 +373,10 @@ class Computing:
             found = await self._materialise(offset, op, query, session.as_it_is())
         except EngineError as error:
             lost = error.kind is ErrorKind.AVAILABILITY or session.epoch != epoch
-            if lost and _of_one_session(op):
+            if lost and of_one_session(op):
                 raise session_gone(op.origin) from error
             raise
-        if session.epoch != epoch and _of_one_session(op):
+        if session.epoch != epoch and of_one_session(op):
             raise session_gone(op.origin)
         return found
 
@@ -385,20 +385,21 @@ class Computing:
         if isinstance(op.write, QueryWrite | ComputedPlan) and op.write.session is not None:
             session = await self.rebuild(op.write.session)
         else:
-            session = self._new_session()
+            session = self._new_session(op.user)
         # Of settings a journal keeps the newest only, which may be later than the operation.
         return await _configured(session, op.settings)
 
-    def _new_session(self) -> Session:
-        """Return a session that nobody had before."""
+    def _new_session(self, user: str) -> Session:
+        """Return a session that nobody had before, for a user's write."""
         self._sessions_made += 1
-        return self._core.engine.session(f"rows/{self._core.own_log.epoch}/{self._sessions_made}")
+        key = f"rows/{self._core.own_log.epoch}/{self._sessions_made}"
+        return self._core.engine.session(key, pool=pool_of_rows(user))
 
     async def _materialise(
         self, offset: int, op: Operation, query: Statement, session: Queries
     ) -> Found:
         core, keep = self._core, self._keeping(offset, op)
-        stage, timeout_s = lambda: self._stage(offset), core.timeouts.apply_s
+        stage, timeout_s = lambda: self._stage(offset, op.user), core.timeouts.apply_s
         found = await materialise(query, session, stage, keep, core.limits, timeout_s)
         if found.table:
             self._gathering.computed(offset, found.table, found.parts)
@@ -419,9 +420,9 @@ class Computing:
         return keep
 
     @contextlib.asynccontextmanager
-    async def _stage(self, offset: int) -> AsyncIterator[tuple[str, Session]]:
+    async def _stage(self, offset: int, user: str) -> AsyncIterator[tuple[str, Session]]:
         """Give a staging table's name, and a session of its own to read it in."""
-        table, session = await self._gathering.new(offset), self._new_session()
+        table, session = await self._gathering.new(offset), self._new_session(user)
         try:
             yield table, await _configured(session, Settings())
         except BaseException:
@@ -438,7 +439,7 @@ class Computing:
         attempts_max = core.timeouts.stuck_after_attempts
         if not exhausted([core.me], passes, attempts_max):
             return False
-        if _of_one_session(op):
+        if of_one_session(op):
             return True
         trying = [peer for peer in core.members.peers if await progressing(core, peer)]
         return exhausted(trying, passes, attempts_max)
@@ -456,28 +457,6 @@ async def _configured(session: Session, settings: Settings) -> Session:
         await session.aclose()
         raise
     return session
-
-
-def _query(op: Operation) -> Statement:
-    """Return the query that gives an operation's rows."""
-    if isinstance(op.write, ComputedPlan):
-        return SparkPlan(plan_of_query(op.write.query))
-    if isinstance(op.write, SpooledRows):
-        return SparkPlan(empty_query(op.write.schema))
-    assert isinstance(op.write, QueryWrite)
-    return SqlText(op.write.query)
-
-
-def _of_one_session(op: Operation) -> bool:
-    """Whether the query can run in the client's own session only, as its origin has it.
-
-    Likewise rows that came with the request.
-    """
-    if isinstance(op.write, SpooledRows):
-        return True
-    if isinstance(op.write, ComputedPlan):
-        return op.write.session is not None and rests_on_handles(op.write.query)
-    return isinstance(op.write, QueryWrite) and op.write.of_session and op.write.session is None
 
 
 def session_gone(origin: str) -> RefusedError:

@@ -12,6 +12,7 @@ table's place, for which there is no table in the catalog, or a table that is no
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from typing import Final
 
 from haproc import protos
@@ -24,11 +25,16 @@ from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, UNREADABLE, Lane, Named, Settings, Sort
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
+from haproc.replicate.agree.giving_up import conclusive
+from haproc.replicate.apply.foreseen import Foreseen
+from haproc.replicate.heard.definitions import redefined
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.units import Unit
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, SpooledRows
 
+TABLES_KNOWN_MAX: Final = 10_000
+"""Chosen: a megabyte."""
 BEFORE_CHARACTERS_MAX: Final = 24
 """What is longer is replaced by a hash, so that it fits beside the cursor, several times."""
 _BEFORE_CHARACTERS: Final = (BEFORE_CHARACTERS_MAX, 64)
@@ -44,6 +50,7 @@ _ABOUT_TABLES: Final = _CREATES_TABLE | {
     Kind.RESTORE,
     Kind.OTHER_DDL,
 }
+_CHANGES_NO_ROWS: Final = frozenset({Kind.OPTIMIZE, Kind.VACUUM, Kind.ANALYZE})
 _ABOUT_OTHERS: Final = frozenset(
     {
         Kind.CREATE_NAMESPACE,
@@ -63,7 +70,8 @@ def about(op: Operation) -> tuple[Named, ...]:
     ):
         return ()
     if op.kind in _ABOUT_TABLES and op.writes:
-        return tuple(Named(Sort.TABLE, name) for name in sorted(op.writes))
+        content = not _drops_one(op)
+        return tuple(Named(Sort.TABLE, name, content) for name in sorted(op.writes))
     if isinstance(op.write, SparkPlan):
         return _about_plan(op, op.write)
     if isinstance(op.write, ComputedPlan):
@@ -75,6 +83,11 @@ def about(op: Operation) -> tuple[Named, ...]:
     if what in NAMESPACES:
         return (Named(Sort.NAMESPACE, name),)
     return (Named(Sort.FUNCTION if what == "FUNCTION" else Sort.TABLE, name),)
+
+
+def _drops_one(op: Operation) -> bool:
+    """Whether all that it does is that there is nothing afterwards under its only name."""
+    return op.kind in (Kind.DROP_TABLE, Kind.DROP_VIEW) and len(op.writes) == 1
 
 
 def _about_plan(op: Operation, write: SparkPlan) -> tuple[Named, ...]:
@@ -91,13 +104,45 @@ class Doubts:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._kept: OrderedDict[str, bool] = OrderedDict()
+        """By table whether it keeps marks, as long as it is not defined anew."""
+        self._foreseen = Foreseen(core)
+
+    def foresee(self, op: Operation) -> None:
+        """Begin to look what stands there: the operation is about to be written to the log."""
+        self._foreseen.look(about(op))
 
     async def note(self, unit: Unit) -> None:
         """Write down what stands there before the first attempt; raises EngineError."""
         named = about(unit.operations[0])
         if named and not unit.in_doubt:
-            before = await self._core.engine.standing(named)
+            before = await self._foreseen.standing(named)
             self._core.schedule.unmarked.stood(unit.offsets[0], _short(before))
+
+    async def can_tell(self, op: Operation) -> bool:
+        """Whether a look at its tables tells for certain whether an operation was committed.
+
+        So it is of what changes no rows: whatever it has done makes no difference.
+        """
+        if op.kind in _CHANGES_NO_ROWS or about(op):
+            return True
+        try:
+            return conclusive(op) and all([await self._keeps_marks(name) for name in op.writes])
+        except EngineError:
+            return False
+
+    async def _keeps_marks(self, table: str) -> bool:
+        if table not in self._kept:
+            self._kept[table] = await self._core.engine.keeps_marks(table)
+            if len(self._kept) > TABLES_KNOWN_MAX:
+                self._kept.popitem(last=False)
+        return self._kept[table]
+
+    def redefined(self, op: Operation) -> None:
+        """Forget what the tables are that this operation may have defined anew."""
+        tables = redefined(op)
+        for table in list(self._kept if tables is None else tables):
+            self._kept.pop(table, None)
 
     async def settled(self, unit: Unit, lane: Lane) -> bool:
         """Whether the unit was applied; if not, it may run as if for the first time.
@@ -122,6 +167,8 @@ class Doubts:
         now = await core.engine.standing(named)
         if op.kind in _CREATES_TABLE and before == ABSENT:
             return _complete(op.kind, now)
+        if _drops_one(op):
+            return before != ABSENT and now == ABSENT
         changed = before not in {_short(now, each) for each in _BEFORE_CHARACTERS}
         if changed and UNREADABLE in now.split("/"):
             raise EngineError(

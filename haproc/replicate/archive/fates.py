@@ -20,7 +20,7 @@ from typing import Final
 
 from haproc.failure import ErrorClass
 from haproc.replicate.heard.claims import Claims
-from haproc.replicate.heard.words import Words
+from haproc.replicate.heard.words import Words, given_up_as
 from haproc.replicate.records.contents import Skip
 from haproc.replicate.records.members import Change, Roster
 from haproc.replicate.records.operation import (
@@ -33,7 +33,7 @@ from haproc.replicate.records.operation import (
     Verdict,
 )
 from haproc.replicate.records.rows import Rows
-from haproc.replicate.records.words import Abandon, Able, Unable
+from haproc.replicate.records.words import Abandon, Able, Revoke, Unable
 
 KNOWN_MAX: Final = 100_000
 """Operations of which something is remembered: some tens of megabytes."""
@@ -91,9 +91,10 @@ class Fates:
             case Roster():
                 leaves = message.cluster if message.change is Change.LEAVE else ""
                 self._words.members_changed(at, leaves)
-            case Unable() | Able() | Abandon():
+            case Unable() | Able() | Abandon() | Revoke():
                 if self._words.hear(at, message, self._claims):
-                    self._settle(message.offset, ErrorClass.GIVEN_UP)
+                    assert isinstance(message, Abandon)
+                    self._give_up(message.offset, given_up_as(message))
             case Decision() if not self._void(at, message.by, message.epoch):
                 rejected = message.verdict is Verdict.REJECT
                 told = message.failure.error_class if message.failure else ErrorClass.REJECTED
@@ -114,6 +115,12 @@ class Fates:
     def _settle(self, offset: int, rejected: str) -> None:
         known = self._of(offset)
         if known is not None and not known.settled:
+            known.settled, known.rejected = True, rejected
+
+    def _give_up(self, offset: int, rejected: str) -> None:
+        """The ring has given up what its origin, or who took over for it, may have let run."""
+        known = self._of(offset)
+        if known is not None:
             known.settled, known.rejected = True, rejected
 
     def _computed(self, rows: Rows) -> None:

@@ -1,4 +1,4 @@
-"""Operations that no cluster can apply: who says so, and when the ring gives one up.
+"""Operations that no cluster applies: who says so, and when the ring gives one up.
 
 One statement must not stop the ring. But a write that any member has acknowledged must stand. So an
 operation is given up only if no member has committed it and none can any more, and that is decided
@@ -17,6 +17,15 @@ For readers it is valid if nothing that matters came in between: no word was tak
 did not change, no other cluster came in, and the writer was not replaced. All of that stands behind
 the operation itself, so whoever still has it before him reads it, and all come to the same.
 
+Somebody may want an operation taken back that could be applied well:
+
+- ``revoke``: the wish. A cluster that reads it does not begin the operation, or stops it, makes
+  sure that nothing of it is under way, looks, and says ``unable``; the rest is as above. The wish
+  is void from the first ``able`` on that names a wish: a cluster has an outcome of the operation
+  already, so it stands; or not all had spoken in time, and it goes on. Words that were said for it
+  are taken back by those who said them, when the operation is to run there. One that comes into the
+  log behind that counts for nothing: by then its cluster may run the operation again.
+
 A process that starts hears what the log says up to its own claim before it runs anything. So it
 obeys the words of the processes before it, and what was given up while it was away. What a replaced
 process says behind that claim is void.
@@ -33,9 +42,24 @@ offsets are compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
+from haproc.failure import ErrorClass
 from haproc.replicate.heard.claims import Claims
-from haproc.replicate.records.words import Abandon, Able, Unable, Word
+from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
+
+QUERY_CANCELED: Final = "57014"
+"""The SQLSTATE of what was taken back: that of a cancelled statement."""
+
+
+def given_up_as(word: Abandon) -> ErrorClass:
+    """Return the class of the error that clients are told."""
+    return ErrorClass.REVOKED if word.revoked else ErrorClass.GIVEN_UP
+
+
+def taken_back(who: str) -> str:
+    """Return what clients are told of an operation that is taken back."""
+    return f"it was taken back by {who}, and has no effect anywhere"
 
 
 class Words:
@@ -44,6 +68,7 @@ class Words:
     def __init__(self) -> None:
         self._said: dict[int, dict[int, Unable | Able]] = {}
         self._abandoned: dict[int, tuple[int, Abandon]] = {}
+        self._wishes: dict[int, dict[int, Revoke]] = {}
         self._changes: dict[int, str] = {}
         self._known_from = 0
 
@@ -64,8 +89,11 @@ class Words:
 
         Records must be heard in the log's order, with all claims before them seen.
         """
-        by = word.by if isinstance(word, Abandon) else word.cluster
+        by = word.by if isinstance(word, Abandon | Revoke) else word.cluster
         if word.offset < self._known_from or claims.void(at, by, word.epoch):
+            return False
+        if isinstance(word, Revoke):
+            self._wishes.setdefault(word.offset, {})[at] = word
             return False
         if not isinstance(word, Abandon):
             self._said.setdefault(word.offset, {})[at] = word
@@ -98,14 +126,40 @@ class Words:
         ``before``: as of that place in the log.
         """
         found: dict[str, tuple[int, Unable]] = {}
+        void = -1
         for at, word in sorted(self._said.get(offset, {}).items()):
             if before is not None and at >= before:
                 break
-            if isinstance(word, Unable):
-                found[word.cluster] = at, word
-            else:
+            if isinstance(word, Able):
                 found.pop(word.cluster, None)
+                void = at if word.wish >= 0 else void
+            elif word.wish < 0 or word.wish > void:
+                found[word.cluster] = at, word
         return found
+
+    def wish(self, offset: int) -> tuple[int, Revoke] | None:
+        """Return the wish to take an operation back that is neither void nor fulfilled."""
+        wishes = self._wishes.get(offset)
+        if not wishes or offset in self._abandoned:
+            return None
+        said = self._said.get(offset, {}).items()
+        void = max(
+            (at for at, word in said if isinstance(word, Able) and word.wish >= 0), default=-1
+        )
+        return min((each for each in wishes.items() if each[0] > void), default=None)
+
+    def wishes(self) -> list[int]:
+        """Return the operations that somebody wants, or wanted, taken back."""
+        return sorted(self._wishes)
+
+    def was_wished(self, offset: int) -> bool:
+        """Whether anybody ever wanted it taken back."""
+        return offset in self._wishes
+
+    def done(self, offset: int) -> bool:
+        """Whether a cluster has answered a wish by an outcome that it has: the operation stands."""
+        said = self._said.get(offset, {}).values()
+        return any(isinstance(word, Able) and word.done for word in said)
 
     def given_up(self, offset: int) -> Abandon | None:
         """Return the record by which the ring gave the operation up, if it has."""
@@ -142,12 +196,17 @@ class Words:
         standing = self.standing(offset)
         words = {name: standing[name][0] for name in sorted(names & standing.keys())}
         without = {name: absent[name] for name in sorted(names - standing.keys())}
-        told = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
-        error = f"no cluster of the ring could apply it, and it was given up: {told}"
-        return Abandon(offset, operation_id, *by, read_to, words, without, error)
+        wish = self.wish(offset)
+        if wish is not None:
+            error = taken_back(wish[1].who)
+        else:
+            told = "; ".join(f"{name}: {standing[name][1].error}" for name in words)
+            error = f"no cluster of the ring could apply it, and it was given up: {told}"
+        return Abandon(offset, operation_id, *by, read_to, words, without, error, wish is not None)
 
     def forget(self, below: int) -> None:
         """Forget operations that nobody asks about any more."""
-        if self._said or self._abandoned:
+        if self._said or self._abandoned or self._wishes:
+            self._wishes = {o: found for o, found in self._wishes.items() if o >= below}
             self._said = {o: said for o, said in self._said.items() if o >= below}
             self._abandoned = {o: found for o, found in self._abandoned.items() if o >= below}

@@ -25,6 +25,15 @@ class Watermarks:
         self._log_end = max(self._log_end, end)
 
     @property
+    def lag(self) -> int:
+        """How many records are not applied here: all unread ones, and what waits of the others.
+
+        What is applied already behind one that takes long does not count.
+        """
+        unread = max(0, self.log_end - self._schedule.read_to)
+        return min(unread + self._schedule.pending, self.log_end - self._schedule.low)
+
+    @property
     def heard_to(self) -> int:
         """The offset up to which all control records are known."""
         return max(self._schedule.read_to, self._looked_ahead_to)

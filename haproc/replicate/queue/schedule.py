@@ -346,8 +346,7 @@ class Schedule:
             or offsets[0] in self._old_batches
             or (offsets[0] >= self._asked_below and self._doubtful(tasks[0]))
         )
-        operations = tuple(task.op for task in tasks)
-        unit = Unit(offsets, operations, intent, in_doubt, composed, apart)
+        unit = Unit(offsets, tuple(t.op for t in tasks), intent, in_doubt, composed, apart)
         self._high = max(self._high, offsets[-1] + 1)
         for task in tasks:
             task.become(State.RUNNING)
@@ -435,6 +434,16 @@ class Schedule:
         task = self._tasks.get(offset)
         return offset >= self._read_to or (task is not None and task.state is not State.COMPLETE)
 
+    def untouched(self, offset: int) -> bool:
+        """Whether no process of this cluster has begun to run an operation, as far as is known."""
+        old = self._old_batches.items()
+        if self.unmarked.doubted(offset) or any(a <= offset <= b for a, b in old):
+            return False
+        if (task := self._tasks.get(offset)) is None:
+            return offset >= max(self._read_to, self._doubtful_below)
+        looked = offset < self._asked_below or not self._doubtful(task)
+        return task.state is State.WAITING and looked
+
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield what is not finished, in order."""
         for offset, task in self._tasks.items():
@@ -489,12 +498,3 @@ class Schedule:
             if task.state is State.WAITING and (task.unlike or offset in self._old_batches):
                 found |= task.op.writes
         return sorted(found)
-
-    def doubtful_tables(self) -> frozenset[str]:
-        """Return the tables whose last applied offset is worth reading back after a restart."""
-        return frozenset(
-            table
-            for task in self._tasks.values()
-            if task.offset < self._doubtful_below and not task.op.unmarked
-            for table in task.op.writes
-        )

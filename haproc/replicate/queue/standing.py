@@ -114,22 +114,19 @@ def skip_advice(standing: Standing) -> Advice:
     )
 
 
-def reject_advice(standing: Standing) -> Advice:
-    """Say what a rejection by the whole ring would do."""
+def revoke_advice(standing: Standing) -> Advice:
+    """Say what taking it back would do."""
+    if standing.position in (Position.ODD, Position.DONE):
+        return Advice(False, "it cannot be taken back: it has an outcome here")
     if standing.position is Position.UNCOMPUTED:
         return Advice(
             True, "it is rejected everywhere at once, unless its rows get into the log before that"
         )
-    if standing.position in _PATIENCE:
-        return Advice(False, f"it cannot be given up: {_PATIENCE[standing.position]}")
-    if standing.position is Position.ODD:
-        return Advice(False, "it cannot be given up: it has an outcome here")
-    if standing.together is not None:
-        return Advice(False, "it runs as one statement with others: retry takes them apart first")
     return Advice(
         True,
-        "this cluster says in the log that it has not committed it, unless an attempt turns out to "
-        "have been. Once every member has, it is rejected everywhere and nobody is DIVERGED",
+        "every member stops it, if it runs there, and says in the log that it has not committed "
+        "it. Then it is rejected everywhere, and nobody is DIVERGED. If one has committed it, it "
+        "stands, and those that stopped it run it again",
     )
 
 

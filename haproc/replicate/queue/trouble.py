@@ -26,8 +26,6 @@ class Trouble:
     apart: bool = False
     since_s: float = 0.0
     """When it failed first, by the loop's clock."""
-    reject: bool = False
-    """An operator wants the ring to give it up."""
     poked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -48,16 +46,6 @@ class Trouble:
         """An operator wants it tried at once, apart if it is several operations."""
         self.attempts, self.apart = 0, len(self.offsets) > 1
         self.poked.set()
-
-    def give_up(self) -> None:
-        """An operator wants the ring to give it up."""
-        if not self.reject:
-            self.reject = True
-            self.poked.set()
-
-    def said(self) -> None:
-        """It is in the log that this cluster cannot apply it."""
-        self.reject = False
 
 
 class Troubles:

@@ -8,7 +8,7 @@ meaning. *Control* records say what became of operations and who applies them:
 - ``outcome``: an application error that a cluster met when it applied an operation. Recorded
   before anything that depends on the operation starts, so it survives the process.
 - ``claim``: an incarnation of a HAProc takes over its cluster; an older one that reads it stops.
-- ``unable``, ``able``, ``abandon``: see `replicate.heard.words`.
+- ``unable``, ``able``, ``abandon``, ``revoke``: see `replicate.heard.words`.
 - ``skip``, ``verify``, ``checksums``: see `replicate.records.contents`.
 - ``rows``, ``part``, ``passed``: see `replicate.records.rows`.
 - ``join``, ``leave``, ``members``: see `replicate.records.members`.
@@ -76,7 +76,7 @@ from haproc.replicate.records.rows import (
     computed_message,
     computed_record,
 )
-from haproc.replicate.records.words import Abandon, Able, Unable, Word
+from haproc.replicate.records.words import Abandon, Able, Revoke, Unable, Word
 
 SYNCHRONOUS: Final = frozenset({OperationClass.SYNCHRONOUS, OperationClass.SYNCHRONOUS_PARALLEL})
 
@@ -142,6 +142,8 @@ class Operation:
     was looked up."""
     rests_on: frozenset[str] = frozenset()
     """The tables, views and functions that were looked up; ``*`` stands for any."""
+    apply_budget_s: float | None = None
+    """How long it, or its query, may run on a cluster before the ring takes it back."""
     redefines: frozenset[str] | None = frozenset()
     """What it may define anew; None: anything."""
     named: bool = False
@@ -272,6 +274,8 @@ def _operation_record(op: Operation) -> Record:
         headers["named"] = True
     if op.insert is not None:
         headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
+    if op.apply_budget_s is not None:
+        headers["apply_budget_s"] = op.apply_budget_s
     kind = OPERATION_1
     if op.since is not None:
         kind = OPERATION_2
@@ -323,6 +327,12 @@ def _rests_on(value: Any) -> tuple[int | None, frozenset[str]]:
     return number(analyzed_to), names(looked_up)
 
 
+def _budget(value: Any) -> float | None:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"{value!r} is no time")
+
+
 def _operation(record: Record) -> Operation:
     h: Mapping[str, Any] = record.headers
     catalog, schema, time_zone, ansi, confs = h["settings"]
@@ -350,6 +360,7 @@ def _operation(record: Record) -> Operation:
         own_id=own_id,
         analyzed_to=analyzed_to,
         rests_on=rests_on,
+        apply_budget_s=_budget(h.get("apply_budget_s")),
         redefines=None if redefines is None else names(redefines),
         named=h.get("named", False) is True,
     )
@@ -436,7 +447,7 @@ def to_record(message: Message) -> Record:
             return roster.roster_record(message)
         case Rows() | Part() | Passed():
             return computed_record(message)
-        case Unable() | Able() | Abandon():
+        case Unable() | Able() | Abandon() | Revoke():
             return words.word_record(message)
         case Fence():
             return fence_record(message)

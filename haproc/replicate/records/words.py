@@ -1,4 +1,4 @@
-"""Records about operations that a cluster cannot apply: ``unable``, ``able``, ``abandon``.
+"""Records about operations that are not applied: ``unable``, ``able``, ``abandon``, ``revoke``.
 
 `haproc.replicate.heard.words` says what they mean and when they count.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 from dmq import Json, Record
 from haproc.replicate.records.fields import number, offsets, text
 
-KINDS: Final = frozenset({"unable", "able", "abandon"})
+KINDS: Final = frozenset({"unable", "able", "abandon", "revoke"})
 ERROR_CHARACTERS_MAX: Final = 1000
 
 
@@ -20,7 +20,8 @@ ERROR_CHARACTERS_MAX: Final = 1000
 class Unable:
     """``cluster`` has not committed the operation at ``offset``, and does not run it any more.
 
-    ``epoch`` is the offset of the writer's claim; ``error``: what it met, in words.
+    ``epoch`` is the offset of the writer's claim; ``error``: what it met, in words. ``wish``: the
+    offset of the ``revoke`` that it answers, -1 for none.
     """
 
     offset: int
@@ -28,16 +29,38 @@ class Unable:
     cluster: str
     epoch: int
     error: str
+    wish: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Able:
-    """``cluster`` takes back its word on the operation at ``offset``."""
+    """``cluster`` takes back its word on the operation at ``offset``, or has given none.
+
+    ``wish``: the offset of the ``revoke`` that is void by this, -1 for none; ``done``: because the
+    operation has an outcome there.
+    """
 
     offset: int
     operation_id: str
     cluster: str
     epoch: int
+    wish: int = -1
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Somebody wants the operation at ``offset`` taken back, on all clusters.
+
+    ``by``: the cluster that was asked, or whose budget for it is spent; ``who`` wants it, and why,
+    in words.
+    """
+
+    offset: int
+    operation_id: str
+    by: str
+    epoch: int
+    who: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +68,8 @@ class Abandon:
     """The ring gives up the operation at ``offset``; see the module.
 
     ``words``: by cluster the offset of its ``unable``. ``absent``: by cluster the offset of its
-    newest claim, -1 for none. ``error``: what clients are told.
+    newest claim, -1 for none. ``error``: what clients are told. ``revoked``: because somebody
+    wanted it taken back.
     """
 
     offset: int
@@ -56,9 +80,10 @@ class Abandon:
     words: Mapping[str, int]
     absent: Mapping[str, int]
     error: str
+    revoked: bool = False
 
 
-Word: TypeAlias = Unable | Able | Abandon
+Word: TypeAlias = Unable | Able | Abandon | Revoke
 
 
 def word_record(word: Word) -> Record:
@@ -67,9 +92,15 @@ def word_record(word: Word) -> Record:
     match word:
         case Unable():
             headers |= {"cluster": word.cluster, "error": word.error}
+            headers |= {"wish": word.wish} if word.wish >= 0 else {}
             return Record("unable", word.operation_id, headers)
         case Able():
-            return Record("able", word.operation_id, headers | {"cluster": word.cluster})
+            headers |= {"cluster": word.cluster}
+            headers |= {"wish": word.wish, "done": word.done} if word.wish >= 0 else {}
+            return Record("able", word.operation_id, headers)
+        case Revoke():
+            headers |= {"by": word.by, "who": word.who}
+            return Record("revoke", word.operation_id, headers)
         case Abandon():
             headers |= {
                 "by": word.by,
@@ -78,6 +109,7 @@ def word_record(word: Word) -> Record:
                 "absent": dict(sorted(word.absent.items())),
                 "error": word.error,
             }
+            headers |= {"revoked": True} if word.revoked else {}
             return Record("abandon", word.operation_id, headers)
 
 
@@ -85,11 +117,15 @@ def word_message(record: Record) -> Word:
     """Return the message of a record of these kinds; KeyError, TypeError or ValueError."""
     h: Mapping[str, Any] = record.headers
     offset, epoch = number(h["offset"]), number(h["epoch"])
+    wish = number(h["wish"]) if "wish" in h else -1
     match record.kind:
         case "unable":
-            return Unable(offset, record.key, text(h["cluster"]), epoch, text(h["error"]))
+            return Unable(offset, record.key, text(h["cluster"]), epoch, text(h["error"]), wish)
         case "able":
-            return Able(offset, record.key, text(h["cluster"]), epoch)
+            done = h.get("done", False) is True
+            return Able(offset, record.key, text(h["cluster"]), epoch, wish, done)
+        case "revoke":
+            return Revoke(offset, record.key, text(h["by"]), epoch, text(h["who"]))
         case _:
             return Abandon(
                 offset,
@@ -100,4 +136,5 @@ def word_message(record: Record) -> Word:
                 offsets(h["words"]),
                 offsets(h["absent"]),
                 text(h["error"]),
+                h.get("revoked", False) is True,
             )

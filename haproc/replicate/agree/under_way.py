@@ -1,0 +1,61 @@
+"""The statements that run here, and how one is stopped: because somebody wants it taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from haproc.replicate.records.operation import Operation
+
+CanTell: TypeAlias = Callable[[Operation], Awaitable[bool]]
+"""Says whether a look would find what an operation that was stopped has committed."""
+
+
+class Interrupted(Exception):
+    """A statement was stopped: somebody wants it taken back."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Statement:
+    offsets: tuple[int, ...]
+    op: Operation
+    limit: asyncio.Timeout
+    can_tell: CanTell
+
+    def stop(self) -> None:
+        if not self.limit.expired():
+            self.limit.reschedule(asyncio.get_running_loop().time())
+
+
+class UnderWay:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._statements: list[_Statement] = []
+
+    @contextlib.asynccontextmanager
+    async def runs(
+        self, offsets: tuple[int, ...], op: Operation, can_tell: CanTell
+    ) -> AsyncIterator[None]:
+        """What is in here may be stopped; raises Interrupted then."""
+        limit = asyncio.timeout(None)
+        mine = _Statement(offsets, op, limit, can_tell)
+        self._statements.append(mine)
+        try:
+            async with limit:
+                yield
+        except TimeoutError as error:
+            if limit.expired():
+                raise Interrupted from error
+            raise
+        finally:
+            self._statements.remove(mine)
+
+    async def stop(self, offset: int) -> None:
+        """Stop what runs of an operation, if a look can tell then what it has committed."""
+        for each in [each for each in self._statements if offset in each.offsets]:
+            if await each.can_tell(each.op) and each in self._statements:
+                each.stop()

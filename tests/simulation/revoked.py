@@ -1,0 +1,111 @@
+"""Seeded runs in which clients and operators want back what is under way, under every fault.
+
+Some writes have a time budget, too. Then it is checked that what was told to be taken back is
+nowhere, and what was told to be committed everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import replace
+
+from haproc.failure import RequestError
+from haproc.replicate.operators import Operators
+from haproc.replicate.queue.revoked import Fate, Revoked
+from haproc.replicate.records.operation import Operation
+from haproc.replicate.replica import Replica
+from tests.simulation.clock import run
+from tests.simulation.network import Refused
+from tests.simulation.scenario import Attempted, Report, Scenario, build
+from tests.simulation.violations import Violation
+
+BUDGETS = (None, None, None, 1.0, 4.0)
+
+
+def build_with_budget(what: str, op_id: str, origin: str, rng_value: int) -> Operation:
+    """Build one of a scenario's writes; a part of them has a budget."""
+    return replace(build(what, op_id, origin, rng_value), apply_budget_s=BUDGETS[rng_value % 5])
+
+
+class RevokeScenario(Scenario):
+    """See the module."""
+
+    build = staticmethod(build_with_budget)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, writes_per_client=10, computing=seed % 2)
+        self.revoke_rng = random.Random(f"{seed}/revoke")
+        self.fates: dict[str, set[Fate]] = {}
+        self.told = Counter[str]()
+
+    async def operator(self) -> None:
+        """Beside what operators do, want writes back."""
+        for node in self.ring.nodes.values():
+            node.spark.statement_s = self.revoke_rng.choice((0, 0.3, 2))
+        asking: set[asyncio.Task[None]] = set()
+        drains = asyncio.ensure_future(super().operator())
+        while self.writing:
+            await asyncio.sleep(self.revoke_rng.expovariate(3))
+            begun = [each for each in self.attempts if not each.ended_at]
+            if begun:
+                chosen = self.revoke_rng.choice(begun)
+                asking.add(asyncio.ensure_future(self.want_back(chosen)))
+        await asyncio.gather(drains, *asking)
+
+    async def want_back(self, attempt: Attempted) -> None:
+        """Ask some node to take a write back; note what it answers."""
+        node = self.ring.nodes[self.revoke_rng.choice(self.ring.names)]
+        by_operator = self.revoke_rng.random() < 0.3
+
+        async def work(replica: Replica) -> Fate | None:
+            known = replica.core.outcomes.find(("anonymous", attempt.id))
+            if known is None:
+                return None
+            if by_operator:
+                return await _of_operator(replica.operators, known.offset)
+            found: Revoked = await replica.revoking.revoke(known.offset, "its sender")
+            return found.fate
+
+        try:
+            async with asyncio.timeout(60):
+                fate = await node.call(work)
+        except (Refused, TimeoutError, RequestError):
+            return
+        if fate is not None:
+            self.ring.note(f"{node.name} says of {attempt.id}: {fate}")
+            self.fates.setdefault(attempt.id, set()).add(fate)
+            self.told[fate] += 1
+
+    async def heal(self) -> None:
+        """Statements are fast again, too."""
+        for node in self.ring.nodes.values():
+            node.spark.statement_s = 0
+        await super().heal()
+
+    def check(self, report: Report) -> None:
+        """Take what was said of a write that was wanted back for what its client was told."""
+        for attempt in self.attempts:
+            fates = self.fates.get(attempt.id, set())
+            gone, there = Fate.REVOKED in fates, Fate.COMMITTED in fates
+            if (gone and (there or attempt.acknowledged)) or (
+                there and attempt.acknowledged is False and attempt.what in ("set", "register")
+            ):
+                text = f"{attempt.id} is {fates}, and acknowledged: {attempt.acknowledged}"
+                report.wrong(Violation.REJECTED, text)
+            elif gone:
+                attempt.acknowledged = False
+            elif there and attempt.what in ("set", "register"):
+                attempt.acknowledged = True
+        super().check(report)
+
+
+async def _of_operator(operators: Operators, offset: int) -> Fate:
+    return Fate(str((await operators.revoke(offset, "", ()))["status"]))
+
+
+def simulate_revoked(seed: int) -> tuple[Report, Counter[str]]:
+    """Run one seed; return what it came to, and what was said of what was wanted back."""
+    scenario = RevokeScenario(seed)
+    return run(scenario.main()), scenario.told

@@ -1,0 +1,231 @@
+"""The messages whose bytes are kept in tests/golden, one of each kind and version."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from haproc.classify.model import InsertShape, Kind, OperationClass
+from haproc.config.model import Address
+from haproc.engine.interface import Settings
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.membership.roster import Member
+from haproc.replicate.records.contents import Checksums, Skip, Verify
+from haproc.replicate.records.failures import Failure
+from haproc.replicate.records.fence import Fence
+from haproc.replicate.records.members import Change, Roster
+from haproc.replicate.records.operation import (
+    Claim,
+    Decision,
+    FailureReport,
+    Message,
+    Operation,
+    Verdict,
+)
+from haproc.replicate.records.rows import (
+    ComputedPlan,
+    Filling,
+    Part,
+    Passed,
+    QueryWrite,
+    Rows,
+    SessionRef,
+    SpooledRows,
+)
+from haproc.replicate.records.words import Abandon, Able, Revoke, Unable
+from haproc.spark_error import Context, details
+
+SAID = details(
+    ["org.apache.spark.sql.AnalysisException", "java.lang.Exception"],
+    {"relationName": "`flüge`", "searchPath": "[`a`]"},
+    [
+        Context(object_type="VIEW", object_name="v", start=3, stop=9, fragment="flüge"),
+        Context(of_frame=True, call_site="job.py:7", fragment="select", summary="== DataFrame =="),
+    ],
+)
+GOLDEN = Path(__file__).parents[1] / "golden"
+ID = "2f1c6a5e9d3b4870a1b2c3d4e5f60718"
+FAILURE = Failure("TABLE_OR_VIEW_ALREADY_EXISTS", "42P07", "Die Tabelle »flüge« gibt es schon 😀")
+HEAD = "INSERT INTO flüge VALUES "
+INSERT = Operation(
+    id=ID,
+    operation_class=OperationClass.ASYNCHRONOUS,
+    kind=Kind.INSERT,
+    origin="a",
+    fingerprint="c0ffee",
+    write=SqlText(f"{HEAD}(1, 'Zürich 😀'), (2, NULL)"),
+    settings=Settings("main", "air", "Europe/Berlin", False, (("spark.sql.a", "1"), ("b", ""))),
+    user="ada",
+    reads=frozenset({"main.air.b", "main.air.a"}),
+    writes=frozenset({"main.air.flüge"}),
+    tables_known=True,
+    insert=InsertShape(len(HEAD), 2, "int,string"),
+    created_ms=1_790_000_000_123,
+)
+DDL = replace(
+    INSERT,
+    operation_class=OperationClass.SYNCHRONOUS_PARALLEL,
+    kind=Kind.OTHER_DDL,
+    write=SqlText("MSCK REPAIR TABLE flüge"),
+    settings=Settings(),
+    reads=frozenset(),
+    writes=frozenset(),
+    tables_known=False,
+    insert=None,
+)
+A = Member("a", Address("host-a", 8090), "http://host-a:8080")
+B = Member("b", Address("::1", 8091), "http://[::1]:8081")
+C = Member("c", Address("10.0.0.3", 65_535), "https://zürich.example.com")
+ROWS = pa.table({"n": pa.array([1, None], pa.int64()), "s": pa.array(["ü", "😀"])})
+PLAN = bytes.fromhex(
+    "122c122a0a1552130a11313820616c7320c39c626572736368c3a413220a0a066d61696e2e7510012802"
+)
+"""Stands for a plan; what is in one is nothing to the log."""
+MESSAGES: dict[str, Message] = {
+    "operation_sql": INSERT,
+    "operation_unknown_tables": DDL,
+    "operation_since": replace(INSERT, since=2**40, window=65_536),
+    "operation_own_id": replace(INSERT, since=2**40, window=65_536, own_id=True),
+    "operation_budget": replace(
+        INSERT, since=2**40, window=65_536, own_id=True, apply_budget_s=2.5
+    ),
+    "operation_rests_on": replace(
+        DDL,
+        since=41,
+        window=65_536,
+        own_id=True,
+        analyzed_to=2**40,
+        rests_on=frozenset({"main.air.flüge", "main.air.a"}),
+        redefines=None,
+    ),
+    "operation_redefines": replace(
+        INSERT,
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+        analyzed_to=0,
+        redefines=frozenset({"main.air.flüge"}),
+    ),
+    "operation_computed": replace(
+        INSERT,
+        write=QueryWrite("INSERT INTO flüge SELECT 'Zürich 😀', uuid()", 18, of_session=True),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_computed_in_session": replace(
+        INSERT,
+        write=QueryWrite(
+            "INSERT INTO flüge SELECT * FROM v", 18, True, SessionRef("ann", "s-1", 3)
+        ),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_computed_in_session_begun": replace(
+        INSERT,
+        write=QueryWrite(
+            "INSERT INTO flüge SELECT * FROM v", 18, True, SessionRef("ann", "s-1", 3, "b-7f3e")
+        ),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_plan": replace(
+        INSERT,
+        write=SparkPlan(PLAN),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+        analyzed_to=2**40,
+        rests_on=frozenset({"main.air.flüge"}),
+    ),
+    "rows": Rows(41, ID, "b", 12, "INSERT INTO flüge VALUES (1, 'Zürich 😀')", 1),
+    "rows_failure": Rows(41, ID, "b", 12, failure=FAILURE),
+    "operation_computed_plan": replace(
+        INSERT,
+        write=ComputedPlan(b"relation", PLAN, SessionRef("ada", "s-1", 3)),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_computed_plan_begun": replace(
+        INSERT,
+        write=ComputedPlan(b"relation", PLAN, SessionRef("ada", "s-1", 3, "b-7f3e")),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_computed_plan_alone": replace(
+        INSERT,
+        write=ComputedPlan(b"relation", PLAN),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_spooled": replace(
+        INSERT,
+        write=SpooledRows("c.s.t", b"no rows"),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "rows_filling": Rows(41, ID, "b", 12, "", 2, None, Filling(PLAN, b"rows", (), 4)),
+    "rows_parts": Rows(41, ID, "b", 12, "", 2**40, None, Filling(PLAN, b"", (43, 2**40), 2**44)),
+    "part": Part(41, ID, "b", 12, 1, 1_790_000_000_456, b"\x00rows"),
+    "passed": Passed(41, ID, "b", 12, FAILURE),
+    "decision_commit": Decision(41, ID, Verdict.COMMIT, "b", 12),
+    "decision_reject": Decision(41, ID, Verdict.REJECT, "a", 7, FAILURE),
+    "outcome": FailureReport(2**53 + 1, "c", 3, FAILURE),
+    "claim": Claim("a", "a-7f3e"),
+    "unable": Unable(41, ID, "b", 12, "OOM: für »flüge« reicht es nicht 😀"),
+    "able": Able(41, ID, "b", 12),
+    "abandon": Abandon(41, ID, "c", 13, 47, {"b": 44, "c": 46}, {"a": 7, "d": -1}, "b: OOM 😀"),
+    "revoke": Revoke(41, ID, "b", 12, "ein Mensch: »flüge« dauert 😀"),
+    "unable_revoke": Unable(41, ID, "b", 12, "it is to be taken back", 43),
+    "able_revoke": Able(41, ID, "b", 12, 43, True),
+    "abandon_revoke": Abandon(
+        41, ID, "c", 13, 47, {"b": 44, "c": 46}, {}, "ein Mensch 😀", revoked=True
+    ),
+    "fence": Fence("job/4711"),
+    "skip": Skip(41, ID, "c", 12, "Platte »c« ist kaputt 😀"),
+    "verify": Verify("b"),
+    "verify_trusted": Verify("b", "c"),
+    "checksums": Checksums(
+        43, "c", 12, {"main.air.flüge": "3:00ff:12ab", "main.air.b": "", "v": "view:77"}, True
+    ),
+    "join": Roster(Change.JOIN, "c", (A, B, C), 44, "a"),
+    "leave": Roster(Change.LEAVE, "b", (A, C), 45, "a"),
+    "members": Roster(Change.MEMBERS, "", (A,), -1, "a"),
+    "checksums_error": Checksums(43, "a", 7, {}, error="die Tabellen lassen sich nicht auflisten"),
+}
+VERSIONS = {
+    "operation_since": "v2",
+    "verify_trusted": "v2",
+    "operation_own_id": "v3",
+    "operation_budget": "v3",
+    "operation_rests_on": "v3",
+    "operation_redefines": "v3",
+    "operation_computed": "v3",
+    "operation_plan": "v4",
+    "operation_computed_in_session": "v3",
+    "operation_computed_in_session_begun": "v3",
+    "operation_computed_plan_begun": "v4",
+    "operation_computed_plan": "v4",
+    "operation_computed_plan_alone": "v4",
+    "operation_spooled": "v4",
+    "rows_filling": "v2",
+    "rows_parts": "v2",
+}
+"""Those that are not of version 1."""

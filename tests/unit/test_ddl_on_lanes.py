@@ -1,0 +1,122 @@
+"""What DDL costs beside itself: which lanes begin anew behind it, what is looked at before it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from haproc.classify.model import Kind
+from haproc.config.limits import Limits
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import ABSENT, PRESENT, Applied, Named
+from haproc.engine.statement import SqlText, Statement
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.records.operation import Operation
+from tests.simulation.clock import run
+from tests.unit.draining_rig import NullEngine, NullLane, member
+from tests.unit.operations import ddl
+
+DROP_TABLE, DROP_SCHEMA = SqlText("DROP TABLE t"), SqlText("DROP SCHEMA s CASCADE")
+DROPS = (DROP_TABLE, DROP_SCHEMA)
+
+
+class Lane(NullLane):
+    """Notes whether it ran something, and was renewed."""
+
+    def __init__(self, engine: NullEngine) -> None:
+        super().__init__(engine)
+        self.ran = self.renewed = False
+
+    async def apply(self, write: Statement, *args: object, **options: object) -> Applied:
+        self.ran = self.ran or write in DROPS
+        return await self._engine.apply(write)
+
+    def renew(self) -> None:
+        self.renewed = True
+
+
+class Engine(NullEngine):
+    """Holds one table or view, which each statement drops; an answer may be lost."""
+
+    def __init__(self, *, loses_answers: bool = False) -> None:
+        super().__init__()
+        self.lanes: list[Lane] = []
+        self.there, self.loses_answers = True, loses_answers
+        self.asked: list[Named] = []
+        self.runs = 0
+
+    def lane(self, index: int, authorise: Callable[[], Awaitable[None]]) -> Lane:
+        self.lanes.append(Lane(self))
+        return self.lanes[-1]
+
+    @property
+    def applying(self) -> list[Lane]:
+        """The lanes that apply operations; the others only clear away."""
+        return self.lanes[: Limits().lanes]
+
+    async def standing(self, named: Sequence[Named]) -> str:
+        self.asked += named
+        if not self.there:
+            return ABSENT
+        return PRESENT if not named[0].content else "7@1"
+
+    async def apply(self, write: Statement) -> Applied:
+        if write not in DROPS:
+            return Applied()  # it clears away what an earlier process has left
+        self.runs += 1
+        self.there = False
+        if self.loses_answers:
+            raise EngineError(ErrorKind.AVAILABILITY, "gone")
+        return Applied()
+
+
+def applied(op: Operation, engine: Engine) -> Outcome:
+    """Return what became of an operation that a ring of one begins with."""
+
+    async def drained() -> Outcome:
+        async with member([op], engine) as replica:
+            await replica.core.news.until(lambda: replica.core.schedule.low >= 1)
+            return await replica.core.outcomes.outcome(await replica.core.outcomes.arrival_at(0))
+
+    return run(drained())
+
+
+def drop(kind: Kind = Kind.DROP_TABLE) -> Operation:
+    return replace(ddl("drop", "a"), kind=kind, write=DROP_TABLE, named=True)
+
+
+def test_lane_that_ran_ddl_of_what_it_names_goes_on_and_the_others_begin_anew() -> None:
+    engine = Engine()
+    applied(drop(), engine)
+    assert [lane.renewed for lane in engine.applying] == [not lane.ran for lane in engine.applying]
+
+
+def test_lane_that_ran_ddl_of_more_than_it_names_begins_anew() -> None:
+    engine = Engine()
+    applied(replace(drop(Kind.DROP_NAMESPACE), write=DROP_SCHEMA, named=False), engine)
+    assert all(lane.renewed for lane in engine.applying)
+
+
+@pytest.mark.parametrize("kind", [Kind.DROP_TABLE, Kind.DROP_VIEW])
+def test_drop_whose_answer_was_lost_is_found_again_without_a_look_at_content(kind: Kind) -> None:
+    engine = Engine(loses_answers=True)
+    outcome = applied(drop(kind), engine)
+    assert outcome.status is Status.APPLIED and outcome.assumed
+    assert engine.runs == 1
+    assert not any(each.content for each in engine.asked)
+
+
+def test_drop_that_did_not_run_runs_again() -> None:
+    class Refusing(Engine):
+        async def apply(self, write: Statement) -> Applied:
+            if write in DROPS and not self.runs:
+                self.runs = 1
+                raise EngineError(ErrorKind.AVAILABILITY, "never came there")
+            return await super().apply(write)
+
+    engine = Refusing()
+    outcome = applied(drop(), engine)
+    assert outcome.status is Status.APPLIED and not outcome.assumed
+    assert engine.runs == 2
