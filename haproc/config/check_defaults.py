@@ -9,7 +9,7 @@ from haproc.classify.allowed_settings import allowed, instead
 from haproc.classify.model import RefusedError
 from haproc.config.model import Config
 from haproc.engine.confs import ANSI, TIME_ZONE
-from haproc.engine.interface import POOL
+from haproc.engine.pools import POOL
 from haproc.pin.moment import zone_of
 
 _UTC: Final = "UTC"

@@ -14,7 +14,8 @@ from haproc.classify.rules import Rules
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Engine, Session, Settings, pool_of
+from haproc.engine.interface import Engine, Session, Settings
+from haproc.engine.pools import pool_of
 from haproc.engine.statement import text_size
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING

@@ -27,7 +27,8 @@ from haproc.engine.holes import (
     with_rows,
     with_table,
 )
-from haproc.engine.interface import Lane, Queries, Session, Settings, pool_of_rows
+from haproc.engine.interface import Lane, Queries, Session, Settings
+from haproc.engine.pools import pool_of_rows
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
