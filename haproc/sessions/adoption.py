@@ -3,11 +3,13 @@
 Entries are run in their order, each under its own settings; files that stand side by side go in one
 call. A view comes back with the columns that it had. A view or function that cannot be made breaks
 its name and nothing else: a view stands there whose rows are an error that says why, or a function
-of which each call is one, so that nothing else of its name takes its place.
+of which each call is one, so that nothing else of its name takes its place. A variable that cannot
+be made is missing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeAlias
@@ -18,7 +20,7 @@ from haproc.engine.interface import File, Fresh
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError
 from haproc.pin.sqltypes import quote_name
-from haproc.sessions.effects import makes_table_function
+from haproc.sessions.effects import makes_table_function, with_columns
 from haproc.sessions.journal import (
     ArtifactEntry,
     Effect,
@@ -32,12 +34,16 @@ from haproc.sessions.journal import (
     shown,
 )
 
+_LOG = logging.getLogger(__name__)
+
 FILES_BYTES_MAX: Final = 64 << 20
 """Files that are in memory at a time while they are added; one alone may have more."""
 REASON_CHARS: Final = 500
 """How much of Spark's error a broken view or function shows."""
 PARAMETERS_MAX: Final = 32
 """So many arguments a broken function takes; with more of them its call is another error."""
+_NO_COLUMNS: Final = (("not_rebuilt", "string"),)
+"""What a broken view shows of which no columns are known."""
 _VALUES: Final = "haproc_value"
 
 Blob: TypeAlias = Callable[[str], Awaitable[bytes]]
@@ -93,7 +99,8 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
     try:
         await fresh.run(statement, timeout_s=timeout_s)
         if kind == "view" and effect.columns is not None:
-            await _give_columns(fresh, name, effect.columns, timeout_s)
+            text = entry.text if isinstance(entry, SqlEntry) else ""
+            await _give_columns(fresh, text, name, effect.columns, timeout_s)
     except EngineError as error:
         if error.kind is not ErrorKind.APPLICATION or not (kind or effect.removes):
             raise
@@ -108,9 +115,12 @@ async def _make(fresh: Fresh, entry: SqlEntry | PlanEntry, timeout_s: float) -> 
 
 
 async def _give_columns(
-    fresh: Fresh, name: str, columns: tuple[tuple[str, str], ...], timeout_s: float
+    fresh: Fresh, text: str, name: str, columns: tuple[tuple[str, str], ...], timeout_s: float
 ) -> None:
-    """Have a view show the columns that it had; EngineError if it does not have them any more."""
+    """Have a view show the columns that it had; EngineError if it does not have them any more.
+
+    ``text``: the statement that made it; empty: it was made of a plan.
+    """
     now = await fresh.columns(f"SELECT * FROM {quote_name(name)}")
     found = tuple((each.name, each.type_text) for each in now)
     if found == columns:
@@ -121,12 +131,23 @@ async def _give_columns(
             "it had the columns " + ", ".join(f"{column} {kind}" for column, kind in lost),
             error_class=ErrorClass.SESSION_NOT_REBUILT,
         )
-    chosen = ", ".join(quote_name(column) for column, _ in columns)
+    names = [column for column, _ in columns]
+    if made := with_columns(text, name, names):
+        # Gone first: the query may name a table that is called like the view.
+        for each in (f"DROP VIEW {quote_name(name)}", made):
+            await fresh.run(SqlText(each), timeout_s=timeout_s)
+        return
+    chosen = ", ".join(map(quote_name, names))
+    frame = _frame(name, f"SELECT {chosen} FROM {quote_name(name)}")
+    await fresh.run(frame, timeout_s=timeout_s)
+
+
+def _frame(name: str, query: str) -> SparkPlan:
+    """Return what makes a view of a frame, which may have a column's name twice."""
     plan = protos.base.Plan()
     view = plan.command.create_dataframe_view
-    view.name, view.replace = name, True
-    view.input.sql.query = f"SELECT {chosen} FROM {quote_name(name)}"
-    await fresh.run(SparkPlan(plan.SerializeToString()), timeout_s=timeout_s)
+    view.name, view.replace, view.input.sql.query = name, True, query
+    return SparkPlan(plan.SerializeToString())
 
 
 def _told(kind: str, name: str, reason: str) -> str:
@@ -162,34 +183,48 @@ async def _break_function(
 async def _break_view(fresh: Fresh, name: str, effect: Effect, told: str, timeout_s: float) -> None:
     """Put a view in a name's place whose rows are an error."""
     literal = "'" + told.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    columns = effect.columns or (("not_rebuilt", "string"),)
-    chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(column)}" for column, kind in columns)
-    await fresh.run(
-        SqlText(
-            f"CREATE OR REPLACE TEMPORARY VIEW {quote_name(name)} AS SELECT {chosen} "
-            f"FROM range(1) WHERE CAST(raise_error({literal}) AS BOOLEAN)"
-        ),
-        timeout_s=timeout_s,
-    )
+    for columns in (effect.columns or _NO_COLUMNS, _NO_COLUMNS):
+        chosen = ", ".join(f"CAST(NULL AS {kind}) AS {quote_name(each)}" for each, kind in columns)
+        rows = f"SELECT {chosen} FROM range(1) WHERE CAST(raise_error({literal}) AS BOOLEAN)"
+        try:
+            await fresh.run(_frame(name, rows), timeout_s=timeout_s)
+            return
+        except EngineError as error:  # a type that Spark writes and does not read
+            if error.kind is not ErrorKind.APPLICATION or columns is _NO_COLUMNS:
+                raise
 
 
 async def _set(
     fresh: Fresh, variables: Sequence[Variable], known: frozenset[str], timeout_s: float
 ) -> None:
-    """Give a session these variables and no others; ``known``: those that it has."""
+    """Give a session these variables and no others; ``known``: those that it has.
+
+    One that cannot be made is not there, and Spark says so wherever it is used.
+    """
     for name in sorted(known.difference(each.name for each in variables)):
         drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(name)}"
         await fresh.run(SqlText(drop), timeout_s=timeout_s)
     for each in variables:
-        declare = f"DECLARE OR REPLACE VARIABLE {quote_name(each.name)} {each.type}"
         try:
-            default = f" DEFAULT {each.default}" if each.default else ""
-            await fresh.run(SqlText(declare + default), timeout_s=timeout_s)
+            await _declare(fresh, each, timeout_s)
         except EngineError as error:
-            if error.kind is not ErrorKind.APPLICATION or not each.default:
+            if error.kind is not ErrorKind.APPLICATION:
                 raise
-            await fresh.run(SqlText(declare), timeout_s=timeout_s)
-        await fresh.run(SparkPlan(_setting(each)), timeout_s=timeout_s)
+            _LOG.warning("variable %s could not be made anew: %s", each.name, error.message)
+            drop = f"DROP TEMPORARY VARIABLE IF EXISTS {quote_name(each.name)}"
+            await fresh.run(SqlText(drop), timeout_s=timeout_s)
+
+
+async def _declare(fresh: Fresh, variable: Variable, timeout_s: float) -> None:
+    declare = f"DECLARE OR REPLACE VARIABLE {quote_name(variable.name)} {variable.type}"
+    try:
+        default = f" DEFAULT {variable.default}" if variable.default else ""
+        await fresh.run(SqlText(declare + default), timeout_s=timeout_s)
+    except EngineError as error:
+        if error.kind is not ErrorKind.APPLICATION or not variable.default:
+            raise
+        await fresh.run(SqlText(declare), timeout_s=timeout_s)
+    await fresh.run(SparkPlan(_setting(variable)), timeout_s=timeout_s)
 
 
 def _setting(variable: Variable) -> bytes:

@@ -20,14 +20,14 @@ Keys below ``session/USER/ID/``, each written once (so no late write takes anyth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from dmq.keyed import Kept as Stored
 from dmq.record import Record, decode, encode
-from haproc.sessions.journal import Kept, UnknownEntryError, from_bytes
+from haproc.sessions.journal import Entry, Kept, UnknownEntryError, from_bytes
 
 SESSIONS: Final = "session/"
 _ADOPTION: Final = "session.adoption"
@@ -157,9 +157,12 @@ class Standing:
         return self.entries[-1].ordinal + 1 if self.entries else 0
 
 
-def standing(key: Key, kept: Mapping[str, Stored]) -> Standing | None:
+def standing(
+    key: Key, kept: Mapping[str, Stored], as_now: Callable[[Sequence[Entry]], Sequence[Kept]]
+) -> Standing | None:
     """Return what counts of all that is below a session's prefix; None: there is no session.
 
+    ``as_now`` returns the entries as this version keeps them, one for each.
     Raises UnknownEntryError.
     """
     known = frozenset(name for name in kept if name.startswith(key.control))
@@ -170,18 +173,22 @@ def standing(key: Key, kept: Mapping[str, Stored]) -> Standing | None:
     if key.closed in known:
         return Standing(owner, closed=True, known=known)
     until = _counts_until(chain)
-    entries: list[tuple[int, int, Numbered]] = []
-    for name, found in kept.items():
+    found: list[tuple[int, int, str, bytes]] = []
+    for name, stored in kept.items():
         ordinal, _, adoption = name.removeprefix(f"{key.prefix}e/").partition(".")
         if not name.startswith(f"{key.prefix}e/") or adoption not in until:
             continue
         place, end = until[adoption]
-        if end is None or found.revision < end:
-            entry, request_ids, replaces = from_bytes(found.value)
-            size = len(found.value)
-            numbered = Numbered(int(ordinal), adoption, entry, size, request_ids, replaces)
-            entries.append((place, numbered.ordinal, numbered))
-    ordered = tuple(each for _, _, each in sorted(entries, key=lambda e: e[:2]))
+        if end is None or stored.revision < end:
+            found.append((place, int(ordinal), adoption, stored.value))
+    found.sort()
+    read = [from_bytes(data) for *_, data in found]
+    ordered = tuple(
+        Numbered(ordinal, adoption, entry, len(data), request_ids, replaces)
+        for (_, ordinal, adoption, data), (_, request_ids, replaces), entry in zip(
+            found, read, as_now([entry for entry, *_ in read]), strict=True
+        )
+    )
     return Standing(owner, ordered, known=known, begun=next(iter(until)))
 
 

@@ -12,9 +12,11 @@ from typing import Final, TypeVar
 
 from dmq import LogError
 from dmq.keyed import KeyedStore
+from haproc.engine.interface import Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError, message_of
 from haproc.sessions import journal
 from haproc.sessions.chain import Adoption, Key, Numbered, Standing, standing, to_bytes
+from haproc.sessions.earlier import as_now
 from haproc.sessions.journal import Kept, UnknownEntryError
 
 HOUR_MS: Final = 3_600_000
@@ -29,12 +31,14 @@ class SessionStore:
     cluster: str
     new_name: Callable[[], str]
     unix_ms: Callable[[], int]
+    defaults: Settings
+    """What settings go back to that are unset."""
 
     async def standing(self, key: Key) -> Standing | None:
         """Return what counts of a session now; None: there is none."""
         kept = await reached(self.store.scan(key.prefix))
         try:
-            return standing(key, kept)
+            return standing(key, kept, lambda entries: as_now(entries, self.defaults))
         except UnknownEntryError as error:
             raise _unknown_version(key, error) from error
 

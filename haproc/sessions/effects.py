@@ -77,6 +77,31 @@ def as_made(text: str) -> str:
     return f"CREATE OR REPLACE TEMPORARY VIEW {quote_name(name)} AS{text[words.end :]}"
 
 
+def with_columns(text: str, name: str, columns: Sequence[str]) -> str:
+    """Return what makes the view of a statement by SQL with these of its columns alone.
+
+    It stays one that looks its names up at each use. Empty: the view is none of a query, or one
+    whose statement names its columns.
+    """
+    words = _Words(text, read=None)
+    if words.take("CACHE"):
+        words.take("LAZY")
+        if not (words.take("TABLE") and words.name()):
+            return ""
+        if words.take("OPTIONS"):
+            words.parentheses()
+        words.take("AS")
+    else:
+        words.take("CREATE")
+        words.take("OR", "REPLACE")
+        words.take("TEMPORARY") or words.take("TEMP")
+        if not (words.take("VIEW") and words.name()) or words.symbol("(") or not words.behind("AS"):
+            return ""
+    chosen = ", ".join(map(quote_name, columns))
+    query = text[words.end : words.last].strip()
+    return f"CREATE TEMPORARY VIEW {quote_name(name)} AS SELECT {chosen} FROM ({query})"
+
+
 def effect_of_plan(plan: bytes) -> Effect:
     """Return what a plan leaves that makes or drops a temporary view or function."""
     try:
@@ -269,6 +294,28 @@ class _Words:
     def end(self) -> int:
         """Where in the text that ends which was passed over."""
         return self._tokens[self._at - 1].end if self._at else 0
+
+    @property
+    def last(self) -> int:
+        """Where in the text the last word ends, in front of a semicolon."""
+        return next((t.end for t in reversed(self._tokens) if not t.is_symbol(";")), 0)
+
+    def parentheses(self) -> None:
+        """Pass over what stands in parentheses here, with them."""
+        depth = 0
+        for at, token in enumerate(self._tokens[self._at :], self._at + 1):
+            depth += token.is_symbol("(") - token.is_symbol(")")
+            if depth <= 0:
+                self._at = at
+                return
+
+    def behind(self, word: str) -> bool:
+        """Pass over all up to this word and over it, outside of parentheses; False if none is."""
+        while self._at < len(self._tokens):
+            if self.take(word):
+                return True
+            self.parentheses()
+        return False
 
     def symbol(self, symbol: str) -> bool:
         """Pass over this symbol if it stands here."""

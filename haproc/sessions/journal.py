@@ -6,6 +6,9 @@ columns that it was resolved to. Files are kept as they are. A newer entry stand
 of the same name (`superseded`), so the journal grows with what the session holds, not with what was
 done in it. Entries are in the order in which they took effect.
 
+An earlier version kept what was done: statements without their effect, and single settings. Those
+entries are read still, and turned into what is kept now (`haproc.sessions.earlier`).
+
 Bytes: a `dmq.record` whose kind names the entry and its version. A kind that is not known is
 refused, never guessed: what a later version wrote is for a later version.
 """
@@ -222,7 +225,7 @@ def _record(entry: Kept) -> Record:
             assert_never(entry)
 
 
-def from_bytes(data: bytes) -> tuple[Kept, tuple[str, ...], int | None]:
+def from_bytes(data: bytes) -> tuple[Entry, tuple[str, ...], int | None]:
     """Return the entry, its request ids, and what it replaces; UnknownEntryError, LogError."""
     record = decode(data)
     headers: Mapping[str, Any] = record.headers
@@ -230,14 +233,18 @@ def from_bytes(data: bytes) -> tuple[Kept, tuple[str, ...], int | None]:
     return _entry(record), ids, headers.get("replaces")
 
 
-def _entry(record: Record) -> Kept:
+def _entry(record: Record) -> Entry:
     h: Mapping[str, Any] = record.headers
     match record.kind:
         case "session.state":
             return StateEntry(_settings_of(h["settings"]), tuple((k, v) for k, v in h["options"]))
-        case "session.sql" if "effect" in h:
+        case "session.settings":
+            return SettingsEntry(_settings_of(h["settings"]))
+        case "session.conf":
+            return ConfEntry(tuple((k, v) for k, v in h["set"]), tuple(h["unset"]))
+        case "session.sql":
             return SqlEntry(record.payload.decode(), _effect_of(h))
-        case "session.plan" if "effect" in h:
+        case "session.plan":
             return PlanEntry(record.payload, _effect_of(h))
         case "session.variables":
             variables, at = [], 0
@@ -258,7 +265,7 @@ def _of_effect(effect: Effect) -> dict[str, Json]:
 
 
 def _effect_of(headers: Mapping[str, Any]) -> Effect:
-    name, removes, settings, columns = headers["effect"]
+    name, removes, settings, columns = headers.get("effect", ("", False, None, None))
     return Effect(
         name,
         removes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -66,26 +67,59 @@ async def _variables(
 ) -> VariablesEntry:
     """Return all variables of the session as they are now."""
     new, default = declared(sql)
-    defaults = {each.name: each.default for each in session.variables}
+    defaults = _defaults(session)
     defaults |= dict.fromkeys(new, default)
     defaults.pop(dropped, None)
     if not defaults:
         return VariablesEntry(())
-    asked = ", ".join(
-        f"session.{quote_name(name)}, typeof(session.{quote_name(name)})" for name in defaults
-    )
-    stream = await session.spark.query(SqlText(f"SELECT {asked}"), timeout_s=timeout_s)
-    chunks = [chunk.data async for chunk in stream]
-    [row] = [batch for chunk in chunks for batch in pa.ipc.open_stream(chunk) if batch.num_rows]
+    try:
+        return VariablesEntry(tuple(await _values(session, defaults, timeout_s)))
+    except EngineError as error:
+        if error.kind is not ErrorKind.APPLICATION:
+            raise
+    # One of them could not be made anew, and stays in the journal as it was.
+    was = {each.name: each for each in session.variables if each.name not in new}
     found = []
-    for at, (name, text) in enumerate(defaults.items()):
-        value = row.select([2 * at]).rename_columns(["v"])
-        kind = row.column(2 * at + 1)[0].as_py()
-        found.append(Variable(name, kind, _stream(value), text))
+    for name, text in defaults.items():
+        try:
+            found += await _values(session, {name: text}, timeout_s)
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION or name not in was:
+                raise
+            found.append(was[name])
     return VariablesEntry(tuple(found))
 
 
-def _stream(batch: pa.RecordBatch) -> bytes:
+def _defaults(session: ClientSession) -> dict[str, str]:
+    """Return the session's variables with their defaults, also of statements kept as they were."""
+    found: dict[str, str] = {}
+    for each in session.entries:
+        if isinstance(each.entry, VariablesEntry):
+            found = {variable.name: variable.default for variable in each.entry.variables}
+        elif isinstance(each.entry, SqlEntry):
+            names, default = declared(each.entry.text)
+            found |= dict.fromkeys(names, default)
+            found.pop(dropped_variable(each.entry.text), None)
+    return found
+
+
+async def _values(
+    session: ClientSession, defaults: Mapping[str, str], timeout_s: float
+) -> list[Variable]:
+    """Return these variables as they are now, each with its default."""
+    query = "SELECT " + ", ".join(f"session.{quote_name(name)}" for name in defaults)
+    columns = await session.spark.columns(query)
+    stream = await session.spark.query(SqlText(query), timeout_s=timeout_s)
+    chunks = [chunk.data async for chunk in stream]
+    [row] = [batch for chunk in chunks for batch in pa.ipc.open_stream(chunk) if batch.num_rows]
+    return [
+        Variable(name, column.type_text, stream_of(row.select([at]).rename_columns(["v"])), text)
+        for at, ((name, text), column) in enumerate(zip(defaults.items(), columns, strict=True))
+    ]
+
+
+def stream_of(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow stream."""
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

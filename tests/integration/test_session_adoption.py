@@ -15,6 +15,7 @@ from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
+from haproc.engine.statement import SparkPlan
 from haproc.ring.spark import LocalSpark
 from haproc.sessions.blobs import Blobs
 from haproc.sessions.client import ClientSession
@@ -47,6 +48,10 @@ VALUES = (
     ("INTERVAL DAY TO SECOND", "INTERVAL '3 04:05:06.000007' DAY TO SECOND"),
     ("INTERVAL YEAR TO MONTH", "INTERVAL '1-2' YEAR TO MONTH"),
     ("ARRAY<STRUCT<a: INT, b: STRING>>", "array(named_struct('a', 1, 'b', 'x'), NULL)"),
+    ("STRUCT<`a b`: INT>", "named_struct('a b', 1)"),
+    ("CHAR(5)", "'a'"),
+    ("STRING COLLATE UNICODE_CI", "'a'"),
+    ("ARRAY<VARIANT>", "array(parse_json('1'), NULL)"),
     ("MAP<STRING, ARRAY<DECIMAL(5, 2)>>", "map('it''s', array(1.25BD, NULL))"),
 )
 """Variables of these types, with what they are set to."""
@@ -68,7 +73,7 @@ def sessions_of(cluster: str, engine: SparkConnectEngine, keys: MemoryKeys) -> S
 
     store = MemoryKeyedStore(keys)
     around = Surroundings("ring", engine, Settings(), Limits(), 60.0, caught_up, time.monotonic)
-    durable = SessionStore(store, cluster, name, unix_ms)
+    durable = SessionStore(store, cluster, name, unix_ms, Settings())
     return Sessions(around, durable, Blobs(store, name, unix_ms), Shares(10))
 
 
@@ -215,6 +220,39 @@ async def test_view_keeps_the_columns_that_it_was_resolved_to(
         assert await rows(there.spark, f"SELECT * FROM {name}") == [(1,)]
 
 
+async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
+    engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
+) -> None:
+    keys = MemoryKeys()
+    a, b = sessions_of("a", engine, keys), sessions_of("b", other, keys)
+    made = engine.session("made")
+    await rows(made, f"CREATE TABLE {schema}.d AS SELECT 1 AS id")
+    session = await a.enter("ann", "s", create=True)
+    async with session.settling:
+        await a.record(session, SettingsEntry(Settings(schema=schema)))
+        await session.spark.configure(session.settings)
+    await do(
+        a,
+        session,
+        "DECLARE hi INT DEFAULT 1",
+        "CREATE TEMPORARY VIEW o AS SELECT *, hi AS h FROM d;",
+        "CREATE TEMPORARY VIEW u AS SELECT 1 AS k",
+        "CREATE TEMPORARY VIEW w AS WITH q AS (SELECT * FROM d) SELECT q.*, k FROM q, u -- all",
+        "CACHE LAZY TABLE c SELECT *, hi AS h FROM d",
+        "CREATE OR REPLACE TEMPORARY VIEW u AS SELECT 2 AS k",
+        "CREATE TEMPORARY VIEW d AS SELECT * FROM d",
+    )
+    await rows(made, f"ALTER TABLE {schema}.d ADD COLUMN more INT")
+    there = await b.enter("ann", "s", create=False)
+    for sessions, each in ((a, session), (b, there)):
+        assert await rows(each.spark, "SELECT * FROM w") == [(1, 2)]
+        assert await rows(each.spark, "SELECT * FROM d") == [(1,)]
+        async with sessions.changing(each):
+            await rows(each.spark, "SET VAR hi = 9")
+        for name in "oc":
+            assert await rows(each.spark, f"SELECT * FROM {name}") == [(1, 9)], name
+
+
 async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:
@@ -229,6 +267,11 @@ async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
     await do(a, session, "CREATE TEMPORARY VIEW v AS SELECT * FROM gone")
     await do(a, session, "CREATE TEMPORARY VIEW over AS SELECT id + 1 AS n FROM v")
     await do(a, session, "CREATE TEMPORARY VIEW fine AS SELECT 7 AS n")
+    async with a.changing(session):
+        plan = view_plan("twice", "SELECT a.id, b.id FROM gone a JOIN gone b ON a.id = b.id")
+        async for _ in await session.spark.query(SparkPlan(plan), timeout_s=60):
+            pass
+        await a.record(session, await left_by_plan(session, plan))
     await rows(made, f"DROP TABLE {schema}.gone")
     await rows(made, f"CREATE TABLE {schema}.v AS SELECT 5 AS id, DATE'2026-01-01' AS at")
     there = await b.enter("ann", "s", create=False)
@@ -236,5 +279,7 @@ async def test_view_that_cannot_be_made_anew_breaks_its_name_alone(
     for query in ("SELECT id, at FROM v", "SELECT count(*) FROM v", "SELECT n FROM over"):
         with pytest.raises(EngineError, match=r"temporary view v could not be made anew.*gone"):
             await rows(there.spark, query)
+    with pytest.raises(EngineError, match=r"temporary view twice could not be made anew.*gone"):
+        await rows(there.spark, "SELECT count(*) FROM twice")
     await do(b, there, "DROP VIEW v")
     assert await rows(there.spark, "SELECT id FROM v") == [(5,)]

@@ -177,7 +177,9 @@ class SimSpark(FakeSpark):
         return self.columns_now(sql)
 
     def columns_now(self, sql: str) -> list[Column]:
-        """Return the columns of ``SELECT * FROM`` a name."""
+        """Return the columns of ``SELECT * FROM`` a name, or of variables."""
+        if "session." in sql:
+            return [Column(each, "bigint") for each in sql.split(",")]
         found = self.made.analysed(sql.rpartition(" ")[2].strip("`"), self._haproc.tables())
         if found is None:
             raise EngineError(ErrorKind.APPLICATION, "not found", error_class="NOT_FOUND")
@@ -253,7 +255,7 @@ class HAProc:
         def unix_ms() -> int:
             return int(loop.time() * 1000)
 
-        durable = SessionStore(store, self._cluster, world.name, unix_ms)
+        durable = SessionStore(store, self._cluster, world.name, unix_ms, DEFAULTS)
         around = Surroundings("ring", self, DEFAULTS, Limits(), 60.0, self._caught_up, loop.time)
         self.sessions = Sessions(around, durable, Blobs(store, world.name, unix_ms), Shares(1000))
 

@@ -65,9 +65,12 @@ def tables_at(names: str, log: Sequence[Change]) -> Tables:
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A view by SQL. ``temporary``: its base was a temporary view when it was made."""
+    """A view by SQL. ``temporary``: its base was a temporary view when it was made.
 
-    number: int
+    Its number may be a variable's value, as it is at each use.
+    """
+
+    number: int | str
     base: str
     temporary: bool
     columns: Columns
@@ -111,7 +114,15 @@ class Held:
         if deep > DEPTH_MAX:
             return Broken(view.columns)
         base = self.resolved(view.base, view.temporary, deep + 1) if view.base else ""
-        return Frame(view.number, base, view.columns)
+        number = self.number(view.number)
+        return Broken(view.columns) if number is None else Frame(number, base, view.columns)
+
+    def number(self, said: int | str) -> int | None:
+        """Return a number, or the value of the variable that is said."""
+        if isinstance(said, int):
+            return said
+        value, _ = self.variables.get(said, (None, ""))
+        return value
 
     def analysed(self, name: str, tables: Tables) -> Shown | None:
         """Return columns and rows of what a name stands for; None: Spark refuses it."""
@@ -169,23 +180,38 @@ def differences(made: Held, before: Held, seen: Sequence[Tables]) -> list[str]:
     return found
 
 
+def went_apart(made: Held, truth: Held, tables: Tables) -> list[str]:
+    """Return which names show something else than in a session that was never made anew.
+
+    An error is no such thing: a view that could not be made stays one.
+    """
+    shown = {name: (truth.shown(name, tables), made.shown(name, tables)) for name in made.views}
+    return [
+        f"{name}: not made anew {was}, now {now}"
+        for name, (was, now) in shown.items()
+        if now not in (was, ERROR)
+    ]
+
+
 # -- statements ------------------------------------------------------------------------------
 
 _VIEW: Final = re.compile(
     r"CREATE OR REPLACE TEMPORARY VIEW (\w+) AS SELECT (?:\*|(\d+) AS id)"
-    r"(?: FROM (\w+) WHERE id > (\d+))?$"
+    r"(?: FROM (\w+) WHERE id > (\w+))?$"
 )
-_QUERY: Final = re.compile(r"SELECT \* FROM (\w+) WHERE id > (\d+)$")
+_QUERY: Final = re.compile(r"SELECT \* FROM (\w+) WHERE id > (\w+)$")
 _CHOSEN: Final = re.compile(r"SELECT (.*) FROM `(\w+)`$")
-_BROKEN: Final = re.compile(r"CREATE OR REPLACE TEMPORARY VIEW `(\w+)` AS .*raise_error")
-_DROP: Final = re.compile(r"DROP VIEW (\w+)$")
+_OF_COLUMNS: Final = re.compile(
+    r"CREATE TEMPORARY VIEW `(\w+)` AS SELECT ([^*()]*) FROM \((SELECT .*)\)$"
+)
+_DROP: Final = re.compile(r"DROP VIEW `?(\w+)`?$")
 _DECLARE: Final = re.compile(
     r"DECLARE OR REPLACE VARIABLE `?(\w+)`? bigint(?: DEFAULT (.*))?$", re.I
 )
 _SET: Final = re.compile(r"SET VAR(?:IABLE)? `?(\w+)`? = (.*)$")
 _FORGET: Final = re.compile(r"DROP TEMPORARY VARIABLE (?:IF EXISTS )?`?(\w+)`?$")
 _MAX: Final = re.compile(r"\(SELECT max\(id\) FROM (\w+)\)$")
-_ASKED: Final = re.compile(r"typeof\(session\.`(\w+)`\)")
+_ASKED: Final = re.compile(r"session\.`(\w+)`")
 
 
 class Interpreter:
@@ -201,15 +227,17 @@ class Interpreter:
             return
         assert isinstance(statement, SqlText)
         sql = statement.sql
-        if found := _BROKEN.match(sql):
-            columns = tuple(re.findall(r"\) AS `(\w+)`", sql))
-            self._give(found[1], Broken(columns), Broken(columns))
-        elif found := _VIEW.match(sql):
-            name, number, base = found[1], int(found[2] or found[4]), found[3] or ""
+        if found := _VIEW.match(sql):
+            name, number, base = found[1], self._said(found[2] or found[4]), found[3] or ""
             if base and self._made.goes_round(name, base):
                 raise _refused("RECURSIVE_VIEW")
             view = Sql(number, base, base in self._made.views, self._columns(base))
             self._give(name, view, view)
+        elif found := _OF_COLUMNS.match(sql):
+            self.run(SqlText(f"CREATE OR REPLACE TEMPORARY VIEW {found[1]} AS {found[3]}"))
+            whole, columns = self._made.views[found[1]], tuple(re.findall(r"`(\w+)`", found[2]))
+            assert isinstance(whole, Sql) and set(columns) <= set(whole.columns)
+            self._give(found[1], *[replace(whole, columns=columns)] * 2)
         elif found := _DROP.match(sql):
             if found[1] not in self._made.views:
                 raise _refused("TABLE_OR_VIEW_NOT_FOUND")
@@ -230,11 +258,11 @@ class Interpreter:
             self._truth.ran.append(sql)
 
     def asked(self, sql: str) -> bytes:
-        """Return values and types of variables, as they are asked for; raises EngineError."""
+        """Return values of variables, as they are asked for; raises EngineError."""
         columns: list[pa.Array] = []
         for name in _ASKED.findall(sql):
             value, _ = self._variable(name)
-            columns += [pa.array([value]), pa.array(["bigint"])]
+            columns.append(pa.array([value]))
         return _stream(columns)
 
     def _plan(self, plan: bytes) -> None:
@@ -248,15 +276,25 @@ class Interpreter:
             self._set(found[1], value, self._variable(found[1])[1])
             return
         view = command.create_dataframe_view
+        if "raise_error" in view.input.sql.query:
+            columns = tuple(re.findall(r"\) AS `(\w+)`", view.input.sql.query))
+            self._give(view.name, Broken(columns), Broken(columns))
+            return
         if found := _CHOSEN.match(view.input.sql.query):
             number, base, columns = None, found[2], tuple(re.findall(r"`(\w+)`", found[1]))
         else:
             found = _QUERY.match(view.input.sql.query)
             assert found is not None
-            number, base, columns = int(found[2]), found[1], self._columns(found[1])
+            number = self._made.number(self._said(found[2]))
+            base, columns = found[1], self._columns(found[1])
         made = Frame(number, self._made.resolved(base), columns)
         truth = Frame(number, self._truth.resolved(base), columns)
         self._give(view.name, made, truth)
+
+    def _said(self, word: str) -> int | str:
+        if not word.isdigit():
+            self._variable(word)
+        return int(word) if word.isdigit() else word
 
     def _give(self, name: str, made: Sql | Frame | Broken, truth: Sql | Frame | Broken) -> None:
         self._made.views[name], self._truth.views[name] = made, truth

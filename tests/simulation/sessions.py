@@ -28,7 +28,7 @@ from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import Entry, SettingsEntry
 from tests.simulation import clock
 from tests.simulation.session_ring import NAMES, AwayError, HAProc, SimSpark, World
-from tests.simulation.session_spark import Change, frame
+from tests.simulation.session_spark import Change, frame, went_apart
 from tests.simulation.violations import Problem, Violation
 
 T = TypeVar("T")
@@ -96,15 +96,16 @@ class Client:
         """Return a statement that makes, changes or drops what has a name."""
         choice, number = self._world.chance.choice, self._world.number()
         name, base, variable = choice(NAMES), choice(NAMES), choice("xy")
+        more = number if number % 2 else variable
         chosen = choice(
             ("SELECT 7 AS id", "over", "over", "frame", "drop", "declare", "set", "use")
         )
         match chosen:
             case "over":
-                query = f"SELECT * FROM {base} WHERE id > {number}"
+                query = f"SELECT * FROM {base} WHERE id > {more}"
                 return Step(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
             case "frame":
-                return Step(name, frame(name, f"SELECT * FROM {base} WHERE id > {number}"))
+                return Step(name, frame(name, f"SELECT * FROM {base} WHERE id > {more}"))
             case "drop":
                 text = choice((f"VIEW {name}", f"TEMPORARY VARIABLE {variable}"))
                 return Step(f"DROP {text}")
@@ -146,6 +147,7 @@ class Client:
                 if found.has_recorded(request_id):
                     return
                 entry = await _run(found, spark, step)
+                self._compare(haproc, spark)
                 # The first of a place: who fails with one leaves the session, and adopts it anew.
                 place = found.owner.name, found.next_ordinal
                 self._world.witnessed.setdefault(place, spark.behind)
@@ -189,6 +191,7 @@ class Client:
         async def query(haproc: HAProc) -> tuple[list[str], int]:
             _, spark = await haproc.enter(session.name)
             await spark.ready()
+            self._compare(haproc, spark)
             return list(spark.made.ran), haproc.applied
 
         shown, applied = await self._until_answered(query)
@@ -198,6 +201,10 @@ class Client:
         undone = session.without_effect.intersection(shown)
         self._check(not undone, Violation.REJECTED, f"{undone} in {shown}")
         self._check(applied >= written, Violation.STALE, f"{applied} < {written}")
+
+    def _compare(self, haproc: HAProc, spark: SimSpark) -> None:
+        for text in went_apart(spark.made, spark.truth, haproc.tables()):
+            self._check(False, Violation.ANOTHER, text)
 
     def _check(self, holds: bool, violation: Violation, text: str) -> None:
         if not holds:

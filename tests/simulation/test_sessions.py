@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pytest
 
 from dmq.keyed import Kept
 from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Column, Fresh
+from haproc.engine.statement import SqlText, Statement
 from haproc.sessions import adoption, chain, effects, looking, sessions
 from haproc.sessions.chain import Adoption, Key, Numbered, Standing
 from haproc.sessions.client import ClientSession
 from haproc.sessions.durable import SessionStore
+from haproc.sessions.journal import Effect, SqlEntry
 from haproc.sessions.journal import Kept as KeptEntry
-from haproc.sessions.journal import SqlEntry
 from haproc.sessions.sessions import Sessions
 from tests.simulation.session_ring import HAProc
+from tests.simulation.session_spark import Held, Interpreter, Table
 from tests.simulation.sessions import Client, simulate
 from tests.simulation.violations import Problem, Violation, found_in
+from tests.unit.session_rig import DEFAULTS
 
 SEEDS = 40
 BROKEN_SEEDS = 200
@@ -57,7 +61,8 @@ def test_counting_what_a_replaced_owner_wrote_is_found(monkeypatch: pytest.Monke
         return {each.name: (place, None) for place, (each, _) in enumerate(chained)}
 
     monkeypatch.setattr(chain, "_counts_until", until)
-    found_in(runs(), Violation.LOST, [Violation.REJECTED, Violation.DOUBLED])
+    beside = [Violation.REJECTED, Violation.DOUBLED, Violation.ANOTHER]
+    found_in(runs(), Violation.LOST, beside)
 
 
 Ids: TypeAlias = tuple[str, ...]
@@ -193,7 +198,7 @@ def test_broken_on_purpose_a_broken_step_that_breaks_all(monkeypatch: pytest.Mon
     async def break_all(*_: object) -> None:
         raise EngineError(ErrorKind.APPLICATION, "not found")
 
-    monkeypatch.setattr(adoption, "_break", break_all)
+    monkeypatch.setattr(adoption, "_break_view", break_all)
     found_in(runs(), Violation.GONE)
 
 
@@ -203,7 +208,7 @@ def test_broken_on_purpose_a_broken_view_that_leaves_its_name_to_others(
     async def leave(*_: object) -> None:
         return
 
-    monkeypatch.setattr(adoption, "_break", leave)
+    monkeypatch.setattr(adoption, "_break_view", leave)
     found_in(runs(), Violation.ANOTHER)
 
 
@@ -215,6 +220,36 @@ def test_broken_on_purpose_a_view_with_the_columns_of_today(
 
     monkeypatch.setattr(adoption, "_give_columns", leave)
     found_in(runs(), Violation.ANOTHER)
+
+
+async def test_view_that_keeps_its_columns_shows_what_changes_below_it_later() -> None:
+    """Few runs change a name below such a view before they make the session anew again."""
+    live, made = Held(DEFAULTS), Held(DEFAULTS)
+    view = "CREATE OR REPLACE TEMPORARY VIEW b AS SELECT * FROM a WHERE id > x"
+    declare = "DECLARE OR REPLACE VARIABLE x BIGINT DEFAULT 1"
+    later = "SET VAR x = 9"
+
+    class Making:
+        async def configure(self, settings: object) -> None:
+            pass
+
+        async def run(self, statement: Statement, *, timeout_s: float) -> None:
+            Interpreter(made, Held(DEFAULTS), grown, lambda: 0).run(statement)
+
+        async def columns(self, sql: str) -> list[Column]:
+            shown = made.analysed("b", grown)
+            assert shown is not None
+            return [Column(each, "bigint") for each in shown[0]]
+
+    tables, grown = {"a": Table(("id",), 1)}, {"a": Table(("id", "more"), 2)}
+    for text in (declare, view):
+        Interpreter(live, Held(DEFAULTS), tables, lambda: 0).run(SqlText(text))
+    Interpreter(made, Held(DEFAULTS), grown, lambda: 0).run(SqlText(declare))
+    effect = Effect("view b", False, DEFAULTS, (("id", "bigint"),))
+    await adoption._make(cast(Fresh, Making()), SqlEntry(view, effect), 1.0)
+    for held in (live, made):
+        Interpreter(held, Held(DEFAULTS), grown, lambda: 0).run(SqlText(later))
+        assert held.shown("b", grown) == (("id",), (9, 2))
 
 
 def test_broken_on_purpose_looking_at_a_session_that_was_made_anew_meanwhile(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
+from haproc import protos
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
@@ -78,10 +79,15 @@ class FakeSpark:
 
     async def run(self, statement: Statement, *, timeout_s: float) -> None:
         await asyncio.sleep(0)
-        assert isinstance(statement, SqlText)
-        if statement.sql in self._around.fails:
+        if isinstance(statement, SparkPlan):
+            view = protos.base.Plan.FromString(statement.plan).command.create_dataframe_view
+            text = f"frame {view.name}: {view.input.sql.query}"
+        else:
+            assert isinstance(statement, SqlText)
+            text = statement.sql
+        if text in self._around.fails:
             raise EngineError(ErrorKind.APPLICATION, "no such table", error_class="NOT_FOUND")
-        self.ran.append(f"{self.given.schema}: {statement.sql}")
+        self.ran.append(f"{self.given.schema}: {text}")
 
     async def configure(self, settings: Settings) -> None:
         await asyncio.sleep(0)
@@ -175,7 +181,7 @@ class Ring:
 
     def member(self, cluster: str = "a", store: MemoryKeyedStore | None = None) -> Member:
         engine, store = FakeEngine(), store or MemoryKeyedStore(self.keys)
-        durable = SessionStore(store, cluster, self.name, self.unix_ms)
+        durable = SessionStore(store, cluster, self.name, self.unix_ms, DEFAULTS)
         blobs = Blobs(store, self.name, self.unix_ms)
 
         async def caught_up() -> None:

@@ -16,6 +16,7 @@ from haproc.sessions.effects import (
     effect_of_plan,
     effect_of_sql,
     superseded,
+    with_columns,
 )
 from haproc.sessions.journal import (
     Effect,
@@ -71,6 +72,29 @@ def test_effect_of_a_statement_is_told_by_its_first_words(
 )
 def test_altered_view_is_kept_as_one_that_is_made(sql: str, made: str) -> None:
     assert as_made(sql) == made
+
+
+@pytest.mark.parametrize(
+    ("sql", "query"),
+    [
+        ("CREATE TEMP VIEW v AS SELECT *, 1 AS h FROM t;", "SELECT *, 1 AS h FROM t"),
+        (
+            "create or replace temporary view session.v COMMENT 'AS x' "
+            "TBLPROPERTIES ('as' = 'AS', as = 'b') AS WITH q AS (SELECT 1) FROM q -- end",
+            "WITH q AS (SELECT 1) FROM q",
+        ),
+        ("CACHE LAZY TABLE v OPTIONS ('a' = 'b') AS TABLE t", "TABLE t"),
+        ("CACHE TABLE v SELECT * FROM t", "SELECT * FROM t"),
+        ("CACHE TABLE v (SELECT * FROM t)", "(SELECT * FROM t)"),
+        ("CREATE TEMP VIEW v (a, b) AS SELECT * FROM t", ""),
+        ("CREATE TEMP VIEW v USING csv OPTIONS (path 'x')", ""),
+        ("DROP VIEW v", ""),
+        ("", ""),
+    ],
+)
+def test_view_of_a_query_is_made_with_some_of_its_columns(sql: str, query: str) -> None:
+    made = f"CREATE TEMPORARY VIEW `v` AS SELECT `a``b`, `c` FROM ({query})" if query else ""
+    assert with_columns(sql, "v", ("a`b", "c")) == made
 
 
 def test_effect_of_a_plan_is_that_of_its_command() -> None:

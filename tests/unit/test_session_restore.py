@@ -1,0 +1,139 @@
+"""Making a session anew: what breaks there alone, and what is looked at behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from haproc import protos, wire
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.interface import Column, File, Settings
+from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.route.streams import Collected
+from haproc.sessions.adoption import restore
+from haproc.sessions.chain import Numbered
+from haproc.sessions.client import ClientSession
+from haproc.sessions.journal import (
+    Effect,
+    Kept,
+    PlanEntry,
+    SqlEntry,
+    State,
+    Variable,
+    VariablesEntry,
+)
+from haproc.sessions.looking import left_by, stream_of
+
+ONE = stream_of(pa.record_batch([pa.array([1])], ["v"]))
+
+
+class Fresh:
+    """Notes what it runs, and refuses what has one of these words in it."""
+
+    def __init__(self, *refused: str) -> None:
+        self.ran: list[str] = []
+        self._refused = refused
+
+    async def configure(self, settings: Settings) -> None:
+        pass
+
+    async def add_files(self, files: Sequence[File]) -> None:
+        raise NotImplementedError
+
+    async def columns(self, sql: str) -> list[Column]:
+        raise NotImplementedError
+
+    async def run(self, statement: Statement, *, timeout_s: float) -> None:
+        if isinstance(statement, SparkPlan):
+            command = wire.parsed(protos.base.Plan, statement.plan).command
+            view = command.create_dataframe_view
+            text = f"frame {view.name}: {view.input.sql.query}"
+            if command.HasField("sql_command"):
+                text = command.sql_command.input.with_relations.root.sql.query
+        else:
+            assert isinstance(statement, SqlText)
+            text = statement.sql
+        if any(word in text for word in self._refused):
+            raise EngineError(ErrorKind.APPLICATION, "refused", error_class="REFUSED")
+        self.ran.append(text)
+
+
+async def made_anew(fresh: Fresh, *entries: Kept) -> list[str]:
+    async def blob(sha256: str) -> bytes:
+        raise NotImplementedError
+
+    await restore(fresh, State(Settings()), entries, blob, 1.0)
+    return fresh.ran
+
+
+async def test_frame_with_a_columns_name_twice_breaks_alone() -> None:
+    plan = protos.base.Plan()
+    plan.command.create_dataframe_view.name = "j"
+    plan.command.create_dataframe_view.input.sql.query = "SELECT gone"
+    columns = (("id", "int"), ("id", "int"))
+    made = PlanEntry(plan.SerializeToString(), Effect("view j", columns=columns))
+    (ran,) = await made_anew(Fresh("gone"), made)
+    assert ran.startswith("frame j: SELECT CAST(NULL AS int) AS `id`, CAST(NULL AS int) AS `id`")
+
+
+async def test_view_with_a_type_that_cannot_be_read_breaks_alone() -> None:
+    made = SqlEntry("CREATE TEMP VIEW v AS SELECT gone", Effect("view v", columns=(("a", "udt"),)))
+    (ran,) = await made_anew(Fresh("gone", "udt"), made)
+    assert ran.startswith("frame v: SELECT CAST(NULL AS string) AS `not_rebuilt`")
+
+
+async def test_variable_that_cannot_be_made_anew_breaks_alone() -> None:
+    variables = VariablesEntry((Variable("x", "odd", ONE), Variable("y", "int", ONE)))
+    ran = await made_anew(Fresh("odd"), variables, SqlEntry("CREATE TEMP VIEW v AS SELECT 1"))
+    assert ran[:2] == [
+        "DROP TEMPORARY VARIABLE IF EXISTS `x`",
+        "DECLARE OR REPLACE VARIABLE `y` int",
+    ]
+    assert ran[-1] == "CREATE TEMP VIEW v AS SELECT 1"
+
+
+class Spark:
+    """Has these variables, each with a type."""
+
+    def __init__(self, **types: str) -> None:
+        self._types = types
+
+    def _asked(self, sql: str) -> list[str]:
+        names = [each.split("`")[1] for each in sql.split(",")]
+        if not self._types.keys() >= set(names):
+            raise EngineError(ErrorKind.APPLICATION, "unresolved", error_class="UNRESOLVED")
+        return names
+
+    async def columns(self, sql: str) -> list[Column]:
+        return [Column(name, self._types[name]) for name in self._asked(sql)]
+
+    async def query(self, statement: SqlText, *, timeout_s: float) -> Collected:
+        names = self._asked(statement.sql)
+        return Collected((stream_of(pa.record_batch([pa.array([1])] * len(names), names)),))
+
+
+async def test_variable_that_is_missing_stays_in_the_journal_beside_what_is_set() -> None:
+    odd = Variable("x", "odd", b"kept", "7")
+    session = SimpleNamespace(
+        spark=Spark(y="struct<`a b`:int>"),
+        variables=(odd,),
+        entries=[Numbered(0, "n", VariablesEntry((odd,)), 1)],
+    )
+    declare = "DECLARE y STRUCT<`a b`: INT>"
+    found = await left_by(cast(ClientSession, cast(Any, session)), declare, 1.0)
+    assert found == VariablesEntry((odd, Variable("y", "struct<`a b`:int>", ONE)))
+    session.variables, session.entries = (), []
+    with pytest.raises(EngineError):
+        await left_by(cast(ClientSession, cast(Any, session)), "DECLARE x INT", 1.0)
+
+
+async def test_variables_that_an_earlier_version_declared_are_looked_at_with_the_others() -> None:
+    texts = ("DECLARE x INT DEFAULT 7", "DECLARE gone INT", "DROP TEMPORARY VARIABLE gone")
+    entries = [Numbered(at, "n", SqlEntry(text), 1) for at, text in enumerate(texts)]
+    session = SimpleNamespace(spark=Spark(x="int", y="int"), variables=(), entries=entries)
+    found = await left_by(cast(ClientSession, cast(Any, session)), "DECLARE y INT", 1.0)
+    assert found == VariablesEntry((Variable("x", "int", ONE, "7"), Variable("y", "int", ONE)))
