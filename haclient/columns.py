@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from haclient import far
 from haclient.exceptions import Failure, FailureKind, NotSupportedError
 
 _SIMPLE = {
@@ -27,6 +28,9 @@ _SIMPLE = {
     pa.types.is_interval: "INTERVAL",
     pa.types.is_null: "VOID",
 }
+
+_NOTE = b"haproc.type"
+"""A field's metadata say under this key what its values were: of a VARIANT they are JSON text."""
 
 
 class Column(NamedTuple):
@@ -69,7 +73,7 @@ def _column(field: Any) -> Column:
     digits = pa.types.is_decimal(field.type)
     return Column(
         field.name,
-        type_name(field.type),
+        "VARIANT" if (field.metadata or {}).get(_NOTE) == b"variant" else type_name(field.type),
         None,
         None,
         field.type.precision if digits else None,
@@ -82,7 +86,7 @@ def rows(batch: Any) -> list[tuple[Any, ...]]:
     """Return a record batch's rows as plain Python values (maps as dicts, structs as dicts)."""
     try:
         columns = [_values(column) for column in batch.columns]
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, ValueError) as error:
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, ValueError, OverflowError) as error:
         raise NotSupportedError(
             f"a value of the result has no Python form: {error}",
             Failure(
@@ -95,6 +99,9 @@ def rows(batch: Any) -> list[tuple[Any, ...]]:
 
 
 def _values(column: Any) -> list[Any]:
-    if pa.types.is_nested(column.type):
-        return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
-    return column.to_pylist()  # type: ignore[no-any-return]
+    try:
+        if pa.types.is_nested(column.type):
+            return column.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError, TypeError):  # a far date, or a key that is a dict
+        return [far.value(each) for each in column]

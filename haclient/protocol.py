@@ -99,8 +99,13 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     cache = options.get("cache")
     if cache is not None and not isinstance(cache, bool):
         raise InterfaceError(f"cache must be True or False, not {cache!r}")
+    budget_s = options.get("apply_budget_s")
+    if budget_s is not None and (
+        isinstance(budget_s, bool) or not isinstance(budget_s, int | float)
+    ):
+        raise InterfaceError(f"apply_budget_s must be a number of seconds, not {budget_s!r}")
     given = {name: str(value) for name, value in options.items() if value is not None}
-    exact = {"acceptable_offset_lag": lag, "cache": cache}
+    exact = {"acceptable_offset_lag": lag, "apply_budget_s": budget_s, "cache": cache}
     return given | {name: value for name, value in exact.items() if value is not None}
 
 

@@ -30,7 +30,7 @@ class TypeObject:
         return f"haclient.{self.name}"
 
 
-STRING = TypeObject("STRING", "STRING")
+STRING = TypeObject("STRING", "STRING", "VARIANT")
 BINARY = TypeObject("BINARY", "BINARY")
 NUMBER = TypeObject("NUMBER", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 DATETIME = TypeObject("DATETIME", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "INTERVAL")

@@ -248,6 +248,9 @@ def _settings(answers: dict[str, dict[str, Any]]) -> list[str]:
             lines.append(f"{name}: its Spark has another {each['name']} than {others}")
         for unfit in told.get("unfit", []):
             lines.append(f"{name}: {unfit} must have another value, see its log")
+        for each in told.get("overridden", []):
+            value = told["session_defaults"].get(each)
+            lines.append(f"{name}: sessions have {each}={value}, whatever its Spark has")
     return lines
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from cronsim import CronSim, CronSimError
 
 from haproc.classify.paths import place_of
+from haproc.config.check_defaults import check_defaults
 from haproc.config.check_kafka import check_kafka
 from haproc.config.check_redis import check_redis
 from haproc.config.errors import Finding
@@ -59,6 +60,7 @@ def check(config: Config) -> list[Finding]:
         *_archive(config),
         *check_redis(config),
         *_connect(config),
+        *check_defaults(config),
         *_jobs(config),
     ]
 

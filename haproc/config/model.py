@@ -15,7 +15,8 @@ from haproc.config.cache import Cache
 from haproc.config.hosts import is_wildcard
 from haproc.config.limits import Limits
 from haproc.config.optimize import Optimize
-from haproc.engine.interface import EngineAddress
+from haproc.engine.confs import ANSI, TIME_ZONE
+from haproc.engine.interface import EngineAddress, Settings
 
 LANES_MAX = 16
 """Statements side by side on one cluster. A starting HAProc fences this many lanes, however many
@@ -411,6 +412,9 @@ class Config:
     """Needed to leave ``users`` empty while a listener is not on loopback."""
     time_zone: str = "UTC"
     """Session time zone of requests and sessions that set none; the same on every cluster."""
+    session_defaults: tuple[tuple[str, str], ...] = ()
+    """Spark's settings of requests and sessions that set none, by name: any that a session may set.
+    They are the same on every cluster, whatever its Spark has."""
     fanout_parallel: bool = False
     on_cluster_down: OnClusterDown = OnClusterDown.WAIT
     limits: Limits = Limits()  # noqa: RUF009 - it is frozen
@@ -427,6 +431,13 @@ class Config:
     state: StateWay = StateWay.MESH
     redis: Redis = Redis()
     kafka: Kafka = Kafka()
+
+    @property
+    def defaults(self) -> Settings:
+        """The settings of a session that has set none."""
+        given = dict(self.session_defaults)
+        zone, ansi = given.pop(TIME_ZONE, self.time_zone), given.pop(ANSI, "true")
+        return Settings(time_zone=zone, ansi=ansi == "true", confs=tuple(sorted(given.items())))
 
     def cluster(self, name: str) -> ClusterConfig:
         """Return the cluster of this name; KeyError if the ring has none."""

@@ -112,6 +112,21 @@ class Walker:
             self.problem(path, "must not be empty")
         return value
 
+    def settings(self, value: object, path: str) -> tuple[tuple[str, str], ...]:
+        """Read settings of Spark's by name, with values of text, truth or numbers."""
+        if not isinstance(value, dict):
+            self._expected(path, "a mapping of Spark's settings", value)
+            return ()
+        found = []
+        for name, given in value.items():
+            if isinstance(given, bool):
+                found.append((name, str(given).lower()))
+            elif isinstance(given, str | int | float):
+                found.append((name, str(given)))
+            else:
+                self._expected(join(path, name), "text, a number, true or false", given)
+        return tuple(sorted(found))
+
     def integer(self, value: object, path: str) -> int | None:
         """Read a whole number of at least 1: every such key is a bound or a count."""
         if isinstance(value, bool) or not isinstance(value, int):
@@ -302,4 +317,5 @@ _READERS: dict[Any, Callable[[Walker, object, str], Any]] = {
 _KEYS: dict[tuple[type, str], str] = {(Config, "fanout_parallel"): "fanout"}
 _FIELD_READERS: dict[tuple[type, str], Callable[[Walker, object, str], Any]] = {
     (Config, "fanout_parallel"): Walker.fanout,
+    (Config, "session_defaults"): Walker.settings,
 }

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Analyzed, Column, ResultStream
+from haproc.engine.interface import Analyzed, Column, Observed, ResultStream
 from haproc.engine.remote import RemoteSession, plan_of, sql_relation
 from haproc.engine.statement import SparkPlan, Statement
 from haproc.engine.stream import QueryStream
@@ -36,7 +36,12 @@ class Asking(ABC):
         """Keep the session from being closed."""
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
         return QueryStream(
@@ -47,6 +52,7 @@ class Asking(ABC):
             recover=self._recover,
             in_use=self.in_use,
             planned=planned,
+            observed=observed,
         )
 
     async def columns(self, sql: str) -> list[Column]:

@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from haproc.engine.interface import POOL, Mark, Settings, is_users
+from haproc.engine.interface import Mark, Settings
+from haproc.engine.pools import POOL, is_users
 
 _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"

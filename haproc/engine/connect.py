@@ -18,18 +18,10 @@ from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import (
-    CHECKS_POOL,
-    Column,
-    EngineAddress,
-    Named,
-    Restore,
-    Sort,
-    TableState,
-    pool_of_lane,
-)
+from haproc.engine.interface import Column, EngineAddress, Named, Restore, Sort, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.plugin import Plugin
+from haproc.engine.pools import CHECKS_POOL, pool_of_lane
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.server import settings_of_results
 from haproc.engine.session import SparkSession

@@ -37,44 +37,6 @@ class Settings:
     """Further settings by name, sorted, as a client's SET statements left them."""
 
 
-POOL: Final = "spark.scheduler.pool"
-"""Spark hands a session's settings to its scheduler, too."""
-
-
-_USERS: Final = "user/"
-CHECKS_POOL: Final = "checks"
-"""That of verifications, which read whole tables."""
-
-
-def pool_of(user: str) -> str:
-    """Return the pool of Spark's scheduler in which a user's queries run.
-
-    Where the cluster schedules fairly, pools take turns at its cores, task by task: one user's
-    queries of minutes leave another's of a row their turns, and so they do what runs in other
-    pools. Only short looks at the cluster (probes, analyses) have none of their own. Else Spark
-    takes no notice of it.
-    """
-    return f"{_USERS}{user}"
-
-
-def is_users(pool: str) -> bool:
-    """Whether a pool is that of a user's queries."""
-    return pool.startswith(_USERS)
-
-
-def pool_of_lane(index: int) -> str:
-    """Return the pool of the writes that a lane applies.
-
-    Each lane has its own, so no write waits for the tasks of a longer one that another lane runs.
-    """
-    return f"lane/{index}"
-
-
-def pool_of_rows(user: str) -> str:
-    """Return the pool of the queries that compute the rows of a user's writes."""
-    return f"rows/{user}"
-
-
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Says, in the very commit of a replicated write on a Delta table, which write it was.
@@ -161,10 +123,14 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams)."""
+    """What a write gave back: a small result such as ``num_affected_rows`` (Arrow IPC streams).
+
+    ``observed``: what its observations found, see `Observed`.
+    """
 
     chunks: tuple[bytes, ...] = ()
     affected_rows: int | None = None
+    observed: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +221,9 @@ class Fresh(Protocol):
         ...
 
 
+Observed = Callable[[bytes], None]
+"""Called with what an observation (``df.observe``) of a statement found: a serialized
+``spark.connect.ExecutePlanResponse.ObservedMetrics``."""
 Restore = Callable[[Fresh], Awaitable[None]]
 """Puts back what a session held, each time its Spark session is made; raises what its users get."""
 
@@ -263,7 +232,12 @@ class Queries(Protocol):
     """A session of which one only asks."""
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state.
 

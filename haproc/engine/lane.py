@@ -170,6 +170,7 @@ class SparkLane:
 
     async def _applied(self, running: AsyncGenerator[Any, None]) -> Applied:
         chunks: list[bytes] = []
+        observed: list[bytes] = []
         size = 0
         async with contextlib.aclosing(running):
             async for response in running:
@@ -177,7 +178,10 @@ class SparkLane:
                     size += len(data)
                     if size <= self._applied_bytes_max:
                         chunks.append(data)
-        return Applied(tuple(chunks), arrow.affected_rows(chunks))
+                observed += [each.SerializeToString() for each in response.observed_metrics]
+        if sum(map(len, observed)) > self._applied_bytes_max:
+            observed = []
+        return Applied(tuple(chunks), arrow.affected_rows(chunks), tuple(observed))
 
 
 def _rows_in(response: Any) -> bytes:

@@ -19,7 +19,7 @@ from haproc.engine.asking import Asking
 from haproc.engine.configured import ConfiguredSession, Defaults
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.fresh import FreshSession
-from haproc.engine.interface import Queries, Relay, Restore, ResultStream, Settings
+from haproc.engine.interface import Observed, Queries, Relay, Restore, ResultStream, Settings
 from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession, plan_of
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
@@ -85,12 +85,19 @@ class SparkSession(Asking):
             self._running -= 1
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
         if _leaves_something(statement):
             self._is_changed()
-        return await super().query(statement, timeout_s=timeout_s, planned=planned)
+        return await super().query(
+            statement, timeout_s=timeout_s, planned=planned, observed=observed
+        )
 
     def _is_changed(self) -> None:
         """Take in that a statement may change settings."""

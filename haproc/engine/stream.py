@@ -13,7 +13,7 @@ from typing import Any
 
 from haproc.engine.arrow import empty_stream
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Chunk
+from haproc.engine.interface import Chunk, Observed
 from haproc.engine.remote import RemoteSession
 from haproc.engine.status import session_lost
 from haproc.engine.tasks import Phase, Planned
@@ -39,6 +39,7 @@ class QueryStream:
         recover: Callable[[EngineError, int], Awaitable[bool]],
         in_use: Callable[[], contextlib.AbstractContextManager[None]],
         planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> None:
         self._remote = remote
         self._plan = plan
@@ -47,6 +48,7 @@ class QueryStream:
         self._recover = recover
         self._in_use = in_use
         self._planned = planned
+        self._observed = observed
         self._chunks = self._read()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -100,3 +102,6 @@ class QueryStream:
                 if response.HasField("arrow_batch"):
                     batch = response.arrow_batch
                     yield Chunk(batch.data, batch.row_count)
+                for found in response.observed_metrics:
+                    if self._observed is not None:
+                        self._observed(found.SerializeToString())

@@ -22,6 +22,8 @@ from haproc.engine.interface import SETTINGS_OF_RESULTS, VERSION
 Told: TypeAlias = Mapping[str, str | None]
 """What a HAProc tells of its server: a value as it is or its digest, or None."""
 
+DEFAULTS: Final = "haproc.session_defaults"
+"""Stands among the settings for those that sessions begin with, by HAProc's configuration."""
 NAMES_MAX: Final = 4000
 """Chosen: Spark 4.2 and Delta 4.4 know 1,500 settings between them."""
 _NAME_LENGTH_MAX: Final = 300
@@ -99,17 +101,45 @@ class Unfit:
 
 
 @dataclass(frozen=True, slots=True)
+class Overridden:
+    """A setting of this server that sessions begin with another value of."""
+
+    name: str
+    own: str
+    default: str
+
+    def __str__(self) -> str:
+        """Return it for a line of a log."""
+        return f"{self.name} is {self.own!r} there, {self.default!r} in sessions"
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """``unknown``: clusters that have told nothing, being down or of an older version."""
 
     differences: tuple[Difference, ...] = ()
     unfit: tuple[Unfit, ...] = ()
     unknown: tuple[str, ...] = ()
+    overridden: tuple[Overridden, ...] = ()
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many settings differ, and how many are unfit."""
         return len(self.differences), len(self.unfit)
+
+
+def overridden(values: Told, defaults: Mapping[str, str]) -> tuple[Overridden, ...]:
+    """Return what the server was given otherwise than sessions begin with."""
+    return tuple(
+        Overridden(name, own, default)
+        for name, default in sorted(defaults.items())
+        if (own := values.get(name)) is not None and own.lower() != default.lower()
+    )
+
+
+def text_of(defaults: Mapping[str, str]) -> str:
+    """Return what sessions begin with as one text: the same for the same settings."""
+    return "; ".join(f"{name}: {value}" for name, value in sorted(defaults.items()))
 
 
 def tellable(values: Told, key: str) -> dict[str, str | None]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from dmq import Json
@@ -44,16 +46,26 @@ class Asked(Protocol):
 
 
 class DriftWatch:
-    """See the module. ``up`` is set while the server answers."""
+    """See the module. ``up`` is set while the server answers.
+
+    ``defaults``: the settings that sessions begin with, by their names in Spark.
+    """
 
     def __init__(
-        self, cluster: str, secret: str, server: Server, peers: Asked, up: asyncio.Event
+        self,
+        cluster: str,
+        secret: str,
+        server: Server,
+        peers: Asked,
+        up: asyncio.Event,
+        defaults: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._cluster = cluster
         self._secret = secret
         self._server = server
         self._peers = peers
         self._up = up
+        self._defaults = defaults
         self._told: dict[str, drift.Told] = {}
         self._mine: drift.Told = {}
         self.findings = drift.Findings()
@@ -77,9 +89,12 @@ class DriftWatch:
             name: told or self._told.get(name) for name, told in zip(asked, answers, strict=True)
         }
         self._told = {name: told for name, told in known.items() if told}
-        values = await self._server.server_settings(drift.to_look_up(self._told.values()))
-        self._mine = drift.tellable(values, self._secret)
-        self._note(drift.compare(self._mine, {name: self._told.get(name) for name in names}))
+        wanted = {*drift.to_look_up(self._told.values()), *self._defaults}
+        values = await self._server.server_settings(sorted(wanted))
+        own = {drift.DEFAULTS: drift.text_of(self._defaults)} if self._defaults else {}
+        self._mine = drift.tellable({**values, **own}, self._secret)
+        found = drift.compare(self._mine, {name: self._told.get(name) for name in names})
+        self._note(replace(found, overridden=drift.overridden(values, self._defaults)))
 
     async def _ask(self, peer: str) -> drift.Told | None:
         try:
@@ -91,6 +106,11 @@ class DriftWatch:
         before, self.findings = self.findings, found
         self._log("settings that change results differ", before.differences, found.differences)
         self._log("settings must have other values", before.unfit, found.unfit)
+        self._log(
+            "settings of its Spark count for nothing in sessions, which have session_defaults",
+            before.overridden,
+            found.overridden,
+        )
 
     def _log(self, what: str, before: Collection[object], now: Collection[object]) -> None:
         if now and now != before:
@@ -116,6 +136,8 @@ class DriftWatch:
             "differing_count": len(found.differences),
             "unfit": _names(each.requirement.name for each in found.unfit),
             "unknown": _names(found.unknown),
+            "session_defaults": dict(self._defaults),
+            "overridden": _names(each.name for each in found.overridden),
         }
 
 

@@ -16,7 +16,7 @@ from dmq import KeyedStore, Log, LogError
 from haproc.classify.model import WriteConcern
 from haproc.config.model import Config
 from haproc.config.shares import Shares
-from haproc.engine.interface import Engine, Settings
+from haproc.engine.interface import Engine
 from haproc.failure import WriteOutcome, log_unavailable
 from haproc.membership.members import Members
 from haproc.membership.messages import Own
@@ -179,7 +179,7 @@ def build_sessions(
     around = Surroundings(
         config.ring,
         core.engine,
-        Settings(time_zone=config.time_zone),
+        config.defaults,
         config.limits,
         config.timeouts.statement_s,
         caught_up,

@@ -25,6 +25,7 @@ from haproc.config.model import Config, OnClusterDown
 from haproc.config.shares import Shares
 from haproc.doors.clients.door import ClientDoor
 from haproc.doors.http.access import ANONYMOUS
+from haproc.engine.confs import wanted
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.interface import Engine
 from haproc.jobs.here import JobsHere, build_jobs, check_jobs
@@ -172,7 +173,8 @@ class Node:
         )
         metrics.planning(lambda: service.planning.waiting)
         jobs = self._jobs(member, world, sessions)
-        drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up)
+        begins = wanted(config.defaults, None)
+        drift = DriftWatch(name, config.secret, engine, peers, member.core.health.up, begins)
         status = Status(config, member, service, presence, drift, upkeep)
         doors = build_doors(
             config,

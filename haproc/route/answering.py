@@ -33,7 +33,9 @@ def answer_of(attempt: Attempt, core: Core) -> Answer:
         affected = facts.rows
     if affected is None and (found := core.heard.computations.found(offset)) is not None:
         affected = found.count
-    return Answer(report, Collected(applied.chunks), affected_rows=affected)
+    return Answer(
+        report, Collected(applied.chunks), affected_rows=affected, observed=applied.observed
+    )
 
 
 def rejected(outcome: Outcome, offset: int) -> RequestError:

@@ -215,3 +215,5 @@ class Answer:
     columns: tuple[Column, ...] | None = None
     affected_rows: int | None = None
     still: Callable[[], bool] = _always
+    observed: tuple[bytes, ...] = ()
+    """What observations of a write found, see `haproc.engine.interface.Observed`."""

@@ -14,7 +14,8 @@ from haproc.classify.rules import Rules
 from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Engine, Session, Settings, pool_of
+from haproc.engine.interface import Engine, Session, Settings
+from haproc.engine.pools import pool_of
 from haproc.engine.statement import text_size
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.membership.state import SERVING
@@ -73,7 +74,7 @@ class RingService:
         self._replica = replica
         self._core = replica.core
         self._assurance = assurance
-        self._defaults = defaults = Settings(time_zone=config.time_zone)
+        self._defaults = defaults = config.defaults
         self._reads = reads
         self._texts = texts or Inline()
         self._classifying = Classifying(self._texts, rules, replica.core.limits.bounds)

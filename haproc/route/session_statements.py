@@ -11,7 +11,8 @@ from haproc.classify.rules import WRITING_KINDS
 from haproc.classify.settings import assigned
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import POOL, Settings
+from haproc.engine.interface import Settings
+from haproc.engine.pools import POOL
 from haproc.engine.statement import SqlText, Statement
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.pin.sqltypes import quote_name

@@ -39,7 +39,7 @@ def with_confs(
         elif key == _ANSI:
             ansi = defaults.ansi if value is None else value.strip().lower() == "true"
         elif key.lower() not in _OF_FIELDS:  # spelt otherwise they mean nothing to Spark
-            _put(confs, key, value)
+            _put(confs, key, dict(defaults.confs).get(key) if value is None else value)
     changed = dataclasses.replace(
         settings, time_zone=zone, ansi=ansi, confs=tuple(sorted(confs.items()))
     )
@@ -74,6 +74,7 @@ def settings_after(
         words = sql.split(None, 1)
         key = words[1].strip(" `;").lower() if len(words) > 1 else ""
         confs = {name: value for name, value in confs.items() if key and name.lower() != key}
+        confs |= {name: value for name, value in defaults.confs if key in ("", name.lower())}
         found = dataclasses.replace(
             found,
             time_zone=defaults.time_zone if key in ("", _TIME_ZONE.lower()) else before.time_zone,

@@ -24,7 +24,8 @@ from weakref import WeakValueDictionary
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Fresh, Restore, Session, Settings, pool_of
+from haproc.engine.interface import Fresh, Restore, Session, Settings
+from haproc.engine.pools import pool_of
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome, refused
 from haproc.sessions.adoption import restore
 from haproc.sessions.blobs import Blobs

@@ -67,11 +67,11 @@ def haproc(rig: Rig, *words: str) -> int:
     return main([*words, "--folder", str(rig.ring.folder)])
 
 
-def mend(rig: Rig, sql: str) -> None:
-    """Run a statement on c's Spark, past HAProc."""
+def mend(rig: Rig, sql: str, name: str = "c") -> None:
+    """Run a statement on a cluster's Spark, past HAProc."""
 
     async def run() -> None:
-        engine = SparkConnectEngine(rig.ring.config.cluster("c").spark, ring="mend", cluster="c")
+        engine = SparkConnectEngine(rig.ring.config.cluster(name).spark, ring="mend", cluster=name)
         async with contextlib.aclosing(engine):
             await rows(engine.session("mend"), sql)
 

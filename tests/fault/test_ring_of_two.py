@@ -1,15 +1,18 @@
-"""A ring of two real clusters: while one is away the other alone serves."""
+"""A ring of two real clusters: where one is away one alone serves, and no majority is ever had."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from haproc.cli.main import main
 from haproc.ring.local import LocalRing
+from tests.fault.test_poison import haproc, mend, printed
 from tests.rig import SPARK_SETTINGS, Rig
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.thorough]
@@ -71,3 +74,56 @@ def test_roll_that_fails_says_how_each_part_stands_and_can_be_run_again(
         asyncio.run(left("a"))
         assert roll(two, "--what", "haproc", "--timeout-s", "120") == 0, capsys.readouterr().err
         assert [two.status(name)["state"] for name in "ab"] == ["READY", "READY"]
+
+
+def undecided(rig: Rig, name: str) -> Any:
+    """Return what a cluster says is undecided, once its metrics say the same as its status."""
+    url = rig.ring.config.cluster(name).peer.url + "/metrics"
+    found: list[Any] = []
+
+    def is_told() -> bool:
+        found[:] = [rig.status(name).get("undecided")]
+        with urllib.request.urlopen(url, timeout=60) as response:
+            metrics = response.read().decode()
+        (value,) = re.findall(r"^haproc_undecided(?:{.*})? (\S+)$", metrics, re.M)
+        return float(value) == (found[0] is not None)
+
+    rig.wait(is_told, 60)
+    return found[0]
+
+
+def test_tie_takes_nobody_out_of_service_until_an_operator_says_who_is_right(
+    two: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = two.table()
+    two.run(f"INSERT INTO {table} VALUES (1, 'x')", order="ab")
+    two.settled()
+    mend(two, f"UPDATE {table} SET name = 'y'", "a")
+    assert haproc(two, "verify", "--json", "--wait-s", "300") == 1
+    found = printed(capsys)
+    assert {each["finding"] for each in found["clusters"].values()} == {"undecided"}
+    assert list(found["differing"]) == [f"spark_catalog.default.{table}"]
+    for name in "ab":
+        two.wait(lambda name=name: undecided(two, name) is not None, 60)  # type: ignore[misc]
+        assert table in str(undecided(two, name)["what"])
+        assert two.status(name)["state"] == "READY"
+        assert two.run(f"SELECT count(*) FROM {table}", order=name) == [(1,)]
+    assert main(["status", "--config", str(two.ring.file)]) == 0
+    assert re.search(rf"UNDECIDED.*{table}", capsys.readouterr().out, re.S)
+    # a is wrong, though it may be the one that is asked.
+    assert haproc(two, "verify", "--trust", "b", "--json", "--wait-s", "300") == 1
+    found = printed(capsys)
+    assert {n: each["finding"] for n, each in found["clusters"].items()} == {
+        "a": "different",
+        "b": "equal",
+    }
+    two.wait(lambda: two.status("a")["state"] == "DIVERGED", 60)
+    assert table in two.status("a")["reason"]
+    assert two.status("b")["state"] == "READY"
+    for name in "ab":
+        two.wait(lambda name=name: undecided(two, name) is None, 60)  # type: ignore[misc]
+    two.run(f"INSERT INTO {table} VALUES (2, 'z')", order="ba")
+    mend(two, f"UPDATE {table} SET name = 'x' WHERE id = 1", "a")
+    assert haproc(two, "verify", "--wait-s", "300") == 0
+    assert two.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "x"), (2, "z")]
+    two.check_equal(table)

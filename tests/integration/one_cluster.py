@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from dmq import Log, MemoryKeyedStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
@@ -25,12 +26,14 @@ from haproc.route.service import RingService
 
 @asynccontextmanager
 async def one_cluster(
-    address: EngineAddress, log: Log | None = None
+    address: EngineAddress, log: Log | None = None, **settings: Any
 ) -> AsyncIterator[tuple[RingService, LocalMember]]:
     """Give the service of a HAProc whose ring is this cluster alone, once it serves."""
     ring = f"one{uuid.uuid4().hex[:8]}"
     here, there = (Address("127.0.0.1", free_port()) for _ in range(2))
-    config = Config(ring, "memory:", (ClusterConfig("a", here, there, address),), "secret")
+    config = Config(
+        ring, "memory:", (ClusterConfig("a", here, there, address),), "secret", **settings
+    )
     engine = SparkConnectEngine(address, ring=ring, cluster="a")
     peers = PeerDoors(config, "a")
     members = Members(config.membership, ("a", "a1"), (), Links(config, "a"))

@@ -37,7 +37,8 @@ pytestmark = pytest.mark.spark
 async def door(spark: LocalSpark, folder: Path, **settings: Any) -> AsyncIterator[int]:
     """Give the port of an open door."""
     metrics = Metrics("ring", "a", ["READY"])
-    async with one_cluster(address_of(spark)) as (service, _):
+    begins = settings.get("session_defaults", ())
+    async with one_cluster(address_of(spark), session_defaults=begins) as (service, _):
         here = ClusterConfig(
             "a",
             Address("127.0.0.1", free_port()),

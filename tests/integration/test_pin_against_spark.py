@@ -27,7 +27,8 @@ from haproc.engine.table import columns_of
 from haproc.pin.determinism import pin
 from haproc.pin.functions import KEYWORDS, Nature, nature
 from haproc.pin.model import Moment, Pinned, Treatment
-from haproc.replicate.apply.materialise import Found, materialise
+from haproc.replicate.apply.filling import Found
+from haproc.replicate.apply.materialise import materialise
 from tests.integration.engine_calls import apply, rows
 
 pytestmark = pytest.mark.spark

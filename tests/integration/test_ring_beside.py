@@ -19,7 +19,7 @@ QUERY = (
     "SELECT sum(a.id % 7 + b.id % 5) AS s FROM range(0, {n}, 1, {tasks}) a "
     "CROSS JOIN range(0, {n}, 1, 1) b"
 )
-"""Twenty-five million rows, from which one comes; interpreted, they take two cores a while. Of many
+"""A hundred million rows, from which one comes; interpreted, they take two cores a while. Of many
 short tasks: what runs is not interrupted for another pool's turn."""
 TASKS = 400
 
@@ -46,7 +46,7 @@ def computing(rig: Rig, order: str, n: int) -> Iterator[tuple[str, threading.Thr
 
 def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
     table = rig.table()
-    with computing(rig, "a", 5_000) as (name, client):
+    with computing(rig, "a", 10_000) as (name, client):
         for number, order in enumerate("ab"):
             rig.run(f"INSERT INTO {table} VALUES ({number}, 'x')", order=order, timeout_s=120)
             count = f"SELECT count(*) FROM {table}"
@@ -60,7 +60,7 @@ def test_long_computation_holds_up_no_other_table(rig: Rig) -> None:
         assert client.is_alive(), "it was over too soon: this shows nothing"
     assert not client.is_alive()
     [(total,)] = rig.everywhere(f"SELECT s FROM {name}")
-    assert total == sum(i % 7 for i in range(5_000)) * 5_000 + 10_000 * 5_000
+    assert total == sum(i % 7 for i in range(10_000)) * 10_000 + 20_000 * 10_000
     rig.check_equal(table, name)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from haproc import protos
-from haproc.engine.interface import Chunk, Column, Settings
+from haproc.engine.interface import Chunk, Column, Observed, Settings
 from haproc.engine.packed import column_names
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
@@ -51,7 +51,12 @@ class SimReading:
         return schema_of(names, TEXTS)
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> Result:
         asked = asked_in(statement)
         names, rows = await self._read(asked.sql, asked.table)

@@ -14,7 +14,7 @@ from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
 from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.interface import Column, File, Fresh, Restore, ResultStream, Settings
+from haproc.engine.interface import Column, File, Fresh, Observed, Restore, ResultStream, Settings
 from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
@@ -142,7 +142,12 @@ class SimSpark(FakeSpark):
         self._generation += 1
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> ResultStream:
         await self.ready()
         generation = self._generation

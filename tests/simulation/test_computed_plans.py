@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,8 @@ from haproc import protos
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import hole
-from haproc.engine.interface import Session, Settings
+from haproc.engine.interface import Observed, Session, Settings
 from haproc.engine.statement import Statement
-from haproc.engine.tasks import Planned
 from haproc.failure import ErrorClass
 from haproc.replicate.apply.computing import session_gone
 from haproc.replicate.member.steps import Step
@@ -133,6 +133,41 @@ def test_write_whose_session_is_made_anew_is_computed_under_its_own_settings(for
     story(tell)
 
 
+@in_both_forms
+def test_what_observations_of_the_query_found_is_told_wherever_the_rows_are_applied(
+    form: Form,
+) -> None:
+    """The run that gave the rows found it: applying them meets no observation any more."""
+
+    class Reading(SimReading):
+        async def query(
+            self,
+            statement: Statement,
+            *,
+            timeout_s: float,
+            planned: Any = None,
+            observed: Observed | None = None,
+        ) -> Result:
+            assert observed is not None
+            observed(b"50")
+            return await super().query(statement, timeout_s=timeout_s)
+
+    async def tell(stage: Stage) -> None:
+        await ids(stage)
+        op, life = form("g", "a", REF), stage.node("a").life
+        assert life is not None
+        reading = Reading(stage.node("a").spark, life.check)
+        stage.replica("a").computing.lend(op.key, reading)  # type: ignore[arg-type]
+        assert (await stage.submit("a", op)).applied.observed == (b"50",)
+        await stage.settle()
+        for name in "bc":
+            known = stage.replica(name).core.outcomes.find(op.key)
+            assert known is not None and known.outcome is not None
+            assert known.outcome.applied.observed == (b"50",), name
+
+    story(tell)
+
+
 @pytest.mark.parametrize("what", ["lost", "not made yet", "changed by its client"])
 @in_both_forms
 def test_write_whose_lent_session_is_not_as_it_was_is_computed_in_one_of_its_own(
@@ -172,9 +207,7 @@ def test_write_whose_session_its_client_changes_while_its_query_runs_is_computed
     as_it_was = [True]
 
     class Reading(SimReading):
-        async def query(
-            self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
-        ) -> Result:
+        async def query(self, statement: Statement, *, timeout_s: float, **_: Any) -> Result:
             found = await super().query(statement, timeout_s=timeout_s)
             as_it_was[:] = [what != "changed"]
             self.stands = what != "to be made anew"

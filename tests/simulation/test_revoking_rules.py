@@ -13,7 +13,7 @@ import pytest
 
 from haproc.replicate.apply.doubts import Doubts
 from haproc.replicate.queue.revoked import Fate
-from haproc.replicate.records.operation import Operation
+from haproc.replicate.queue.units import Unit
 from tests.simulation.directed import Stage, story
 from tests.simulation.revoked import simulate_revoked
 from tests.simulation.scenario import insert
@@ -131,7 +131,7 @@ def test_writes_that_are_wanted_back_are_nowhere_or_everywhere_for_many_seeds() 
 def stopped_where_no_look_tells(patch: pytest.MonkeyPatch) -> None:
     """Say the word though nobody can know what was committed."""
 
-    async def certain(self: Doubts, op: Operation) -> bool:
+    async def certain(self: Doubts, unit: Unit) -> bool:
         return True
 
     patch.setattr(Doubts, "can_tell", certain)

@@ -17,6 +17,7 @@ from haproc.engine.interface import (
     Analyzed,
     Column,
     File,
+    Observed,
     Queries,
     Relay,
     Restore,
@@ -96,7 +97,12 @@ class FakeSpark:
         self.files += files
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> ResultStream:
         await self.ready()
         await self.run(statement, timeout_s=timeout_s)

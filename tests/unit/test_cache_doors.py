@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from haproc.config.cache import Cache
-from haproc.engine.interface import Column
+from haproc.engine.interface import Column, Observed
 from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from tests.unit import test_reads_between_doors as between
@@ -35,7 +35,12 @@ class ExplainingSpark(Spark):
     asked: list[str] = field(default_factory=list)
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> CannedStream:
         assert isinstance(statement, SqlText)
         self.asked.append(statement.sql)

@@ -196,6 +196,8 @@ async def test_watch_names_what_differs_and_says_it_once_when_it_begins_and_ends
         "differing_count": 1,
         "unfit": [],
         "unknown": [],
+        "session_defaults": {},
+        "overridden": [],
     }
     assert ring.watches["a"].findings.counts == (1, 0)
     b.given["spark.sql.x"] = "1"  # as it is by default where nobody gave it
@@ -244,3 +246,38 @@ def test_metrics_tell_how_many_settings_differ_and_are_unfit() -> None:
     text = metrics.text().decode()
     assert "haproc_settings_differing 3.0" in text
     assert "haproc_settings_unfit 1.0" in text
+
+
+async def test_watch_says_once_that_a_sparks_own_setting_counts_for_nothing_in_sessions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server(**{"spark.sql.session.timeZone": "Europe/Berlin"})
+    begins = {"spark.sql.session.timeZone": "UTC", "spark.sql.x": "1"}
+    side = Side(Ring(), ())
+    watch = DriftWatch("a", KEY, server, side, asyncio.Event(), begins)
+    for _ in range(3):
+        await watch.look()
+    assert [record.message for record in caplog.records] == [
+        "a: settings of its Spark count for nothing in sessions, which have session_defaults (1): "
+        "spark.sql.session.timeZone is 'Europe/Berlin' there, 'UTC' in sessions"
+    ]
+    told = watch.describe()
+    assert told["overridden"] == ["spark.sql.session.timeZone"]
+    assert told["session_defaults"] == begins
+    said = read(watch.settings()) or {}
+    assert said["haproc.session_defaults"] == "spark.sql.session.timeZone: UTC; spark.sql.x: 1"
+
+
+async def test_watch_names_a_cluster_whose_sessions_begin_with_other_settings() -> None:
+    ring = Ring(a=Server(), b=Server(), older=Server())
+    for name in "ab":
+        others = tuple(other for other in ring.watches if other != name)
+        begins = {"spark.sql.ansi.enabled": str(name == "a").lower()}
+        ring.watches[name] = DriftWatch(
+            name, KEY, Server(), Side(ring, others), asyncio.Event(), begins
+        )
+    await ring.look()
+    assert ring.watches["a"].describe()["differing"] == [
+        {"name": "haproc.session_defaults", "clusters": ["b"]}
+    ]
+    assert ring.watches["older"].findings.differences == ()

@@ -399,7 +399,7 @@ async def test_connection_sends_the_tokens_of_all_its_answers(
     assert connection.after_offset == 12
 
 
-async def test_level_of_one_statement_goes_before_the_connections(
+async def test_options_of_one_statement_go_before_the_connections(
     connect: Open, servers: list[Server]
 ) -> None:
     server = servers[0]
@@ -412,6 +412,10 @@ async def test_level_of_one_statement_goes_before_the_connections(
     assert tuple(server.seen[-1][field] for field in fields) == asked
     with pytest.raises(haclient.InterfaceError, match="acceptable_offset_lag"):
         await run(connection, acceptable_offset_lag="5")
+    await run(connection, apply_budget_s=2.5)
+    assert server.seen[-1]["apply_budget_s"] == 2.5
+    with pytest.raises(haclient.InterfaceError, match="apply_budget_s must be a number"):
+        await run(connection, apply_budget_s="5")
 
 
 async def test_whether_a_kept_answer_will_do_is_sent_as_it_is(

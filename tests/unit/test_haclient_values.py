@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import haclient
 from haclient import columns, parameters
+from haclient.far import date_text
 from haclient.frames import BrokenStream, Frames, read_whole
 from haclient.output import text
 from haclient.request_ids import new_request_id, request_id
@@ -24,6 +25,7 @@ from haclient.rows import Rows
 from haclient.settings import parse_servers
 from haclient.statements import Split, is_row_insert, split
 from haproc.pin.parameters import bind, parse_parameters
+from haproc.statements.moments import timestamp_text as server_text
 from tests.unit.haclient_server import arrow
 
 ZURICH = dt.timezone(dt.timedelta(hours=2))
@@ -345,3 +347,45 @@ def test_error_text_names_class_state_and_hint() -> None:
     assert isinstance(error, haclient.ProgrammingError)
     assert str(error) == "[GONE] no t (SQLSTATE 42P01)\nHint: look"
     assert json.dumps(error.kind) == '"application"'
+
+
+FAR_DAY = 3_672_318  # of the year 12024
+
+
+def test_dates_that_python_does_not_have_are_text_as_over_http() -> None:
+    micros = FAR_DAY * 86_400_000_000 + 1_000
+    days = pa.array([FAR_DAY, 0, None], pa.int32()).cast(pa.date32())
+    moments = pa.array([micros, 0, None], pa.int64())
+    nested = pa.StructArray.from_arrays([days], ["d"])
+    batch = pa.RecordBatch.from_arrays(
+        [
+            days,
+            moments.cast(pa.timestamp("us", "UTC")),
+            moments.cast(pa.timestamp("us")),
+            nested,
+        ],
+        ["d", "t", "n", "s"],
+    )
+    first, second, third = columns.rows(batch)
+    far = date_text(FAR_DAY)
+    assert far.startswith("+12024-")
+    assert first == (far, f"{far}T00:00:00.001Z", f"{far}T00:00:00.001", {"d": far})
+    epoch = dt.datetime(1970, 1, 1)
+    day = epoch.date()
+    assert second == (day, epoch.replace(tzinfo=dt.UTC), epoch, {"d": day})
+    assert third == (None, None, None, {"d": None})
+    assert first[1] == server_text(micros, "Z")
+
+
+def test_map_whose_keys_are_structs_is_a_list_of_pairs() -> None:
+    kind = pa.map_(pa.struct([("a", pa.int32())]), pa.string())
+    batch = pa.RecordBatch.from_arrays([pa.array([[({"a": 1}, "x")], None], kind)], ["m"])
+    assert columns.rows(batch) == [([({"a": 1}, "x")],), (None,)]
+
+
+def test_variant_is_told_from_a_text_by_its_type_code() -> None:
+    noted = pa.field("v", pa.string(), metadata={b"haproc.type": b"variant"})
+    described = columns.describe(pa.schema([noted, pa.field("s", pa.string())]))
+    assert described is not None
+    assert [each.type_code for each in described] == ["VARIANT", "STRING"]
+    assert described[0].type_code == haclient.STRING

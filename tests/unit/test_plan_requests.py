@@ -14,6 +14,8 @@ from haproc.classify.plans.analysis import read_analysis
 from haproc.classify.plans.classifying import classify_plan
 from haproc.classify.plans.reading import Does
 from haproc.classify.rules import Rules
+from haproc.doors.connect.analyzing import plans_of
+from haproc.doors.connect.execute import _opened
 from haproc.failure import ErrorClass
 from tests.unit.recorded_plans import recorded
 
@@ -66,3 +68,29 @@ def test_read_analysis_of_a_command_is_refused() -> None:
 def test_every_question_that_there_is_is_decided_about() -> None:
     questions = protos.base.AnalyzePlanRequest.DESCRIPTOR.oneofs_by_name["analyze"].fields
     assert {each.name for each in questions} == {*analysis.EXPLAINED, *analysis.PLAIN}
+
+
+def test_dataframe_that_create_table_gave_means_its_table() -> None:
+    made = recorded(lambda s: s.catalog.createTable("a.t", source="delta")).root
+    below = recorded(lambda s: s.table("x").filter("id > 1").collect()).root
+    below.filter.input.CopyFrom(made)
+    for relation in (made, below):
+        request = protos.base.AnalyzePlanRequest()
+        request.schema.plan.root.CopyFrom(relation)
+        sent, (plan,) = plans_of(request.SerializeToString())
+        found = protos.base.AnalyzePlanRequest.FromString(sent).schema.plan
+        assert found == protos.base.Plan.FromString(plan)
+        table = found.root if found.root.HasField("read") else found.root.filter.input
+        assert table.read.named_table.unparsed_identifier == "a.t"
+
+
+def test_execution_over_what_create_table_gave_reads_its_table() -> None:
+    plan = recorded(lambda s: s.table("x").filter("id > 1").collect())
+    made = recorded(lambda s: s.catalog.createTable("a.t", source="delta"))
+    plan.root.filter.input.CopyFrom(made.root)
+    packed, _, reading = _opened(plan.SerializeToString(), 1000)
+    found = protos.base.Plan.FromString(packed).root.filter.input
+    assert found.read.named_table.unparsed_identifier == "a.t"
+    assert reading.does is Does.QUERIES
+    sent, _, reading = _opened(made.SerializeToString(), 1000)
+    assert (protos.base.Plan.FromString(sent), reading.does) == (made, Does.WRITES)

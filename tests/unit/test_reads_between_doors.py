@@ -25,7 +25,14 @@ from haproc.doors.apps import REGISTRY, client_app, operator_app
 from haproc.doors.http.listener import Listener
 from haproc.doors.operators.forwarded import Forwarded
 from haproc.doors.operators.heartbeats import HeartbeatDoor
-from haproc.engine.interface import Applied, EngineAddress, Restore, Settings, TableState
+from haproc.engine.interface import (
+    Applied,
+    EngineAddress,
+    Observed,
+    Restore,
+    Settings,
+    TableState,
+)
 from haproc.engine.statement import SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.membership.http_peers import HttpPeers
@@ -75,7 +82,12 @@ class Spark:
     async def prepare(self) -> None: ...
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> CannedStream:
         assert isinstance(statement, SqlText)
         self.queries.append(statement.sql)

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 from dmq import Cursor
 from dmq.interface import CURSOR_NOTE_BYTES_MAX
 from haproc.classify.model import Kind
-from haproc.engine.interface import Column
+from haproc.engine.interface import ABSENT, Column
 from haproc.replicate.heard.elsewhere import Elsewhere
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
@@ -76,6 +76,7 @@ class Running:
     """A statement of the current incarnation and how far it has come."""
 
     unit: Unit
+    looked: bool = False
     sent: bool = False
     committed: bool = False
     complete: bool = False
@@ -138,6 +139,7 @@ class Life(RuleBasedStateMachine):
         self.cluster = Cluster()
         self.late: list[Unit] = []
         self.cursor = Cursor()
+        self.given_up: list[Decided] = []  # though an earlier incarnation may have begun them
         self.found_wrong = False
         self.begin()
 
@@ -153,6 +155,8 @@ class Life(RuleBasedStateMachine):
         self.doubtful_below = len(self.log)
         self.begun_tables: set[str] = set()
         self.stored_batches = dict(self.durable.batches)
+        for decided in self.given_up:
+            self.hear(decided)
 
     @property
     def durable(self) -> Progress:
@@ -165,7 +169,8 @@ class Life(RuleBasedStateMachine):
         assert len(cursor.note) <= CURSOR_NOTE_BYTES_MAX
         assert progress.low >= self.cursor.offset, "the stored low watermark went back"
         assert all(first >= progress.low for first, _ in progress.batches)
-        assert all(offset >= progress.low for offset, _ in progress.unmarked)
+        over = [o for o, _ in progress.unmarked if not self.schedule.expects(o)]
+        assert not over, "an intent of what is over"
         self.cursor = cursor
         for running in self.running:
             running.stored = running.complete
@@ -217,6 +222,21 @@ class Life(RuleBasedStateMachine):
     @rule(data=st.data(), verdict=st.sampled_from(Verdict))
     def log_decision(self, data: st.DataObject, verdict: Verdict) -> None:
         self.decide(data.draw(st.sampled_from(self.undecided())), verdict)
+
+    @precondition(lambda self: self.looked_for())
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        """What an earlier incarnation began is not there, and nobody wants it any more."""
+        offset = data.draw(st.sampled_from(self.looked_for()))
+        self.must_commit.discard(offset)
+        self.decide(offset, Verdict.REJECT)
+        self.given_up.append(Decided(offset, Verdict.REJECT))
+        self.hear(self.given_up[-1])
+
+    def looked_for(self) -> list[int]:
+        runs = {running.unit.version for running in self.running}
+        begun = dict(self.durable.unmarked).keys() - runs
+        return [o for o in self.undecided() if o in begun and not self.cluster.effects[o]]
 
     def undecided(self) -> list[int]:
         return [
@@ -302,6 +322,9 @@ class Life(RuleBasedStateMachine):
                 ):
                     assert self.settled(earlier), f"{offset} starts, {earlier} is not settled"
         self.check_batch(unit)
+        if unit.in_doubt and unit.intent is Intent.ALONE:
+            before = self.schedule.unmarked.before(unit.version)
+            assert before == ABSENT, "nobody knows what stood there"
         self.begun_tables |= unit.operations[0].writes
 
     def check_fate(self, offset: int, op: Operation) -> None:
@@ -340,7 +363,10 @@ class Life(RuleBasedStateMachine):
                 self.step(data.draw(st.sampled_from(self.running)))
 
     def step(self, running: Running) -> None:
-        if not running.sent:
+        if running.unit.intent is Intent.ALONE and not (running.unit.in_doubt or running.looked):
+            self.schedule.unmarked.stood(running.unit.version, ABSENT)
+            running.looked = True
+        elif not running.sent:
             if running.unit.intent is not Intent.NONE:
                 self.store()
             running.sent = True

@@ -14,6 +14,7 @@ from haproc.replicate.queue.readiness import Readiness
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.turns import Turns
 from haproc.replicate.queue.units import Unit
+from haproc.replicate.queue.unmarked import Unmarked
 from haproc.replicate.records.operation import Operation
 from tests.simulation.violations import found_by
 from tests.unit.test_schedule_model import Life
@@ -77,6 +78,22 @@ def alone_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Schedule, "__init__", forgetful)
 
 
+def begun_before_a_look(patch: pytest.MonkeyPatch) -> None:
+    """Store an intent before it is known what stands there."""
+    begins = Unmarked.begins
+
+    def hasty(self: Unmarked, offset: int) -> None:
+        begins(self, offset)
+        self._stood.setdefault(offset, "")
+
+    patch.setattr(Unmarked, "begins", hasty)
+
+
+def over_and_kept(patch: pytest.MonkeyPatch) -> None:
+    """Keep the intent of what needs no running."""
+    patch.setattr(Unmarked, "over", lambda self, offset: None)
+
+
 def passed_whatever_it_names(patch: pytest.MonkeyPatch) -> None:
     """Let DDL pass a table that is being computed though both name it."""
     patch.setattr(Turns, "_stands_before", lambda self, offset, op, table: False)
@@ -113,6 +130,8 @@ def completed_is_released(patch: pytest.MonkeyPatch) -> None:
         (batches_forgotten, "a batch was formed anew"),
         (doubt_forgotten, "the first statement in doubt on a table is combined"),
         (alone_forgotten, "assert unit.in_doubt"),
+        (begun_before_a_look, "nobody knows what stood there"),
+        (over_and_kept, "an intent of what is over"),
         (completed_is_released, "is not settled"),
         (passed_whatever_it_names, "is not settled"),
         (passed_whatever_it_touches, "is not settled"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from haproc.engine.interface import ABSENT
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
 from haproc.replicate.queue.units import MARKER, Intent, Unit
 from haproc.replicate.records.operation import Verdict
 from haproc.replicate.records.progress import Progress
+from tests.unit.operations import table_as
 from tests.unit.test_schedule import LANES, ME, finish, offsets, operation, rounds, schedule_of
 
 
@@ -41,7 +43,9 @@ def test_progress_names_the_intents_of_what_runs() -> None:
     assert batch.progress.batches == ((0, 1),)
     alone = schedule_of("D")
     alone.take(LANES)
-    assert alone.progress.unmarked == ((0, ""),)
+    assert alone.progress.unmarked == (), "nobody has looked, and so it does not run"
+    alone.unmarked.stood(0, "absent")
+    assert alone.progress.unmarked == ((0, "absent"),)
 
 
 def test_restart_batch_whose_intent_was_stored_is_the_same_batch() -> None:
@@ -88,7 +92,37 @@ def test_restart_alone_intent_puts_only_that_operation_in_doubt() -> None:
     finish(schedule, first)
     (second,) = schedule.take(LANES)
     assert (first.in_doubt, second.in_doubt) == (True, False)
+    schedule.unmarked.stood(1, "")
     assert schedule.progress.unmarked == ((1, ""),)
+
+
+def test_restart_what_nobody_had_looked_at_is_not_in_doubt() -> None:
+    before = schedule_of("D")
+    before.take(LANES)
+    after = schedule_of("D", before.progress, doubtful_below=1)
+    assert after.untouched(0)
+    (unit,) = after.take(LANES)
+    assert (unit.intent, unit.in_doubt) == (Intent.ALONE, False)
+
+
+def test_restart_intents_of_what_is_over_take_no_room() -> None:
+    """Given up before it was read again, or left by an earlier version below all that is read."""
+    stood = ((1, ABSENT), (2, ABSENT), (3, ABSENT), (4, ABSENT))
+    schedule = Schedule(ME, Progress(low=3, done=frozenset({4}), unmarked=stood), 9, BatchLimits())
+    schedule.decide(3, Verdict.REJECT)
+    assert not schedule.add(3, table_as("3", "y", "slow3"))
+    assert not schedule.add(4, table_as("4", "y", "slow4"))
+    assert schedule.add(5, table_as("5", "y", "slow5"))
+    assert offsets(schedule.take(LANES)) == [(5,)]
+    assert schedule.progress == Progress(low=5)
+
+
+def test_progress_has_no_intent_of_what_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever way it came to be over."""
+    schedule = schedule_of("D iz", Progress(unmarked=((0, ABSENT),)))
+    monkeypatch.setattr(schedule, "expects", lambda offset: offset != 0)
+    assert schedule.progress.unmarked == ()
+    assert not schedule.unmarked.doubted(0)
 
 
 def test_restart_operations_done_before_do_not_enter() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from haproc.engine.interface import Column, ResultStream, Settings
+from haproc.engine.interface import Column, Observed, ResultStream, Settings
 from haproc.engine.statement import Statement
 from haproc.engine.tasks import Planned
 from haproc.route.shared_sessions import GIVEN_UP_S, SharedSessions
@@ -20,7 +20,12 @@ class _Spark:
         self.busy = self.closed = False
 
     async def query(
-        self, statement: Statement, *, timeout_s: float, planned: Planned | None = None
+        self,
+        statement: Statement,
+        *,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
     ) -> ResultStream:
         raise NotImplementedError
 

@@ -52,6 +52,15 @@ def rows(chunk: Chunk) -> bytes:
     return bytes(response.SerializeToString())
 
 
+def observed(found: Sequence[bytes]) -> bytes:
+    """Return the answer that tells what observations found."""
+    response = _base.ExecutePlanResponse()
+    for each in found:
+        metrics = wire.parsed(_base.ExecutePlanResponse.ObservedMetrics, each)
+        response.observed_metrics.append(metrics)
+    return bytes(response.SerializeToString())
+
+
 def only_removes(plan: bytes) -> bool:
     """Tell whether a plan does nothing but drop what only its server's session holds."""
     command = wire.parsed(_base.Plan, plan).command

@@ -21,9 +21,10 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from haproc import protos
-from haproc.classify.model import Kind, OperationClass
+from haproc.classify.model import Kind, OperationClass, RefusedError
 from haproc.classify.plans import expressions
 from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.created import as_tables
 from haproc.classify.plans.parsing import OPENED_BYTES_MAX, opened, parse
 from haproc.classify.plans.reading import Does, PlanReading
 from haproc.config.model import Config
@@ -372,6 +373,12 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
         packed = plan.SerializeToString(deterministic=True)
     if len(packed) > LARGE_PLAN:
         expressions.check_count(plan, most)
+    try:
+        return packed, plan, read_plan(sql.as_command(plan))
+    except RefusedError as error:
+        if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(plan):
+            raise
+    packed = plan.SerializeToString(deterministic=True)
     return packed, plan, read_plan(sql.as_command(plan))
 
 
@@ -383,6 +390,8 @@ async def _answered(asked: Asked, answer: Answer) -> AsyncGenerator[bytes, None]
     """Yield the responses to what the ring did: of a root its rows, of a SQL command a relation."""
     for response in _told(asked, [chunk async for chunk in answer.result]):
         yield response
+    if answer.observed:
+        yield answers.observed(answer.observed)
 
 
 def _told(asked: Asked, chunks: Sequence[Chunk]) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ from haproc.doors.connect.errors import Enriched
 from haproc.doors.connect.execute import Behind, Executing, check_still
 from haproc.doors.connect.figures import Figures
 from haproc.doors.connect.handles import Key, OperationState
-from haproc.engine.interface import POOL
+from haproc.engine.pools import POOL
 from haproc.engine.rewriting import to_client, with_operation
 from haproc.failure import ErrorClass, refused
 from haproc.route.offload import Texts, plan_work
@@ -156,7 +156,7 @@ class ConnectService:
 
     async def analyze(self, call: Call, request: bytes) -> bytes:
         """Analyse plans; doing so may run what stands in them."""
-        plans = await plan_work(self._texts, len(request), plans_of, request)
+        request, plans = await plan_work(self._texts, len(request), plans_of, request)
         session = await self._session(call)
         counts = [await self._executing.check(call, session, plan) for plan in plans]
         await session.spark.ready()

@@ -244,7 +244,7 @@ class GivingUp:
         """
         core = self._core
         while not self._over(offset):
-            if self.wish(offset) is not None and (tried is None or await tried(op)):
+            if self.wish(offset) is not None and (tried is None or await tried()):
                 await self._answer(offset, op)
                 await core.news.until(lambda: self.wish(offset) is None or self._over(offset))
                 continue
@@ -315,7 +315,7 @@ class GivingUp:
                 op.apply_budget_s, lambda: core.tasks.spawn(self._time_is_over(offsets[0], op))
             )
         try:
-            async with self._under_way.runs(offsets, op, can_tell):
+            async with self._under_way.runs(offsets, can_tell):
                 yield
         finally:
             if timer is not None:

@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from haproc.replicate.records.operation import Operation
-
-CanTell: TypeAlias = Callable[[Operation], Awaitable[bool]]
-"""Says whether a look would find what an operation that was stopped has committed."""
+CanTell: TypeAlias = Callable[[], Awaitable[bool]]
+"""Says whether a look would find what a unit that was stopped has committed."""
 
 
 class Interrupted(Exception):
@@ -21,7 +19,6 @@ class Interrupted(Exception):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Statement:
     offsets: tuple[int, ...]
-    op: Operation
     limit: asyncio.Timeout
     can_tell: CanTell
 
@@ -37,12 +34,10 @@ class UnderWay:
         self._statements: list[_Statement] = []
 
     @contextlib.asynccontextmanager
-    async def runs(
-        self, offsets: tuple[int, ...], op: Operation, can_tell: CanTell
-    ) -> AsyncIterator[None]:
+    async def runs(self, offsets: tuple[int, ...], can_tell: CanTell) -> AsyncIterator[None]:
         """What is in here may be stopped; raises Interrupted then."""
         limit = asyncio.timeout(None)
-        mine = _Statement(offsets, op, limit, can_tell)
+        mine = _Statement(offsets, limit, can_tell)
         self._statements.append(mine)
         try:
             async with limit:
@@ -57,5 +52,5 @@ class UnderWay:
     async def stop(self, offset: int) -> None:
         """Stop what runs of an operation, if a look can tell then what it has committed."""
         for each in [each for each in self._statements if offset in each.offsets]:
-            if await each.can_tell(each.op) and each in self._statements:
+            if await each.can_tell() and each in self._statements:
                 each.stop()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from haproc.classify.model import Kind
 from haproc.engine.errors import EngineError, ErrorKind
@@ -202,7 +203,7 @@ class Applier:
     async def _execute(self, unit: Unit, lane: Lane) -> Outcome | None:
         """Run the unit until it has a deterministic outcome; None: take it apart."""
         core, op = self._core, unit.operations[0]
-        doubt = unit.in_doubt
+        doubt, can_tell = unit.in_doubt, partial(self.doubts.can_tell, unit)
         # Nothing else than INSERTs is slower for being guarded, and what comes after a failure is
         # worth it; the first attempt of INSERTs, one or many, relies on fence and look alone.
         insert = op.kind in (Kind.INSERT, Kind.ROWS) and not unit.composed
@@ -216,15 +217,15 @@ class Applier:
             return Outcome(Status.APPLIED, assumed=True) if committed else None
         while not self._passed_over(unit):
             await core.condition.allowed()
-            tried = self.doubts.can_tell if doubt else None
+            tried = can_tell if doubt else None
             may_run = await self._giving_up.may_run(unit.version, op, tried)
             if not may_run or not core.condition.may_apply:
                 continue
             if op.insert is None and not isinstance(op.write, ArrowRows):
-                await self.doubts.can_tell(op)  # once it runs long, a cluster may answer nothing
+                await can_tell()  # once it runs long, a cluster may answer nothing
             mark = Mark(core.own_log.application, unit.version, guarded=doubt or not plain)
             try:
-                async with self._giving_up.interruptible(unit.offsets, op, self.doubts.can_tell):
+                async with self._giving_up.interruptible(unit.offsets, op, can_tell):
                     write = await self._computing.write(unit, lane)
                     await core.trace(Step.APPLY_BEFORE)
                     applied = await lane.apply(
@@ -331,6 +332,7 @@ class Applier:
         """Write down what stands under a unit's names, unless it is to be passed over.
 
         Nothing has run as long as that cannot be told; so this, too, is given up if no cluster can.
+        What is to be passed over stays so: without an intent nothing is run.
         """
         core, op, pauses = self._core, unit.operations[0], self._core.backoff()
         while not self._passed_over(unit):

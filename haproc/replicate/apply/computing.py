@@ -24,20 +24,19 @@ from dmq import RecordTooLargeError
 from haproc.classify.model import RefusedError
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import (
-    append_template,
-    plan_with_rows,
-    sql_with_rows,
     with_rows,
     with_table,
 )
-from haproc.engine.interface import Lane, Queries, Session, Settings, pool_of_rows
+from haproc.engine.interface import Lane, Queries, Session, Settings
+from haproc.engine.pools import pool_of_rows
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.offloop import by_size
+from haproc.replicate.apply.filling import Found, filling_of
 from haproc.replicate.apply.gathering import Gathering
 from haproc.replicate.apply.keeping import Keep
 from haproc.replicate.apply.liveness import progressing
-from haproc.replicate.apply.materialise import Found, materialise
+from haproc.replicate.apply.materialise import materialise
 from haproc.replicate.apply.queries import in_budget, of_one_session, query_of
 from haproc.replicate.apply.spooled import (
     RowsSource,
@@ -99,6 +98,8 @@ class Computing:
         self._places = asyncio.Semaphore(core.limits.lanes)
         self._sessions: OrderedDict[tuple[str, str], _Lent] = OrderedDict()
         self._rows_lent: dict[tuple[str, str], RowsSource] = {}
+        self._observed: dict[int, tuple[bytes, ...]] = {}
+        """What observations found, of the operations that are run here now."""
         self._sessions_made = 0
         self.rebuild: Rebuild = no_sessions
         """Makes a session anew for whoever computes in the place of its HAProc, or after it lost
@@ -199,6 +200,8 @@ class Computing:
         filling = rows.filling
         if filling is None:
             return SqlText(rows.sql)
+        if filling.observed:
+            self._observed[unit.version] = filling.observed
         if not filling.parts:
             plan = await by_size(len(filling.rows), with_rows, filling.plan, filling.rows)
             return SparkPlan(plan)
@@ -211,14 +214,21 @@ class Computing:
 
     async def over(self, unit: Unit, lane: Lane) -> None:
         """Take away what was made to run a unit that needs no more running."""
+        self._observed.pop(unit.version, None)
         await self._gathering.drop(unit.version, lane)
 
     def counted(self, unit: Unit, outcome: Outcome) -> Outcome:
-        """Return an outcome that tells how many rows were added, which Spark does not."""
+        """Return an outcome that tells what Spark, which met nothing but the rows, does not.
+
+        How many were added, and what observations of the query found.
+        """
         found = self._core.heard.computations.found(unit.version)
-        if found is None or outcome.applied.affected_rows is not None:
+        if found is None:
             return outcome
-        return replace(outcome, applied=replace(outcome.applied, affected_rows=found.count))
+        applied = replace(outcome.applied, observed=self._observed.get(unit.version, ()))
+        if applied.affected_rows is None:
+            applied = replace(applied, affected_rows=found.count)
+        return replace(outcome, applied=applied)
 
     # -- computing -------------------------------------------------------------------------
 
@@ -315,16 +325,7 @@ class Computing:
     async def _rows(self, offset: int, op: Operation) -> tuple[Filling, int]:
         """Run the query; raises EngineError, and RefusedError if its rows cannot be had."""
         found = await self._found(offset, op)
-        match op.write:
-            case QueryWrite():
-                plan = sql_with_rows(op.write.head, found.schema)
-            case ComputedPlan():
-                plan = plan_with_rows(op.write.template, found.schema)
-            case SpooledRows():
-                plan = plan_with_rows(append_template(op.write.table), found.schema)
-            case _:
-                raise AssertionError("it has no rows to be computed")
-        return Filling(plan, found.rows, found.parts, found.size_bytes), found.count
+        return filling_of(op, found), found.count
 
     async def _found(self, offset: int, op: Operation) -> Found:
         """Run the query where it has to run."""

@@ -115,16 +115,19 @@ class Doubts:
     async def note(self, unit: Unit) -> None:
         """Write down what stands there before the first attempt; raises EngineError."""
         named = about(unit.operations[0])
-        if named and not unit.in_doubt:
-            before = await self._foreseen.standing(named)
-            self._core.schedule.unmarked.stood(unit.offsets[0], _short(before))
+        before = _short(await self._foreseen.standing(named)) if named else ""
+        self._core.schedule.unmarked.stood(unit.offsets[0], before)
 
-    async def can_tell(self, op: Operation) -> bool:
-        """Whether a look at its tables tells for certain whether an operation was committed.
+    def _before(self, unit: Unit) -> str:
+        return self._core.schedule.unmarked.before(unit.offsets[0])
+
+    async def can_tell(self, unit: Unit) -> bool:
+        """Whether a look at its tables tells for certain whether a unit was committed.
 
         So it is of what changes no rows: whatever it has done makes no difference.
         """
-        if op.kind in _CHANGES_NO_ROWS or about(op):
+        op = unit.operations[0]
+        if op.kind in _CHANGES_NO_ROWS or (about(op) and self._before(unit)):
             return True
         try:
             return conclusive(op) and all([await self._keeps_marks(name) for name in op.writes])
@@ -151,7 +154,7 @@ class Doubts:
         """
         if await self.committed(unit):
             return True
-        op, before = unit.operations[0], self._core.schedule.unmarked.before(unit.offsets[0])
+        op, before = unit.operations[0], self._before(unit)
         if op.kind in _CREATES_TABLE and before == ABSENT and (named := about(op)):
             now = await self._core.engine.standing(named)
             await self._take_away(named[0].name, now, unit, lane)
@@ -160,7 +163,7 @@ class Doubts:
     async def committed(self, unit: Unit) -> bool:
         """Whether tables show that the unit was applied; changes nothing. Raises EngineError."""
         core, op = self._core, unit.operations[0]
-        before, named = core.schedule.unmarked.before(unit.offsets[0]), about(op)
+        before, named = self._before(unit), about(op)
         if not before or not named:
             found = await core.engine.offsets_applied(sorted(op.writes), core.own_log.application)
             return any(offset >= unit.version for offset in found.values())

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -21,9 +21,10 @@ from haproc.classify.model import RefusedError
 from haproc.config.limits import Limits
 from haproc.engine import arrow, pieces, staging
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Queries, Session
+from haproc.engine.interface import Observed, Queries, Session
 from haproc.engine.statement import Statement
 from haproc.failure import ErrorClass
+from haproc.replicate.apply.filling import Found
 from haproc.replicate.apply.gathering import of_environment
 from haproc.replicate.apply.keeping import Keep, Keeping
 from haproc.replicate.apply.parts import Parts
@@ -33,21 +34,6 @@ ATTEMPT_S: Final = 3.0
 Stage: TypeAlias = Callable[[], AbstractAsyncContextManager[tuple[str, Session]]]
 """Gives a staging table's name that was never used, and a session to read it in, which has no
 client's settings. Whoever gives it has the table dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a query gave: its ``rows`` where they make one part, else the places of the parts.
-
-    ``table``: the staging table that holds them, too, if there is one.
-    """
-
-    schema: bytes
-    count: int
-    rows: bytes
-    parts: tuple[int, ...]
-    size_bytes: int
-    table: str = ""
 
 
 async def materialise(
@@ -71,9 +57,11 @@ async def materialise(
     async with stage() as (table, reading):
         with _no_word_on_the_query():
             await _run(reading, staging.MAKE_SCHEMA, timeout_s)
-        await _run(session, staging.fill(table, query, schema), timeout_s)
+        observed: list[bytes] = []
+        await _run(session, staging.fill(table, query, schema), timeout_s, observed.append)
         with _no_word_on_the_query():
-            return await _read(table, reading, schema, keep, limits, timeout_s)
+            found = await _read(table, reading, schema, keep, limits, timeout_s)
+        return replace(found, observed=tuple(observed))
 
 
 async def _first(
@@ -82,19 +70,22 @@ async def _first(
     """Return what the query gives if that is one part, and soon known."""
     attempt = pieces.attempt(query, schema, limits.part_rows_max)
     parts = Parts(limits.part_bytes_max, limits.part_rows_max)
+    observed: list[bytes] = []
     try:
         async with asyncio.timeout(ATTEMPT_S):
-            if not await _fits(attempt, session, parts, timeout_s):
+            if not await _fits(attempt, session, parts, timeout_s, observed.append):
                 return None
     except TimeoutError:
         return None
     count, size_bytes = parts.rows, parts.size_bytes
-    return Found(schema, count, parts.rest(), (), size_bytes)
+    return Found(schema, count, parts.rest(), (), size_bytes, observed=tuple(observed))
 
 
-async def _fits(attempt: pieces.Attempt, session: Queries, parts: Parts, timeout_s: float) -> bool:
+async def _fits(
+    attempt: pieces.Attempt, session: Queries, parts: Parts, timeout_s: float, observed: Observed
+) -> bool:
     """Put all rows of a query into one part, if they fit in and the driver bears them."""
-    async with contextlib.aclosing(_batches(session, attempt.plan, timeout_s)) as batches:
+    async with contextlib.aclosing(_batches(session, attempt.plan, timeout_s, observed)) as batches:
         async for schema, batch in batches:
             columns = range(len(schema) - 1)
             parts.of(pa.schema([schema.field(at) for at in columns]))
@@ -151,10 +142,10 @@ async def _rows(session: Queries, query: Statement, timeout_s: float) -> list[di
 
 
 async def _batches(
-    session: Queries, statement: Statement, timeout_s: float
+    session: Queries, statement: Statement, timeout_s: float, observed: Observed | None = None
 ) -> AsyncGenerator[tuple[pa.Schema, pa.RecordBatch | None], None]:
     """Yield what a statement gives, with its columns, which come first without any rows."""
-    stream = await session.query(statement, timeout_s=timeout_s)
+    stream = await session.query(statement, timeout_s=timeout_s, observed=observed)
     async with contextlib.aclosing(stream):
         async for chunk in stream:
             with pa.ipc.open_stream(chunk.data) as reader:
@@ -163,8 +154,10 @@ async def _batches(
                     yield reader.schema, batch
 
 
-async def _run(session: Queries, statement: Statement, timeout_s: float) -> None:
-    async with contextlib.aclosing(_batches(session, statement, timeout_s)) as batches:
+async def _run(
+    session: Queries, statement: Statement, timeout_s: float, observed: Observed | None = None
+) -> None:
+    async with contextlib.aclosing(_batches(session, statement, timeout_s, observed)) as batches:
         async for _ in batches:
             pass
 

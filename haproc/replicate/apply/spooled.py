@@ -16,8 +16,8 @@ from haproc.classify.model import RefusedError
 from haproc.config.limits import Limits
 from haproc.engine.interface import Chunk
 from haproc.failure import ErrorClass
+from haproc.replicate.apply.filling import Found
 from haproc.replicate.apply.keeping import Keep, Keeping
-from haproc.replicate.apply.materialise import Found
 from haproc.replicate.apply.parts import Parts
 
 

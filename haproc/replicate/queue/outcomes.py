@@ -219,7 +219,8 @@ def _weight(outcome: Outcome) -> int:
     """Return the bytes of an outcome that grow with what its statement says or gives."""
     failure = outcome.failure
     said = 0 if failure is None else len(failure.message) + failure.details.weight
-    return sum(map(len, outcome.applied.chunks)) + said
+    applied = outcome.applied
+    return sum(map(len, applied.chunks)) + sum(map(len, applied.observed)) + said
 
 
 def _in_short(outcome: Outcome) -> Outcome:

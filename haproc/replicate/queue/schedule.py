@@ -65,7 +65,7 @@ class Schedule:
         self._done = set(progress.done)
         self._restored = frozenset(progress.done)
         self._old_batches = dict(progress.batches)
-        self.unmarked = Unmarked(progress.unmarked)
+        self.unmarked = Unmarked(progress.unmarked, progress.low)
         self._doubtful_below = doubtful_below
         self._asked_below = 0
         self._settled: set[str] = set()
@@ -83,13 +83,11 @@ class Schedule:
     # -- what comes in ---------------------------------------------------------------------
 
     def add(self, offset: int, op: Operation) -> bool:
-        """Enter an operation; False if it was done before the restart."""
+        """Enter an operation; False if it needs no running: it was done before, or is rejected."""
         assert offset >= self._read_to
         self._read_to = offset + 1
-        if self._readiness.rejected(offset):
-            self._done.add(offset)
-        if offset in self._done:
-            self._finished += 1
+        if offset in self._done or self._readiness.rejected(offset):
+            self._over(offset)
             return False
         key = batch_key(op)
         rows = 0 if key is None else row_count(op)
@@ -163,9 +161,7 @@ class Schedule:
 
     def _drop(self, task: Task) -> None:
         self._leave(task)
-        self._done.add(task.offset)
-        self._finished += 1
-        self._forget_intent(task.offset)
+        self._over(task.offset)
 
     def _leave(self, task: Task) -> None:
         del self._tasks[task.offset]
@@ -174,7 +170,10 @@ class Schedule:
         self._uncomputed -= task.op.computed
         self._unlike -= task.unlike
 
-    def _forget_intent(self, first: int) -> None:
+    def _over(self, first: int) -> None:
+        """It needs no more running, nor does an intent of it."""
+        self._done.add(first)
+        self._finished += 1
         self.unmarked.over(first)
         self._old_batches.pop(first, None)
 
@@ -361,8 +360,7 @@ class Schedule:
             self._tasks[offset].become(State.COMPLETE)
             self._done.add(offset)
         self._running.pop(unit.offsets[0], None)
-        self._finished += 1
-        self._forget_intent(unit.offsets[0])
+        self._over(unit.offsets[0])
         self.composing.applied(unit.operations)
 
     def release(self, unit: Unit) -> None:
@@ -468,6 +466,7 @@ class Schedule:
         low, rejected = self.low, self._readiness.rejected
         self._done = {offset for offset in self._done if offset >= low}
         self._readiness.forget(low)
+        self.unmarked.keep(self.expects)
         self._singles = {offset for offset in self._singles if offset >= low}
         running = self._running.values()
         batches = {u.offsets[0]: u.offsets[-1] for u in running if u.intent is Intent.BATCH}

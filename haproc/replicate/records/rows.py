@@ -19,6 +19,7 @@ process says is void.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -109,13 +110,15 @@ Write: TypeAlias = Statement | QueryWrite | ComputedPlan | SpooledRows
 class Filling:
     """A plan with a hole, and the rows for it: one Arrow IPC stream, or the offsets of its parts.
 
-    ``size_bytes``: what the rows take, in parts or not.
+    ``size_bytes``: what the rows take, in parts or not. ``observed``: what observations of the
+    query found (`haproc.engine.interface.Observed`), for whoever tells the client.
     """
 
     plan: bytes
     rows: bytes = b""
     parts: tuple[int, ...] = ()
     size_bytes: int = 0
+    observed: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,8 @@ def computed_record(message: Computed) -> Record:
                 "parts": [*filling.parts],
                 "size_bytes": filling.size_bytes,
             }
+            if filling.observed:
+                headers["observed"] = [b64encode(each).decode() for each in filling.observed]
             return Record(ROWS_2, message.operation_id, headers, filling.plan + filling.rows)
 
 
@@ -212,6 +217,7 @@ def computed_message(record: Record) -> Computed:
                 record.payload[at:],
                 tuple(number(offset) for offset in h["parts"]),
                 number(h["size_bytes"], "size"),
+                tuple(b64decode(each) for each in h.get("observed", ())),
             )
             return Rows(*of, count=number(h["count"], "count"), filling=filling)
         case _:

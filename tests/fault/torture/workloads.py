@@ -7,8 +7,10 @@ n million.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -249,6 +251,40 @@ class SetWriter(Client):
         self.write(Verb.WRONG, table, sql, values=ids)
 
 
+class RevokingWriter(SetWriter):
+    """New ids by statements that take seconds, most of which it wants back meanwhile."""
+
+    pause_s = (6.0, 14.0)
+    _COUNTED = 40_000_000
+    """Rows that are looked at for nothing: seconds of a core, on each cluster."""
+
+    def step(self) -> None:
+        table, ids = self._random.choice(SETS), self._ids(1)
+        slow = f"SELECT count(*) FROM range({self._COUNTED}) WHERE hash(id) = 7"
+        sql = f"INSERT INTO {table} SELECT {ids[0]}, '{self.name}' WHERE ({slow}) >= 0"
+        became: list[str | None] = []
+
+        def run(request_id: str, timeout_s: float) -> dict[str, Any]:
+            with self._connection.cursor() as cursor:
+
+                def want_back() -> None:
+                    with contextlib.suppress(haclient.Error):
+                        became.append(cursor.cancel())
+
+                timer = threading.Timer(self._random.uniform(0.1, 6.0), want_back)
+                timer.start()
+                try:
+                    cursor.execute(sql, request_id=request_id, timeout_s=60.0)
+                finally:
+                    timer.cancel()
+                    timer.join()
+                return dict(cursor.ha)
+
+        outcome = self.write(Verb.INSERT, table, sql, values=ids, run=run)
+        if "revoked" in became and outcome is Outcome.ACK:
+            raise RuntimeError(f"{ids[0]}: told revoked, and acknowledged")
+
+
 class RegisterWriter(Client):
     """Values of keys that all share, and of a key of its own that it deletes and inserts."""
 
@@ -379,6 +415,7 @@ _WRITERS: Mapping[str, type[Client]] = {
     "list-1": ListWriter,
     "list-2": ListWriter,
     "ddl-1": DdlWriter,
+    "revoking-1": RevokingWriter,
 }
 _OF_LEVELS: Mapping[Level, type[Client]] = {
     Level.ANY: Reader,
