@@ -30,6 +30,8 @@ def recognise_create(reader: Reader) -> Recognised:
     if what == "VIEW":
         return _temporary_view(reader) if temporary else _create_view(reader)
     if what == "FUNCTION":
+        if temporary:
+            reader.own_name()
         return _create_function(reader, temporary)
     if what in _NAMESPACE and not temporary:
         return _namespace(reader, Kind.CREATE_NAMESPACE)
@@ -116,7 +118,7 @@ def _create_view(reader: Reader) -> Recognised:
 
 
 def _temporary_view(reader: Reader) -> Recognised:
-    reader.parts()
+    reader.own_name()
     return _view_body(reader, Kind.TEMPORARY_VIEW)
 
 
@@ -170,6 +172,7 @@ def recognise_drop(reader: Reader) -> Recognised:
     reader.at += 1
     reader.take("IF", "EXISTS")
     if temporary and what in ("VIEW", "FUNCTION", "VARIABLE", "TABLE"):
+        reader.own_name()
         return reader.recognised(Kind.TEMPORARY_VIEW)
     if what in ("TABLE", "VIEW") and reader.is_name():
         reader.write_table()

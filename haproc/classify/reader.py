@@ -124,6 +124,17 @@ class Reader:
         parts, self.at = name_at(self.tokens, self.at)
         return parts
 
+    def own_name(self) -> tuple[str, ...]:
+        """Read the name of what only the session has; RefusedError if the text doesn't tell it."""
+        if self.word() == "IDENTIFIER" and self.is_symbol("(", 1):
+            raise RefusedError(
+                ErrorClass.TABLE_NAME,
+                "a temporary view, function or variable is named by IDENTIFIER(…), and the "
+                "session's journal keeps it by its name",
+                "write the name itself",
+            )
+        return self.parts()
+
     def write_table(self, *, new: bool = False) -> None:
         """Read the name of a table that is written; RefusedError if the text doesn't tell it.
 

@@ -88,6 +88,12 @@ def recognise_declare(reader: Reader) -> Recognised:
     reader.take_one("VARIABLE", "VAR")
     if not reader.is_name() or reader.word(1) in ("CONDITION", "CURSOR", "HANDLER"):
         return unknown("this form of DECLARE belongs into a script")
+    start = reader.at
+    reader.own_name()
+    while reader.is_symbol(","):
+        reader.at += 1
+        reader.own_name()
+    reader.at = start
     reader.query()
     return reader.recognised(Kind.TEMPORARY_VIEW)
 
@@ -111,8 +117,11 @@ def _cache_table(reader: Reader) -> Recognised:
     if reader.take("OPTIONS"):
         reader.skip_parentheses()
     named_query = reader.take("AS") or reader.at < reader.end
-    if not named_query:
-        reader.at = start
+    after, reader.at = reader.at, start
+    if named_query:
+        reader.own_name()
+        reader.at = after
+    else:
         reader.read_table()
     reader.query()
     return reader.recognised(Kind.CACHE)

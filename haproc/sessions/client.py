@@ -149,6 +149,7 @@ class ClientSession:
                 found = await look()
             except EngineError as error:
                 if error.kind is not ErrorKind.APPLICATION or self.spark.epoch == epoch:
+                    self.spark.outdate()  # it has what no entry will say
                     raise
             else:
                 if self.spark.epoch == epoch:

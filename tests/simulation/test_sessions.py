@@ -150,7 +150,8 @@ def test_adoption_that_came_second_but_counts_is_found(monkeypatch: pytest.Monke
         return [by_number[number] for number in sorted(by_number)]
 
     monkeypatch.setattr(chain, "_chain", last_wins)
-    found_in(runs(), Violation.LOST, [Violation.REJECTED, Violation.STALE])
+    beside = [Violation.REJECTED, Violation.STALE, Violation.ANOTHER]
+    found_in(runs(), Violation.LOST, beside)
 
 
 def test_step_that_ended_in_doubt_and_is_let_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

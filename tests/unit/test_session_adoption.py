@@ -10,6 +10,7 @@ import pytest
 
 from dmq import LogUnavailableError
 from haproc.classify.model import RefusedError
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.failure import ErrorClass, RequestError
 from haproc.route.plans import session_ref
 from haproc.sessions.chain import Adoption, Key, Numbered
@@ -169,6 +170,24 @@ async def test_step_left_with_an_error_is_undone() -> None:
         async with a.sessions.changing(session):
             spark(session).ran.append("a view that nobody recorded")
             raise TimeoutError
+    await session.spark.ready()
+    assert spark(session).ran == []
+
+
+async def test_step_that_cannot_be_looked_at_is_undone() -> None:
+    """Spark has run it, and no entry says so: the next statement finds the session without it."""
+    a = Ring().member()
+    session = await entered(a, create=True)
+
+    async def run() -> None:
+        spark(session).ran.append("a view that nobody recorded")
+
+    async def look() -> None:
+        raise EngineError(ErrorKind.APPLICATION, "unresolved")
+
+    with pytest.raises(EngineError):
+        async with a.sessions.changing(session):
+            await session.leaving(run, look)
     await session.spark.ready()
     assert spark(session).ran == []
 
