@@ -96,7 +96,7 @@ class Client:
         """Return a statement that makes, changes or drops what has a name."""
         choice, number = self._world.chance.choice, self._world.number()
         name, base, variable = choice(NAMES), choice(NAMES), choice("xy")
-        more = number if number % 2 else variable
+        more = number if number % 4 else variable
         chosen = choice(
             ("SELECT 7 AS id", "over", "over", "frame", "drop", "declare", "set", "use")
         )
@@ -237,18 +237,19 @@ async def _simulated(seed: int) -> list[Problem]:
     ]
     nemesis = asyncio.create_task(_nemesis(world, haprocs))
     try:
-        await asyncio.gather(*(client.run() for client in clients))
+        try:
+            await asyncio.gather(*(client.run() for client in clients))
+        finally:
+            nemesis.cancel()
+        world.healed = True
+        for haproc in haprocs:
+            haproc.thaw()
+        await asyncio.gather(*world.late)
+        for client in clients:
+            for _ in NAMES:
+                await client.look()
     except RequestError as error:
         return [*world.problems, Problem(Violation.GONE, str(error))]
-    finally:
-        nemesis.cancel()
-    world.healed = True
-    for haproc in haprocs:
-        haproc.thaw()
-    await asyncio.gather(*world.late)
-    for client in clients:
-        for _ in NAMES:
-            await client.look()
     return world.problems
 
 
