@@ -247,7 +247,7 @@ def test_long_query_is_cancelled_by_call_by_timeout_and_by_the_client(rig: Rig) 
     _, answer = rig.post("c", STATEMENTS, {"statement": ENDLESS, "wait_timeout": "5s"})
     assert answer["status"]["state"] == "RUNNING"
     path = f"{STATEMENTS}/{answer['statement_id']}"
-    assert rig.post("c", f"{path}/cancel", {}) == (200, {})
+    assert rig.post("c", f"{path}/cancel", {}) == (200, {"became": "canceled"})
     assert rig.get("c", path)[1]["status"]["state"] == "CANCELED"
     body = {"statement": ENDLESS, "wait_timeout": "5s", "on_wait_timeout": "CANCEL"}
     assert rig.post("c", STATEMENTS, body)[1]["status"]["state"] == "CANCELED"
@@ -264,7 +264,7 @@ def test_long_query_is_cancelled_by_call_by_timeout_and_by_the_client(rig: Rig) 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(5)
-        cursor.cancel()
+        assert cursor.cancel() == "canceled"
         thread.join(30)
         assert [type(error) for error in failed] == [haclient.OperationalError]
         # Neither of them holds the cluster's cores any more.
