@@ -46,6 +46,7 @@ async def test_query_does_not_wait_for_the_end_of_another_users(
     assert await ended_before(small, long) == 0
 
 
+@pytest.mark.thorough
 async def test_write_does_not_wait_for_the_end_of_a_table_that_is_computed(
     engine: SparkConnectEngine, schema: str
 ) -> None:
