@@ -271,6 +271,45 @@ async def test_reads_are_right_after_each_way_of_writing(
     await compare(spark, service, f"{schema}.t", truth, tmp_path, [*WAYS, *OTHER_WAYS])
 
 
+TURNS, TURNS_AT_ONCE = 200, 5
+TURN = """
+def turn(number):
+    Q.persist()
+    found = Q.count()
+    spark.sql(f"INSERT INTO {T} VALUES ({number})")
+    return found
+"""
+"""What is read is cached, until the next turn: it would show old rows then."""
+
+
+@pytest.mark.thorough
+async def test_what_is_persisted_again_and_again_never_shows_rows_of_before_a_write(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    """Two programs, each with a table of its own; half of the turns each."""
+
+    def work(port: int, table: str) -> list[int]:
+        program, found = Program(f"sc://localhost:{port}/;"), []
+        try:
+            program.run(f"T = {table!r}")
+            program.run('spark.sql(f"CREATE TABLE {T} (k INT) USING delta")')
+            program.run("Q = spark.table(T).where('k >= 0')")
+            program.run(f"exec({TURN!r})")
+            for first in range(0, TURNS // 2, TURNS_AT_ONCE):
+                numbers = range(first, first + TURNS_AT_ONCE)
+                found += program.run(f"[turn(n) for n in {numbers}]")
+        finally:
+            program.end()
+        return found
+
+    async with door(spark, tmp_path) as port:
+        tables = (f"{schema}.t{number}" for number in range(2))
+        for found in await asyncio.gather(
+            *(asyncio.to_thread(work, port, table) for table in tables)
+        ):
+            assert found == [*range(TURNS // 2)]
+
+
 def blocks(spark: LocalSpark) -> set[str]:
     """Return which data sets Spark keeps on its disk."""
     files = (spark.folder / "local").rglob("rdd_*")
