@@ -63,7 +63,6 @@ class Schedule:
         self._running: dict[int, Unit] = {}
         self._read_to = progress.low
         self._done = set(progress.done)
-        self._restored = frozenset(progress.done)
         self._old_batches = dict(progress.batches)
         self.unmarked = Unmarked(progress.unmarked, progress.low)
         self._doubtful_below = doubtful_below
