@@ -19,6 +19,7 @@ from dmq import Entry, Json, LogError, TrimmedError
 from haproc.engine.statement import ArrowRows, SparkPlan
 from haproc.failure import ErrorClass, log_unavailable, refused
 from haproc.membership.state import Cause, Divergence, State
+from haproc.replicate.agree.clearance import nothing_computes
 from haproc.replicate.agree.revoking import Revoking
 from haproc.replicate.agree.table_check import Verifier
 from haproc.replicate.apply.synchronous import describe
@@ -243,6 +244,7 @@ class Operators:
                 f"the ring has no cluster {trusted}",
                 f"its members are {', '.join(core.members.order)}",
             )
+        await nothing_computes(core, core.timeouts.peer_s)
         return {"marker": await self._append(Verify(core.me, trusted))}
 
     async def verification(self, marker: int) -> Mapping[str, Json]:

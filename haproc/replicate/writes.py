@@ -17,6 +17,7 @@ from haproc.failure import (
     refused,
 )
 from haproc.offloop import by_size
+from haproc.replicate.agree.clearance import nothing_computes
 from haproc.replicate.heard.definitions import redefined_by
 from haproc.replicate.heard.named import names_all
 from haproc.replicate.member.condition import OutOfServiceError
@@ -75,6 +76,11 @@ class Writes:
             named=await by_size(op.size_bytes, names_all, op),
         )
         known = core.outcomes.find(op.key)
+        if known is None and op.exclusive and not op.named:
+            await nothing_computes(core, timeout_s)
+            if not core.condition.takes_writes or self._stopping():
+                raise self.unavailable()
+            known = core.outcomes.find(op.key)
         known_from = max(core.schedule.read_to - op.window, self._known_from())
         if known is None and since < known_from:
             raise _too_late(op.id)

@@ -65,6 +65,7 @@ async def send(
     return rows
 
 
+@pytest.mark.thorough
 async def test_insert_behind_whose_commit_a_cached_query_fails_is_applied_once(
     service: RingService, schema: str
 ) -> None:

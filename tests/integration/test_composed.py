@@ -22,6 +22,7 @@ from tests.windows import DATES, LITERALS, MOMENTS, STRINGS, ZONED, combined, op
 NUMBERS = ("3Y", "2S", "7", "-1L", "1.5", "1.50", "-0.00", "2.0BD", "1.5F", "0.1F", "-0.0D", "1e2")
 
 
+@pytest.mark.thorough
 async def test_windows_combined_leave_what_their_statements_leave(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -309,6 +309,7 @@ async def test_failed_writes_say_all_that_spark_says(
         await _run(work, port)
 
 
+@pytest.mark.thorough
 async def test_files_and_checkpoints_are_the_session_s(spark: LocalSpark, tmp_path: Path) -> None:
     module = tmp_path / "shipped.py"
     module.write_text("def ten(x):\n    return 10 * x\n")

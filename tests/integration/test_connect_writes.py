@@ -70,6 +70,7 @@ _DEFAULTS = (
 )
 
 
+@pytest.mark.thorough
 async def test_session_begins_with_the_rings_settings_writes_under_them_and_goes_back_to_them(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:

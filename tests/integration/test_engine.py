@@ -206,6 +206,7 @@ async def test_session_runs_several_queries_at_once(engine: SparkConnectEngine) 
     assert results == [[(number,)] for number in range(8)]
 
 
+@pytest.mark.thorough
 async def test_result_of_200_mb_streams_in_bounded_memory(engine: SparkConnectEngine) -> None:
     sql = "SELECT id, repeat(string(id % 10), 492) AS text FROM range(0, 400000, 1, 80)"
     stream = await engine.session("large").query(SqlText(sql), timeout_s=120)

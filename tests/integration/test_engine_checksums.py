@@ -88,6 +88,7 @@ async def test_checksums_know_columns_views_and_other_formats(
     assert (await sums(engine, schema))["file"] != told["file"]
 
 
+@pytest.mark.thorough
 async def test_checksums_pass_over_what_an_interrupted_warm_up_left(
     engine: SparkConnectEngine,
 ) -> None:

@@ -27,6 +27,7 @@ async def test_start_of_a_running_server_keeps_its_process(spark: LocalSpark) ->
     assert os.getsid(pid) == pid  # its own session: outlives whoever started it
 
 
+@pytest.mark.thorough
 async def test_start_of_a_warm_server_does_not_warm_it_again(spark: LocalSpark) -> None:
     said: list[str] = []
     again = LocalSpark(spark.name, spark.folder, spark.port, spark.token, progress=said.append)

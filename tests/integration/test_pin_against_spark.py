@@ -112,6 +112,7 @@ async def test_pin_clock_literals_have_the_type_of_their_function(
     assert await rows(session, result.sql.removeprefix("INSERT INTO t ")) == before
 
 
+@pytest.mark.thorough
 async def test_pin_values_give_equal_rows_at_any_time(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -121,6 +121,7 @@ AS_IT_STANDS: dict[str, Program] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 async def test_plan_that_is_the_same_everywhere_is_replicated_as_it_stands(ring: Ring) -> None:
     target = f"spark_catalog.{ring.schema}.t"
     for name, program in AS_IT_STANDS.items():

@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.logs("sqlite")]
 LEVELS = ("any", "bounded", "session", "linearizable")
 
 
+@pytest.mark.thorough
 def test_clusters_stay_equal_and_reads_are_right_after_a_write_to_what_one_has_cached(
     rig: Rig,
 ) -> None:

@@ -55,6 +55,7 @@ def test_dml_of_each_kind_reports_affected_rows_and_reaches_every_cluster(rig: R
     assert rig.everywhere(f"SELECT * FROM {table} ORDER BY id") == [(1, "a"), (2, "m"), (9, "n")]
 
 
+@pytest.mark.thorough
 def test_overwrite_truncate_and_maintenance_leave_clusters_equal(rig: Rig) -> None:
     source, table = rig.table(), rig.table()
     with rig.cursor("bca") as cursor:
@@ -180,6 +181,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 def test_parameters_of_every_type_come_back_equal_from_every_cluster(rig: Rig) -> None:
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in VALUES.items())
     given = [value for _, value in VALUES.values()]
@@ -215,6 +217,7 @@ def test_executemany_of_a_row_insert_is_one_operation_in_the_log(rig: Rig) -> No
     ) == [(500, 500, 2)]
 
 
+@pytest.mark.thorough
 async def test_asyncio_client_runs_each_class(rig: Rig) -> None:
     table = f"aio_{uuid.uuid4().hex[:8]}"
     async with haclient.aio.connect([rig.url(name) for name in "cab"]) as connection:

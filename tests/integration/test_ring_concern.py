@@ -39,6 +39,7 @@ def test_write_of_concern_all_is_on_every_cluster_when_it_returns(rig: Rig) -> N
         assert [rows_on(rig, name, table) for name in "bc"] == [[0, 1, 2, 3]] * 2
 
 
+@pytest.mark.thorough
 def test_write_of_concern_all_goes_on_without_a_cluster_that_died_and_waits_for_it_again(
     rig: Rig,
 ) -> None:

@@ -132,6 +132,7 @@ def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -
     assert rig.log_end() == end
 
 
+@pytest.mark.thorough
 def test_statements_from_all_three_clusters_at_once_leave_equal_tables(rig: Rig) -> None:
     """Every HAProc takes writes; the log's order is the order everywhere."""
     table = rig.table("id INT, name STRING")

@@ -152,6 +152,7 @@ def test_load_goes_on_once_what_its_rows_were_rejected_for_is_gone(
     assert found == [(3000, 3000)]
 
 
+@pytest.mark.thorough
 def test_appends_at_once_from_many_threads_all_arrive_on_every_cluster(rig: Rig) -> None:
     table = rig.table("id BIGINT, name STRING")
     reports: list[dict[str, Any]] = []
@@ -174,6 +175,7 @@ def test_appends_at_once_from_many_threads_all_arrive_on_every_cluster(rig: Rig)
     assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(400, 200)]
 
 
+@pytest.mark.thorough
 def test_large_result_streams_to_the_client_and_can_be_left_early(rig: Rig) -> None:
     with rig.cursor() as cursor:
         cursor.execute(LARGE, stream=True)
@@ -219,6 +221,7 @@ def test_large_result_comes_as_links_that_hold_all_rows_in_order(rig: Rig, form:
     assert rig.get("a", f"{STATEMENTS}/{answer['statement_id']}")[0] == 404  # kept by b alone
 
 
+@pytest.mark.thorough
 def test_polling_from_a_state_alone_reaches_the_result_in_chunks(rig: Rig) -> None:
     body = {"statement": LARGE, "wait_timeout": "0s"}
     code, answer = rig.post("a", STATEMENTS, body)
@@ -242,6 +245,7 @@ def test_polling_from_a_state_alone_reaches_the_result_in_chunks(rig: Rig) -> No
     assert (len(limited["result"]["data_array"]), limited["manifest"]["truncated"]) == (3, True)
 
 
+@pytest.mark.thorough
 def test_long_query_is_cancelled_by_call_by_timeout_and_by_the_client(rig: Rig) -> None:
     # Under way for a while each time: what is cancelled as it begins is not the point here.
     _, answer = rig.post("c", STATEMENTS, {"statement": ENDLESS, "wait_timeout": "5s"})

@@ -81,6 +81,7 @@ def test_job_runs_to_success_and_any_haproc_answers_for_it(rig: Rig) -> None:
     assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(6, 6)]
 
 
+@pytest.mark.thorough
 def test_job_that_fails_is_dead_with_its_exit_code_and_its_traceback(rig: Rig) -> None:
     job = submit(rig, "b", BEGIN + "spark.sql('SELECT * FROM there_is_none').show()")["id"]
     found = ended(rig, "a", job)
@@ -122,6 +123,7 @@ def test_job_whose_haproc_is_killed_goes_on_at_one_other_and_writes_each_row_onc
     assert rig.everywhere(f"SELECT count(*), count(DISTINCT id) FROM {table}") == [(6, 6)]
 
 
+@pytest.mark.thorough
 @pytest.mark.fault
 def test_job_without_restarts_whose_haproc_is_killed_is_dead_within_seconds(rig: Rig) -> None:
     job = submit(rig, "b", BEGIN + "time.sleep(600)")["id"]

@@ -47,6 +47,7 @@ def test_haproc_killed_is_down_for_the_others_and_returns_as_another_incarnation
     assert rig.everywhere(f"SELECT * FROM {table}") == [(1, "x")]
 
 
+@pytest.mark.thorough
 def test_haproc_frozen_is_down_until_it_is_thawed(rig: Rig) -> None:
     wait_all(rig, "c", alive=True, state="READY")
     incarnation = rig.seen("a", "c")["incarnation"]
@@ -61,6 +62,7 @@ def test_haproc_frozen_is_down_until_it_is_thawed(rig: Rig) -> None:
     rig.wait(lambda: all(rig.seen("c", name)["alive"] for name in "ab"), NOTICED_S)
 
 
+@pytest.mark.thorough
 def test_lag_reports_follow_the_log(rig: Rig) -> None:
     table = rig.table()
     for n in range(5):

@@ -137,6 +137,7 @@ def test_haproc_that_cannot_listen_says_so_and_leaves_the_running_one_alone(
     assert rig.status("a")["state"] == "READY"
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_haproc_told_to_stop_answers_the_write_under_way_before_it_ends(rig: Rig) -> None:
     table = rig.table("id BIGINT")

@@ -32,6 +32,7 @@ def test_reader_elsewhere_sees_every_acknowledged_write(rig: Rig) -> None:
                 assert count(another, table)[0] == number
 
 
+@pytest.mark.thorough
 def test_reader_on_a_lagging_cluster_is_sent_to_a_fresher_one(rig: Rig) -> None:
     table = rig.table()
     rig.settled()

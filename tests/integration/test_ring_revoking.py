@@ -105,6 +105,7 @@ def test_write_that_runs_everywhere_is_taken_back_by_its_sender_and_the_ring_goe
     assert (status, answer["became"]) == (200, "ended")
 
 
+@pytest.mark.thorough
 def test_table_made_of_a_query_is_taken_back_by_an_operator_or_through_another_haproc(
     rig: Rig, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def test_session_survives_the_kill_of_its_haproc(rig: Rig) -> None:
     assert {row[1] for row in rows[:4]} <= days
 
 
+@pytest.mark.thorough
 def test_time_zone_of_the_session_is_the_one_of_replicated_literals_and_defaults(rig: Rig) -> None:
     table = rig.table("zone STRING, at TIMESTAMP, written STRING")
     with rig.cursor("bca") as cursor:
@@ -61,6 +62,7 @@ def test_time_zone_of_the_session_is_the_one_of_replicated_literals_and_defaults
     ]
 
 
+@pytest.mark.thorough
 def test_temporary_view_is_the_sessions_own_and_dropping_it_touches_nothing_else(rig: Rig) -> None:
     name = f"v_{uuid.uuid4().hex[:8]}"
     end = rig.log_end()

@@ -108,6 +108,7 @@ async def ten_steps(sessions: Sessions, session: ClientSession, schema: str) -> 
     ]
 
 
+@pytest.mark.thorough
 async def test_session_of_ten_steps_goes_on_on_another_haproc(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:
@@ -220,6 +221,7 @@ async def test_view_keeps_the_columns_that_it_was_resolved_to(
         assert await rows(there.spark, f"SELECT * FROM {name}") == [(1,)]
 
 
+@pytest.mark.thorough
 async def test_view_that_keeps_its_columns_looks_up_the_names_below_it(
     engine: SparkConnectEngine, other: SparkConnectEngine, schema: str
 ) -> None:

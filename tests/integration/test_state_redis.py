@@ -120,6 +120,7 @@ async def test_haproc_without_redis_hears_and_is_heard_by_those_with_it(
         await plain.aclose()
 
 
+@pytest.mark.thorough
 async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_between(
     redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ async def test_cluster_that_is_added_and_removed_is_heard_through_redis_in_betwe
         assert two["a"].presence.members.peers().keys() == {"b"}
 
 
+@pytest.mark.thorough
 async def test_redis_cut_off_from_one_alone_disturbs_nobody(
     redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -225,6 +227,7 @@ async def test_key_shows_operators_a_clusters_state_for_a_while(
             await other.aclose()
 
 
+@pytest.mark.thorough
 async def test_redis_that_is_emptied_forgets_nothing_that_matters(
     redis: RedisServer, tmp_path: Path
 ) -> None:
@@ -238,6 +241,7 @@ async def test_redis_that_is_emptied_forgets_nothing_that_matters(
         await until(lambda: carried_by("redis", ring))
 
 
+@pytest.mark.thorough
 async def test_forged_and_repeated_messages_do_not_keep_a_dead_peer_alive(
     redis: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

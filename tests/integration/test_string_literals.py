@@ -39,6 +39,7 @@ def strange_ones(seed: int) -> list[str]:
     return found
 
 
+@pytest.mark.thorough
 async def test_string_literals_of_any_spelling_are_read_as_spark_reads_them(
     engine: SparkConnectEngine,
 ) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation.seeds import many, with_sessions
+from tests.simulation.seeds import many, with_others
 
 
 def main() -> int:
@@ -14,7 +14,7 @@ def main() -> int:
     seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     began, bad, totals = time.monotonic(), 0, Counter[str]()
-    for report in many(range(first, first + seeds), with_sessions):
+    for report in many(range(first, first + seeds), with_others):
         totals["acknowledged"] += report.acknowledged
         totals["rejected"] += report.rejected
         totals["unknown"] += report.unknown

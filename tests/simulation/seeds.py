@@ -10,11 +10,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Final
 
+from tests.simulation.revoked import simulate_revoked
 from tests.simulation.scenario import Report, simulate
 from tests.simulation.sessions import simulate as simulate_sessions
 from tests.simulation.violations import Problem, Violation
 
-SEEDS: Final = int(os.environ.get("SEEDS", "16"))
+SEEDS: Final = int(os.environ.get("SEEDS", "8"))
 """How many seeds the tests run under every kind of fault. More belong to long runs, by hand."""
 
 
@@ -34,9 +35,10 @@ def judged(run: Callable[[int], Report], seed: int) -> Report:
         logging.disable(logging.NOTSET)
 
 
-def with_sessions(seed: int) -> Report:
-    """Run a seed of the scenario, and of clients' sessions beside it."""
+def with_others(seed: int) -> Report:
+    """Run a seed of the scenario, of one that takes writes back, and of clients' sessions."""
     report = one(seed)
+    report.problems += judged(lambda each: simulate_revoked(each)[0], seed).problems
     sessions = judged(lambda each: Report(each, problems=simulate_sessions(each)), seed)
     report.problems += sessions.problems
     return report

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from haproc.classify.model import Kind
+from haproc.failure import ErrorClass, RequestError
 from haproc.replicate.apply.takeover import Takeover
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
@@ -79,6 +80,57 @@ def test_others_go_on_while_a_table_is_computed() -> None:
         assert (await behind).status is Status.APPLIED
         await stage.settle()
         assert stage.node("c").spark.dump()["slow"] == [("s",), ("x",)]
+
+    story(tell)
+
+
+def schema(op_id: str, origin: str = "a") -> Operation:
+    """Make DDL that says no table, and so waits for everything that stands before it."""
+    sql = f"CREATE TABLE {op_id} (id)"
+    made = ddl(origin, op_id, sql, kind=Kind.CREATE_NAMESPACE, writes=frozenset())
+    return replace(made, tables_known=False)
+
+
+def test_what_touches_more_than_it_names_waits_outside_and_holds_up_nobody() -> None:
+    """At whichever cluster it comes, until the last one has computed the table."""
+
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        waiting = [
+            asyncio.create_task(stage.submit(name, schema(f"s_{name}", name), 300)) for name in "ab"
+        ]
+        await asyncio.sleep(2)
+        with pytest.raises(RequestError, match="computes a table") as refusal:
+            await stage.submit("b", schema("late", "b"), 3)
+        assert refusal.value.error_class == ErrorClass.NOT_NOW
+        with pytest.raises(RequestError, match="computes a table"):
+            await stage.verify("b")
+        await others_go_on(stage)
+        stage.node("a").spark.held.clear()
+        assert (await made).status is Status.APPLIED
+        await asyncio.sleep(5)
+        assert not any(each.done() for each in waiting), "b and c are not done with it"
+        assert (await stage.submit("a", insert("on", "ids", "a"))).status is Status.APPLIED
+        let(stage)
+        assert [(await each).status for each in waiting] == 2 * [Status.APPLIED]
+        logged = {each.id for each in stage.messages() if isinstance(each, Operation)}
+        assert "late" not in logged
+        await stage.settle()
+
+    story(tell)
+
+
+def test_cluster_that_is_away_with_its_table_uncomputed_holds_up_no_schema() -> None:
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        stage.node("c").kill()
+        stage.node("a").spark.held.clear()
+        stage.node("b").spark.held.clear()
+        assert (await made).status is Status.APPLIED
+        await stage.submit("a", schema("s_a"), 10)
+        stage.node("c").start()
+        let(stage)
+        await stage.settle()
 
     story(tell)
 

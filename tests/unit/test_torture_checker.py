@@ -220,6 +220,14 @@ def test_checker_right_statement_rejected_is_found() -> None:
     assert found(run(ops=ops)) == {Wrong.REFUSED}
 
 
+def test_checker_statement_taken_back_is_right_if_its_sender_wanted_it_back() -> None:
+    rejected = unsure(op(12, Verb.INSERT, "set", values=[14]), Outcome.REJECTED)
+    taken_back = replace(rejected, error="HAPROC_REVOKED it was taken back by its sender")
+    wanted = replace(taken_back, process="revoking-1")
+    assert found(run(ops=(*OPS, wanted))) == set()
+    assert found(run(ops=(*OPS, taken_back))) == {Wrong.REFUSED}
+
+
 def test_checker_wrong_statement_accepted_is_found() -> None:
     assert Wrong.REFUSED in found(run(ops=(*OPS, op(12, Verb.WRONG, "set", values=[14]))))
     refused = unsure(op(12, Verb.WRONG, "set", values=[14]), Outcome.REJECTED)

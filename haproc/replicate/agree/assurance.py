@@ -46,6 +46,16 @@ class Told:
         """Return whether it has applied this operation."""
         return offset < self.known_to and offset not in self.unfinished
 
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> Told:
+        """Return what a peer's `progress` says; raises KeyError, TypeError, ValueError."""
+        return cls(
+            str(answer["seen"]),
+            int(answer["known_to"]),
+            frozenset(answer["unfinished"]),
+            answer["state"] not in HOPELESS,
+        )
+
 
 async def progress(core: Core, seen: str, timeout_s: float) -> dict[str, Json]:
     """Tell what this cluster has applied, once that is no longer what ``seen`` stands for.
@@ -66,15 +76,6 @@ async def progress(core: Core, seen: str, timeout_s: float) -> dict[str, Json]:
 def _seen(core: Core) -> str:
     schedule = core.schedule
     return f"{core.identity.incarnation}.{schedule.low}.{schedule.finished}.{core.condition.state}"
-
-
-def _told(answer: Mapping[str, Any]) -> Told:
-    return Told(
-        str(answer["seen"]),
-        int(answer["known_to"]),
-        frozenset(answer["unfinished"]),
-        answer["state"] not in HOPELESS,
-    )
 
 
 @dataclass(eq=False, slots=True)
@@ -204,7 +205,7 @@ class Assurance:
                 seen = known.seen if known is not None else ""
                 try:
                     answer = await core.peers.progress(peer, seen, core.timeouts.peer_s)
-                    self._told[peer] = _told(answer)
+                    self._told[peer] = Told.of(answer)
                 except (PeerUnavailableError, KeyError, TypeError, ValueError):
                     await asyncio.sleep(self._interval_s)
                     continue

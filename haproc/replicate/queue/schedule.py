@@ -60,6 +60,7 @@ class Schedule:
         """Begin anew, from a stored progress."""
         self._tasks: OrderedDict[int, Task] = OrderedDict()  # in log order
         self._turns = Turns()
+        self.computations = self._turns.computations
         self._running: dict[int, Unit] = {}
         self._read_to = progress.low
         self._done = set(progress.done)

@@ -10,13 +10,17 @@ the same however many wait.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import chain
+from typing import Final
 
 from haproc.replicate.records.operation import Operation
+
+_COMPUTATIONS_MAX: Final = 16
+"""Chosen: more than there may be under way on a cluster that serves."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,8 @@ class Turns:
         self._beside: OrderedDict[int, None] = OrderedDict()
         self._plain: OrderedDict[int, None] = OrderedDict()
         """What is neither of the two."""
+        self.computations: deque[int] = deque(maxlen=_COMPUTATIONS_MAX)
+        """Tables that came last, until they are known to be computed everywhere."""
         self._free: dict[str, list[int]] = {}
         """By user: what conflicts with nothing before it that is not exclusive; in log order."""
 
@@ -48,6 +54,8 @@ class Turns:
             self._exclusive[offset] = op
             return
         (self._beside if op.beside else self._plain)[offset] = None
+        if op.beside:
+            self.computations.append(offset)
         for table in op.reads | op.writes:
             line = self._lines.setdefault(table, _Line())
             line.touching[offset] = op
