@@ -57,12 +57,18 @@ class Beginning:
         core.condition.undecided(progress.undecided)
         await self._giving_up.hear(end)
         core.tasks.spawn(self._reader.run())
+        core.tasks.spawn(self._all_heard(end))
         await self._fence()
         await self._know_the_storage()
         await self._read_up_to(end)
         await self._restore(end)
         core.condition.started()
         return True
+
+    async def _all_heard(self, end: int) -> None:
+        """Wait until all is heard that may say what became of what is done: its record is there."""
+        await self._core.watermarks.heard(end)
+        self._core.outcomes.all_heard()
 
     async def _load(self) -> Progress:
         log = self._core.own_log

@@ -18,7 +18,7 @@ from haproc.replicate.heard.definitions import records_needed
 from haproc.replicate.heard.judging import Judge, Judgement
 from haproc.replicate.heard.window import Window
 from haproc.replicate.member.core import Core
-from haproc.replicate.queue.outcomes import DONE_BEFORE, EXPIRED, STALE, Outcome, Status
+from haproc.replicate.queue.outcomes import EXPIRED, STALE, Outcome, Status
 from haproc.replicate.queue.units import MARKER
 from haproc.replicate.records.contents import Check, Verify
 from haproc.replicate.records.failures import Failure
@@ -121,7 +121,10 @@ class Reader:
             self._core.outcomes.admit(offset, message)
             # If its first copy may stand before what is read here, nobody knows what became of it.
             unclear = message.since is not None and message.since < begin
-            self._core.outcomes.resolve(offset, EXPIRED if unclear else DONE_BEFORE)
+            if unclear:
+                self._core.outcomes.resolve(offset, EXPIRED)
+            else:
+                self._core.outcomes.presume(offset)
             self._note_own(offset, message)
 
     def _is_new(self, offset: int, op: Operation, window_max: int | None = None) -> bool:
@@ -222,10 +225,11 @@ class Reader:
         core.outcomes.admit(offset, message)
         self._note_own(offset, message)
         if not core.schedule.add(offset, message):
-            rejected = core.heard.verdicts.get(offset) is Verdict.REJECT
-            why = core.heard.verdicts.failure(offset)
-            outcome = Outcome(Status.REJECTED, failure=why) if rejected else DONE_BEFORE
-            core.outcomes.resolve(offset, outcome)
+            if core.heard.verdicts.get(offset) is Verdict.REJECT:
+                why = core.heard.verdicts.failure(offset)
+                core.outcomes.resolve(offset, Outcome(Status.REJECTED, failure=why))
+            else:
+                core.outcomes.presume(offset)
             self._giving_up.done_before(offset)
             if offset in self.unfinished:
                 self._on_undecided(offset, message)
@@ -284,8 +288,7 @@ class Reader:
             report.cluster == core.me
             and report.offset in core.notes.judging
             and known is not None
-            and known.outcome is not None
-            and known.outcome.assumed
+            and (known.outcome is None or known.outcome.assumed)
         )
 
     def _decided(self, offset: int, decision: Decision) -> None:

@@ -102,7 +102,7 @@ def test_what_touches_more_than_it_names_waits_outside_and_holds_up_nobody() -> 
         await asyncio.sleep(2)
         with pytest.raises(RequestError, match="computes a table") as refusal:
             await stage.submit("b", schema("late", "b"), 3)
-        assert refusal.value.error_class == ErrorClass.NOT_NOW
+        assert refusal.value.error_class == ErrorClass.BUSY
         with pytest.raises(RequestError, match="computes a table"):
             await stage.verify("b")
         await others_go_on(stage)

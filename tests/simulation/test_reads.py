@@ -27,7 +27,7 @@ from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS
 from tests.simulation.violations import Violation, found_by, found_in
 
-RUNS = SEEDS // 2
+RUNS = max(8, SEEDS // 2)
 
 
 @pytest.fixture(autouse=True)

@@ -17,12 +17,13 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Named
 from haproc.failure import ErrorClass, RequestError
 from haproc.membership.state import State
-from haproc.replicate.agree.giving_up import WISH_S
+from haproc.replicate.agree.giving_up import WISH_S, GivingUp
 from haproc.replicate.member.steps import Step
 from haproc.replicate.queue.outcomes import Outcome, Status
 from haproc.replicate.queue.revoked import Fate, Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.words import Abandon, Able, Revoke
+from tests.simulation.computed import computed
 from tests.simulation.directed import Stage, ddl, story
 from tests.simulation.ring import MEMBERSHIP, TIMEOUTS, Node
 from tests.simulation.scenario import insert, operation
@@ -188,6 +189,50 @@ def test_wish_that_meets_a_commit_is_void_and_those_who_stopped_run_it_again() -
         assert [m.cluster for m in done] == ["c"]
         assert kinds(stage, Abandon) == []
         assert rows(stage, "a") == ["one!"]
+
+    story(tell, timeouts=PATIENT)
+
+
+def test_process_that_begins_does_not_take_for_committed_what_it_has_yet_to_hear_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its cursor is beyond what was taken back, but not beyond the record that says so."""
+    hear = GivingUp.hear
+
+    async def hear_later(self: GivingUp, end: int) -> None:
+        await asyncio.sleep(5)
+        await hear(self, end)
+
+    async def tell(stage: Stage) -> None:
+        await begin(stage)
+        slow(stage, "c")
+        stage.node("a").spark.query_s = SLOW_S
+        op = computed("x", Kind.INSERT, "INSERT INTO v ", "SELECT 'x' AS x FROM v", "a", "v", "v")
+        offset, taken = await send(stage, op)
+        _, behind = await send(stage, update("behind"))
+        assert (await revoke(stage, "a", offset)).fate is Fate.REVOKED
+        taken_back(await taken)
+        await behind
+        stored = stage.replica("c").core
+        await asyncio.sleep(1)
+        await stored.store()
+        assert stored.schedule.low == offset + 1, "its cursor is where this is about it"
+        stage.node("c").kill()
+        monkeypatch.setattr(GivingUp, "hear", hear_later)
+        stage.node("c").start()
+        seen: list[Revoked | None] = []
+        while not seen or seen[-1] is None:
+            await asyncio.sleep(0.001)
+            again = stage.replica("c")
+            if again.core is not stored and again.core.outcomes.at(offset) is not None:
+                seen.append(again.revoking.fate(offset))
+                assert (await again.outcome(offset))["status"] in ("pending", "rejected")
+        assert seen[0] is None, "it was known at once: this shows nothing"
+        assert seen[-1].fate is Fate.REVOKED
+        slow(stage)
+        stage.node("a").spark.query_s = 0
+        await stage.settle()
+        assert rows(stage, "c") == ["one!"]
 
     story(tell, timeouts=PATIENT)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from haproc.failure import ErrorClass, refused
+from haproc.failure import busy
 from haproc.membership.peers import PeerUnavailableError
 from haproc.membership.state import SERVING
 from haproc.replicate.agree.assurance import Told
@@ -34,11 +34,10 @@ async def nothing_computes(core: Core, timeout_s: float) -> None:
                 with suppress(ValueError):  # whoever waited beside this has done so
                     computations.remove(offset)
     except TimeoutError as error:
-        raise refused(
-            ErrorClass.NOT_NOW,
+        raise busy(
             f"the operation at offset {offset} computes a table, and this would hold up all others "
-            "until that is done: it may touch more than it names. Nothing was changed",
-            f"try again later, or take that one back: haproc queue revoke {offset}",
+            "until that is done: it may touch more than it names. Nothing was changed. That one "
+            f"can be taken back: haproc queue revoke {offset}"
         ) from error
 
 

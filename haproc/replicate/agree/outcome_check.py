@@ -18,7 +18,7 @@ from haproc.membership.state import Cause, Divergence, Undecided
 from haproc.replicate.agree.majority import is_odd, tied
 from haproc.replicate.member.core import Core
 from haproc.replicate.queue.facts import Facts
-from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.queue.outcomes import Known, Outcome, Status
 from haproc.replicate.records.failures import Failure
 from haproc.replicate.records.operation import FailureReport, Operation
 from haproc.replicate.records.progress import shortened
@@ -55,11 +55,15 @@ class Comparison:
         """Judge what an earlier process did not live to judge."""
         core = self._core
         for offset in core.notes.judging:
-            known = core.outcomes.at(offset)
-            if known is not None and known.outcome is not None:
-                core.tasks.spawn(self._judge(offset, known.facts, known.outcome))
+            if (known := core.outcomes.at(offset)) is not None:
+                core.tasks.spawn(self._judge_again(known))
             else:
                 core.notes.judged(offset)
+
+    async def _judge_again(self, known: Known) -> None:
+        """Judge it once all is heard of it that the log held at the start."""
+        outcome = await self._core.outcomes.outcome(known)
+        await self._judge(known.offset, known.facts, outcome)
 
     def reported(self, report: FailureReport) -> None:
         """Another cluster failed an operation."""

@@ -103,6 +103,8 @@ class Outcomes:
         self._arrivals: dict[tuple[str, str] | int, asyncio.Event] = {}
         self._weights: OrderedDict[int, int] = OrderedDict()
         self._bytes = 0
+        self._presumed: list[int] | None = []
+        """What was dealt with before this process, until it has heard how; None from then on."""
 
     def admit(self, offset: int, operation: Operation) -> Known:
         """Note an operation when it is first read."""
@@ -156,6 +158,24 @@ class Outcomes:
         self._weigh(offset, outcome)
         if known.awaited is not None:
             known.awaited.set()
+
+    def presume(self, offset: int) -> None:
+        """Note an operation that an earlier incarnation dealt with.
+
+        It may have been rejected by a record that this process has yet to hear: nothing is known
+        of it until `all_heard`.
+        """
+        if self._presumed is None:
+            self.resolve(offset, DONE_BEFORE)
+        else:
+            self._presumed.append(offset)
+
+    def all_heard(self) -> None:
+        """Take what is presumed for applied, if nothing else was heard of it."""
+        presumed, self._presumed = self._presumed or [], None
+        for offset in presumed:
+            if (known := self._by_offset.get(offset)) is not None and known.outcome is None:
+                self.resolve(offset, DONE_BEFORE)
 
     def _weigh(self, offset: int, outcome: Outcome) -> None:
         self._bytes -= self._weights.pop(offset, 0)
