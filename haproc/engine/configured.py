@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 from haproc.engine import confs
 from haproc.engine.errors import EngineError, ErrorKind
@@ -18,6 +19,14 @@ from haproc.engine.remote import RemoteSession, sql_plan
 
 Defaults = Callable[[Sequence[str]], Awaitable[Mapping[str, str | None]]]
 """Returns the values that settings have in a session in which nobody changed them."""
+
+_HOME: Final = "USE `spark_catalog`.`default`"
+_HOME_BY: Final = {
+    "spark.sql.defaultCatalog": "spark_catalog",
+    "spark.sql.catalog.spark_catalog.defaultDatabase": "default",
+}
+"""Settings that say where a session begins, with those values by which that is at home. Nobody may
+set them in a session. They are asked for in a tenth of the time that a USE takes."""
 
 
 class ConfiguredSession:
@@ -32,6 +41,7 @@ class ConfiguredSession:
         self._timeout_s = timeout_s
         self._in_force = confs.InForce()
         self._used: str | None = None
+        self._is_new = True
 
     def forget(self, *, session_is_new: bool) -> None:
         """Take nothing for known any more; a new session has no settings to take back."""
@@ -40,6 +50,11 @@ class ConfiguredSession:
             confs.InForce() if session_is_new else confs.unknown_after(self._in_force, attempted)
         )
         self._used = None
+        self._is_new = session_is_new
+
+    def touched(self) -> None:
+        """Take in that something was done in it."""
+        self._is_new = False
 
     async def ensure(self, settings: Settings, mark: Mark | None) -> None:
         """Put exactly these settings and this mark in force; raises EngineError."""
@@ -56,11 +71,12 @@ class ConfiguredSession:
         if change.unsets:
             calls.append(self.remote.unset_confs(change.unsets))
         if use != self._used:
-            calls.append(self._run(use))
+            calls.append(self._begin_at_home() if self._is_new and use == _HOME else self._run(use))
         if not calls:
             return
         self._in_force = confs.unknown_after(self._in_force, change)
         self._used = None
+        self._is_new = False
         results = await asyncio.gather(*calls, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
@@ -68,6 +84,12 @@ class ConfiguredSession:
             raise next((error for error in errors if _in_doubt(error)), errors[0])
         self._in_force = confs.InForce(want)
         self._used = use
+
+    async def _begin_at_home(self) -> None:
+        """See to it that a session is there in which nothing was done yet."""
+        begins = await self.remote.get_confs_if_any(list(_HOME_BY))
+        if any((begins.get(key) or home) != home for key, home in _HOME_BY.items()):
+            await self._run(_HOME)
 
     async def _run(self, sql: str) -> None:
         """Run a statement whose result does not matter."""

@@ -78,6 +78,12 @@ class SparkConnectEngine:
         else:
             await rows_in_turn(own, _PROBE, timeout_s)
 
+    async def _look(self, own: RemoteSession, timeout_s: float) -> None:
+        if self._marker.known:
+            await self._marker.look(own, timeout_s)
+        else:
+            await self._probe(own, timeout_s)
+
     async def _refuses(self) -> bool:
         """Whether nothing listens there, which the errors of gRPC don't tell from silence."""
         try:
@@ -182,7 +188,8 @@ class SparkConnectEngine:
 
         try:
             _, *found = await asyncio.gather(
-                self.probe(timeout_s=timeout_s), *(one(each) for each in named)
+                self._in_own_session(lambda own: self._look(own, timeout_s)),
+                *(one(each) for each in named),
             )
         finally:
             if any(each.sort is Sort.FUNCTION for each in named):

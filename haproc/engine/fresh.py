@@ -40,6 +40,7 @@ class FreshSession:
 
     async def run(self, statement: Statement, *, timeout_s: float) -> None:
         """See Fresh."""
+        self._session.touched()
         plan = await plan_bytes(statement)
         responses = self._remote.execute(plan, str(uuid.uuid4()), timeout_s)
         async with contextlib.aclosing(responses):

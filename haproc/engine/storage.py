@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.remote import RemoteSession
+from haproc.engine.remote import RemoteSession, sql_relation
 from haproc.engine.table import all_rows, rows_in_turn
 from haproc.failure import ErrorClass
 
@@ -27,6 +27,8 @@ class Marker:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._path = ""
+        self._files = frozenset[str]()
+        """Those in which `check` found it."""
         self.known = ""
 
     async def find(self, remote: RemoteSession, known: str) -> str:
@@ -58,10 +60,28 @@ class Marker:
                 error_class=ErrorClass.STORAGE_AWAY,
             )
 
-    async def _read(self, remote: RemoteSession, timeout_s: float) -> str:
-        sql = f"SELECT value FROM text.`{(await self._place(remote)).replace('`', '``')}`"
+    async def look(self, remote: RemoteSession, timeout_s: float) -> None:
+        """See to it that the files are there in which `check` found it: no job, a few ms.
+
+        Nobody writes into a file of Spark's a second time. Raises EngineError like `check`.
+        """
+        relation = sql_relation(await self._query(remote))
         try:
-            rows = await rows_in_turn(remote, sql, timeout_s)
+            files = await remote.input_files(relation, timeout_s)
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION:
+                raise
+            files = frozenset()
+        if not files or files != self._files:
+            await self.check(remote, timeout_s)
+            self._files = files
+
+    async def _query(self, remote: RemoteSession) -> str:
+        return f"SELECT value FROM text.`{(await self._place(remote)).replace('`', '``')}`"
+
+    async def _read(self, remote: RemoteSession, timeout_s: float) -> str:
+        try:
+            rows = await rows_in_turn(remote, await self._query(remote), timeout_s)
         except EngineError as error:
             if error.kind is not ErrorKind.APPLICATION:
                 raise

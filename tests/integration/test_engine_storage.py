@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,7 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
     marker = await engine.storage("")
     assert await engine.storage("") == await engine.storage(marker) == marker
     await engine.probe(timeout_s=60)
+    assert await engine.standing([]) == await engine.standing([]) == ""
     other = SparkConnectEngine(engine._address, ring="ring", cluster="a")
     try:
         assert (await _environment(other.storage("5e7"))).error_class == ErrorClass.STORAGE_AWAY
@@ -132,7 +134,15 @@ async def test_marker_that_is_away_or_another_one_fails_every_probe(
             engine.check_tables([]),
         ):
             assert (await _environment(call)).error_class == ErrorClass.STORAGE_AWAY
+        folder.mkdir()
+        (folder / "another.txt").write_text("5e7")
+        error = await _environment(engine.standing([]))
+        assert error.error_class == ErrorClass.STORAGE_AWAY
+        (folder / "moved.txt").write_text(marker)
+        (folder / "another.txt").unlink()
+        assert await engine.standing([]) == ""
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
         folder.with_name("away").rename(folder)
     await engine.probe(timeout_s=60)
     assert await rows(engine.session("r"), "SELECT 1") == [(1,)]
