@@ -371,12 +371,19 @@ class AsyncConnection:
         if not running and self._asked is not None and self._asked[0] == request_id:
             running = [self._asked[1]]
         for server in running:
-            try:
-                became = await self._cancel_at(request_id, server) or became
-            except WireError as error:
-                failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {error}")
-                raise exceptions.error_from(failure, request_id) from error
+            became = await self._cancel_anywhere(request_id, server) or became
         return became
+
+    async def _cancel_anywhere(self, request_id: str, server: Server) -> str:
+        """Ask this server, or where it is gone the next one: each can take a write back."""
+        first: WireError | None = None
+        for each in (server, *(other for other in self._view.preferred if other != server)):
+            try:
+                return await self._cancel_at(request_id, each)
+            except WireError as error:
+                first = first or error
+        failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {first}")
+        raise exceptions.error_from(failure, request_id) from first
 
     async def _cancel_at(self, request_id: str, server: Server) -> str:
         path = protocol.cancel_path(request_id)

@@ -65,6 +65,20 @@ async def test_cancel_from_another_task_ends_execute(servers: list[Server]) -> N
     assert not servers[1].seen
 
 
+async def test_cancel_goes_to_another_server_where_the_one_that_ran_it_is_gone(
+    servers: list[Server],
+) -> None:
+    async with haclient.aio.connect([s.url for s in servers]) as connection:
+        cursor = connection.cursor()
+        await cursor.execute("SELECT 1")
+        servers[0].stop()
+        await cursor.cancel()
+        servers[1].stop()
+        with pytest.raises(haclient.OperationalError, match="cannot be told"):
+            await cursor.cancel()
+    assert servers[1].cancelled == [servers[0].seen[0]["request_id"]]
+
+
 async def test_task_cancelled_during_execute_leaves_the_connection_usable(
     servers: list[Server],
 ) -> None:
