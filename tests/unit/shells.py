@@ -139,6 +139,7 @@ SHELLS: Final = {
     "haproc/replicate/archive/pages.py": "reads the log; asks peers",
     "haproc/replicate/agree/admission.py": "appends to the log",
     "haproc/replicate/agree/assurance.py": "asks peers, waits with deadlines",
+    "haproc/replicate/agree/clearance.py": "waits; deadlines",
     "haproc/replicate/agree/finality.py": "asks the log",
     "haproc/replicate/agree/giving_up.py": "appends to the log",
     "haproc/replicate/agree/revoking.py": "likewise",
