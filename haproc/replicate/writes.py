@@ -76,8 +76,8 @@ class Writes:
             named=await by_size(op.size_bytes, names_all, op),
         )
         known = core.outcomes.find(op.key)
-        if known is None and op.exclusive and not op.named:
-            await nothing_computes(core, timeout_s)
+        if known is None and op.exclusive:
+            await nothing_computes(core, timeout_s, op)
             if not core.condition.takes_writes or self._stopping():
                 raise self.unavailable()
             known = core.outcomes.find(op.key)

@@ -120,6 +120,23 @@ def test_what_touches_more_than_it_names_waits_outside_and_holds_up_nobody() -> 
     story(tell)
 
 
+def test_ddl_of_its_own_tables_waits_outside_too() -> None:
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        drop = table("drop", "slow", "DROP TABLE slow", Kind.DROP_TABLE)
+        dropped = asyncio.create_task(stage.submit("a", drop, 300))
+        await asyncio.sleep(2)
+        await others_go_on(stage)
+        assert not dropped.done()
+        let(stage)
+        assert (await made).status is Status.APPLIED
+        assert (await dropped).status is Status.APPLIED
+        await stage.settle()
+        assert "slow" not in stage.tables("b")
+
+    story(tell)
+
+
 def test_cluster_that_is_away_with_its_table_uncomputed_holds_up_no_schema() -> None:
     async def tell(stage: Stage) -> None:
         made = await begun(stage)

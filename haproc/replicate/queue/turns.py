@@ -10,7 +10,7 @@ the same however many wait.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import merge
@@ -43,8 +43,8 @@ class Turns:
         self._beside: OrderedDict[int, None] = OrderedDict()
         self._plain: OrderedDict[int, None] = OrderedDict()
         """What is neither of the two."""
-        self.computations: deque[int] = deque(maxlen=_COMPUTATIONS_MAX)
-        """Tables that came last, until they are known to be computed everywhere."""
+        self.computations: OrderedDict[int, tuple[frozenset[str], frozenset[str]]] = OrderedDict()
+        """What those that came last read and write, until they are known to be over everywhere."""
         self._free: dict[str, list[int]] = {}
         """By user: what conflicts with nothing before it that is not exclusive; in log order."""
 
@@ -55,7 +55,9 @@ class Turns:
             return
         (self._beside if op.beside else self._plain)[offset] = None
         if op.beside:
-            self.computations.append(offset)
+            self.computations[offset] = op.reads, op.writes
+            if len(self.computations) > _COMPUTATIONS_MAX:
+                self.computations.popitem(last=False)
         for table in op.reads | op.writes:
             line = self._lines.setdefault(table, _Line())
             line.touching[offset] = op
