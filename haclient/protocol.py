@@ -146,11 +146,13 @@ def cancel_path(request_id: str) -> str:
     return f"{statement_path(request_id)}/cancel"
 
 
-def cancelled_as(status: int, body: bytes) -> str:
+def cancelled_as(status: int, body: bytes) -> str | None:
     """Return what became of a statement that was to be cancelled, by the server's answer.
 
-    Empty if it knows none, or does not say.
+    None if it knows no such statement; empty if it does not say.
     """
+    if status == 404:
+        return None
     if status != 200:
         return ""
     told = json.loads(body or b"{}")

@@ -15,7 +15,7 @@ from haclient.aio.load import AsyncLoad
 from haclient.aio.result import AsyncResult, receive
 from haclient.aio.ring import AsyncRing, Work
 from haclient.aio.session import AsyncSession, exchange
-from haclient.aio.transport import Response, StateLock, Transport, now
+from haclient.aio.transport import Response, StateLock, Transport, now, sleep
 from haclient.aio.view import AsyncView
 from haclient.exceptions import Failure, FailureKind, InterfaceError, NotSupportedError
 from haclient.files import PIECE_BYTES, Loaded, LoadFile, form_of
@@ -30,6 +30,7 @@ from haclient.wire import Body, WireError
 
 _CANCEL_S = 45.0
 """A server answers once it knows what became of the statement: within some 35 s at most."""
+_PAUSE_S = 0.1
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
 """An answer to rows is a few numbers."""
@@ -370,11 +371,17 @@ class AsyncConnection:
         running = [server for running, server in tuple(self._running) if running == request_id]
         if not running and self._asked is not None and self._asked[0] == request_id:
             running = [self._asked[1]]
+        until = now() + _CANCEL_S
         for server in running:
-            became = await self._cancel_anywhere(request_id, server) or became
+            found = await self._cancel_anywhere(request_id, server)
+            # The request may be on its way still.
+            while found is None and (request_id, server) in self._running and now() < until:
+                await sleep(_PAUSE_S)
+                found = await self._cancel_anywhere(request_id, server)
+            became = found or became
         return became
 
-    async def _cancel_anywhere(self, request_id: str, server: Server) -> str:
+    async def _cancel_anywhere(self, request_id: str, server: Server) -> str | None:
         """Ask this server, or where it is gone the next one: each can take a write back."""
         first: WireError | None = None
         for each in (server, *(other for other in self._view.preferred if other != server)):
@@ -385,7 +392,7 @@ class AsyncConnection:
         failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {first}")
         raise exceptions.error_from(failure, request_id) from first
 
-    async def _cancel_at(self, request_id: str, server: Server) -> str:
+    async def _cancel_at(self, request_id: str, server: Server) -> str | None:
         path = protocol.cancel_path(request_id)
         deadline = now() + _CANCEL_S
         status, body = await exchange(

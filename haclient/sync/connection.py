@@ -25,12 +25,13 @@ from haclient.sync.load import Load
 from haclient.sync.result import Result, receive
 from haclient.sync.ring import Ring, Work
 from haclient.sync.session import Session, exchange
-from haclient.sync.transport import Response, StateLock, Transport, now
+from haclient.sync.transport import Response, StateLock, Transport, now, sleep
 from haclient.sync.view import View
 from haclient.wire import Body, WireError
 
 _CANCEL_S = 45.0
 """A server answers once it knows what became of the statement: within some 35 s at most."""
+_PAUSE_S = 0.1
 _CLOSE_S = 1.0
 ANSWER_BYTES_MAX = 1 << 20
 """An answer to rows is a few numbers."""
@@ -369,11 +370,17 @@ class Connection:
         running = [server for running, server in tuple(self._running) if running == request_id]
         if not running and self._asked is not None and self._asked[0] == request_id:
             running = [self._asked[1]]
+        until = now() + _CANCEL_S
         for server in running:
-            became = self._cancel_anywhere(request_id, server) or became
+            found = self._cancel_anywhere(request_id, server)
+            # The request may be on its way still.
+            while found is None and (request_id, server) in self._running and now() < until:
+                sleep(_PAUSE_S)
+                found = self._cancel_anywhere(request_id, server)
+            became = found or became
         return became
 
-    def _cancel_anywhere(self, request_id: str, server: Server) -> str:
+    def _cancel_anywhere(self, request_id: str, server: Server) -> str | None:
         """Ask this server, or where it is gone the next one: each can take a write back."""
         first: WireError | None = None
         for each in (server, *(other for other in self._view.preferred if other != server)):
@@ -384,7 +391,7 @@ class Connection:
         failure = Failure(FailureKind.AVAILABILITY, f"{server} cannot be told: {first}")
         raise exceptions.error_from(failure, request_id) from first
 
-    def _cancel_at(self, request_id: str, server: Server) -> str:
+    def _cancel_at(self, request_id: str, server: Server) -> str | None:
         path = protocol.cancel_path(request_id)
         deadline = now() + _CANCEL_S
         status, body = exchange(self._transport, server, "POST", path, self._headers, b"", deadline)

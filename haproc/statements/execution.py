@@ -57,6 +57,8 @@ class Execution:
     """The client was told that the statement goes on: nobody's disconnect ends it."""
     recalled: bool = False
     """It was found in the log, and did not come through this door."""
+    cancels: int = 0
+    """How often somebody wanted it ended."""
     held: Held | None = None
     """What of its request is in memory while it runs."""
     abandoned: bool = False

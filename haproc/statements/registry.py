@@ -186,6 +186,7 @@ class Registry:
 
     async def cancel(self, execution: Execution) -> Revoked:
         """Cancel a query; take back a write, which may be in the log already."""
+        execution.cancels += 1
         await asyncio.sleep(0)  # a task that is cancelled before it begins cleans nothing up
         task, canceled = execution.task, Revoked(None, Fate.CANCELED)
         if execution.reader is not None and execution.is_query():
@@ -314,18 +315,23 @@ class Registry:
             streamed = known.delivery is None and asked.delivery is not None
             if not streamed and not asks_for_other(asked.request, known.request):
                 return
-            _check_same(known, asked.request)
-            assert known.task is not None
-            await asyncio.wait({known.task})
+            await self._wait_for_end(known, asked.request)
 
     async def _wait_for_running(self, request: Request) -> None:
         while (known := self._running.get(request.key)) is not None:
-            _check_same(known, request)
-            assert known.task is not None
-            await asyncio.wait({known.task})
+            await self._wait_for_end(known, request)
         kept = self._finished.get(request.key)
         if kept is not None:
             _check_same(kept, request)
+
+    async def _wait_for_end(self, known: Execution, request: Request) -> None:
+        """Let the first one of an id end; a cancel meanwhile is one of all that have the id."""
+        _check_same(known, request)
+        assert known.task is not None
+        cancels = known.cancels
+        await asyncio.wait({known.task})
+        if known.cancels > cancels:
+            raise refused(ErrorClass.CANCELED, "the statement was canceled")
 
     def _may_cancel(self, execution: Execution) -> bool:
         if execution.leaves_nothing or execution.state is StatementState.PENDING:

@@ -49,6 +49,8 @@ class Server:
         self.met = {"default", "one", "majority", "all"}
         """The write concerns that its writes have met."""
         self.cancelled: list[str] = []
+        self.unknown = 0
+        """So many cancels come before it has heard of what they are about."""
         self.headers: list[dict[str, str]] = []
         self.sessions: dict[str, list[str]] = {}
         self.script: deque[Behaviour] = deque()
@@ -201,6 +203,9 @@ class Server:
         return web.json_response({"status": {"state": "SUCCEEDED"}, "ha": ha})
 
     async def _cancel(self, request: web.Request) -> web.Response:
+        if self.unknown:
+            self.unknown -= 1
+            return web.json_response({}, status=404)
         self.cancelled.append(request.match_info["id"])
         self.waiting.set()
         return web.json_response({})

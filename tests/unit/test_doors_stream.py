@@ -212,6 +212,19 @@ async def test_stream_cancelled_while_executing_answers_400(tmp_path: Path) -> N
         assert await reading == (400, "HAPROC_CANCELED")
 
 
+async def test_cancel_ends_the_same_request_that_waits_for_the_first_to_end(tmp_path: Path) -> None:
+    """A client whose connection broke asks again, maybe before the first one has ended."""
+    async with door(tmp_path) as rig:
+        rig.service.table["SLOW"] = Canned(ONE.chunks, hold=asyncio.Event())
+        first = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
+        await asyncio.wait_for(rig.service.started.wait(), WAIT_S)
+        again = asyncio.create_task(_status_of(rig, statement="SLOW", request_id="r1"))
+        await asyncio.sleep(0.2)
+        async with rig.http.post(f"{rig.url}{STATEMENTS}/r1/cancel") as response:
+            assert (await response.json())["became"] == "canceled"
+        assert await first == await again == (400, "HAPROC_CANCELED")
+
+
 async def _status_of(rig: Rig, **body: Any) -> tuple[int, str]:
     async with stream(rig, **body) as answer:
         return answer.status, (await answer.json())["error_class"]

@@ -65,6 +65,19 @@ async def test_cancel_from_another_task_ends_execute(servers: list[Server]) -> N
     assert not servers[1].seen
 
 
+async def test_cancel_that_overtakes_its_statement_is_sent_again(servers: list[Server]) -> None:
+    servers[0].script.append(until_cancelled)
+    servers[0].unknown = 2
+    async with haclient.aio.connect([s.url for s in servers]) as connection:
+        cursor = connection.cursor()
+        running = asyncio.create_task(cursor.execute("SELECT 1"))
+        await until(lambda: bool(servers[0].seen))
+        await cursor.cancel()
+        with pytest.raises(haclient.OperationalError):
+            await running
+    assert servers[0].cancelled == [servers[0].seen[0]["request_id"]]
+
+
 async def test_cancel_goes_to_another_server_where_the_one_that_ran_it_is_gone(
     servers: list[Server],
 ) -> None:
