@@ -175,7 +175,7 @@ def not_fenced(patch: pytest.MonkeyPatch) -> None:
 def not_withdrawn(patch: pytest.MonkeyPatch) -> None:
     """Try again without taking the word back."""
 
-    async def at_once(self: GivingUp, offset: int, op: Operation) -> bool:
+    async def at_once(self: GivingUp, offset: int, op: Operation, *_: object) -> bool:
         if self.stands(offset):
             await self._rest(offset, op, self._core.troubles.stands(offset, ""))
         return not self.given_up(offset)
@@ -205,7 +205,7 @@ def away_is_ignored(patch: pytest.MonkeyPatch) -> None:
         (not_looked_at, committed_without_an_answer, Violation.UNEQUAL),
         (not_fenced, still_running_at_the_word, Violation.UNEQUAL),
         (not_withdrawn, applied_after_the_word, Violation.UNEQUAL),
-        (counted_though_withdrawn, withdrawn_while_it_is_decided, Violation.DIVERGED),
+        (counted_though_withdrawn, withdrawn_while_it_is_decided, Violation.UNEQUAL),
         (away_is_ignored, applied_by_one_that_is_away, Violation.DIVERGED),
     ],
 )

@@ -116,6 +116,7 @@ async def given_up_again_and_again(stage: Stage) -> None:
         await asyncio.gather(asking, waiting)
         stage.node("b").start()
         await stage.ready("b")
+        await asyncio.sleep(5)  # and all have said what their tables hold
     await stage.settle()
     last = table("last", "last", "CREATE TABLE last AS SELECT 'x' AS id", Kind.CREATE_TABLE_AS)
     await stage.submit("a", last)

@@ -55,6 +55,7 @@ class Remote(RemoteSession):
 
     async def _config(self, operation: Any) -> Any:
         await self._answered(operation)
+        return protos.base.ConfigResponse()
 
     async def execute(self, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
         await self._answered(protos.base.ConfigRequest.Operation())
