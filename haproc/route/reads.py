@@ -7,8 +7,10 @@ came, and time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from dmq import LogError
@@ -42,6 +44,8 @@ from haproc.route.freshness import (
 from haproc.route.log_end import LogEnd
 from haproc.route.model import Answer, Freshness, Request
 
+logger = logging.getLogger(__name__)
+
 READ_S: Final = 0.25
 """How long to wait until this HAProc has read what a kept answer must show. Chosen: it reads within
 some milliseconds, unless its queue is full."""
@@ -51,7 +55,8 @@ NARROW_AFTER_S: Final = 0.5
 """How long a query waits for everything before it is found out what it shows, for which Spark has
 to analyze it. Chosen: most statements take less."""
 NARROW_S: Final = 2.0
-"""How long that may take: a Spark that hangs must not keep the query from a fresher cluster."""
+"""How long that may take before a fresher cluster is looked for; it goes on beside, since a Spark
+whose cores are held takes longer."""
 _OF_THE_TIMEOUT = 0.9
 """Waiting takes no more of a request's own time than this, so that the client hears why."""
 
@@ -126,20 +131,40 @@ class Reads:
         log_end = await self._end(wanted, end_by) if wanted.level in LEVELS_OF_THE_LOG else 0
         if (answer := await self._held(held, need(wanted, EVERYBODY, log_end))) is not None:
             return answer
-        needed, applied = need(wanted, self._core.me, log_end), self._low
-        if applied() < needed and narrow is not None:
-            soon = min(came_at + NARROW_AFTER_S, end_by)
-            if not await self._wait(wanted, needed, soon, applied):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(NARROW_S):
-                        applied = await narrow() or applied
-        if applied() >= needed:
+        needed = need(wanted, self._core.me, log_end)
+        soon = min(came_at + NARROW_AFTER_S, end_by)
+        if self._low() >= needed or (
+            narrow is not None and await self._wait(wanted, needed, soon, self._low)
+        ):
             self._check_serving()
             return None
-        return await self._otherwise(request, log_end, came_at, applied)
+        if narrow is None:
+            return await self._otherwise(request, log_end, came_at, self._low)
+        narrowing = asyncio.ensure_future(narrow())
+        narrowing.add_done_callback(self._narrowed)
+        try:
+            await asyncio.wait({narrowing}, timeout=NARROW_S)
+            applied = partial(self._far, narrowing)
+            if applied() >= needed:
+                self._check_serving()
+                return None
+            return await self._otherwise(request, log_end, came_at, applied)
+        finally:
+            narrowing.cancel()
 
     def _low(self) -> int:
         return self._core.schedule.low
+
+    def _far(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> int:
+        """Return how far all is applied that the query shows; all, as long as that is not known."""
+        known = narrowing.done() and not narrowing.cancelled() and narrowing.exception() is None
+        applied = narrowing.result() if known else None
+        return self._low() if applied is None else applied()
+
+    def _narrowed(self, narrowing: asyncio.Future[Callable[[], int] | None]) -> None:
+        if not narrowing.cancelled() and (error := narrowing.exception()) is not None:
+            logger.info("which tables a query reads was not told: %s", error)
+        self._core.news.moved()
 
     async def _held(self, held: Callable[[], Answer | None], needed: int) -> Answer | None:
         """Return a held answer once this HAProc has read what it must show.

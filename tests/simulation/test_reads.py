@@ -25,6 +25,7 @@ from tests.simulation.reads import Counted, Doors, simulate_reads
 from tests.simulation.ring import MEMBERSHIP, READS
 from tests.simulation.scenario import insert, operation
 from tests.simulation.seeds import SEEDS
+from tests.simulation.test_beside import begun, let
 from tests.simulation.violations import Violation, found_by, found_in
 
 RUNS = max(8, SEEDS // 2)
@@ -138,6 +139,38 @@ def test_session_read_after_failover_shows_what_ran_out_of_order_elsewhere() -> 
 def test_token_without_what_ran_out_of_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schedule, "high", property(lambda self: self.low))
     found_by(lambda: story(out_of_order), 'shown == {"first", "second"}')
+
+
+def test_read_goes_on_as_soon_as_it_is_known_that_it_shows_nothing_of_what_runs() -> None:
+    """Also if that is told late, because what runs holds all of Spark's cores."""
+
+    async def tell(stage: Stage) -> None:
+        made = await begun(stage)
+        doors, life = Doors(stage.ring, random.Random(1)), stage.node("a").life
+        assert life is not None
+        request = query(Consistency.LINEARIZABLE, timeout_s=100)
+
+        async def shows_ids() -> Callable[[], int]:
+            await asyncio.sleep(4 * reads.NARROW_S)
+            schedule = stage.replica("a").core.schedule
+            return lambda: schedule.applied_of(frozenset({"ids"}))
+
+        async def is_not_told() -> Callable[[], int]:
+            await asyncio.sleep(1)
+            raise RequestError(FailureKind.AVAILABILITY, "not now", error_class="SIM")
+
+        began = stage.now
+        elsewhere = doors.reads(life).elsewhere
+        assert await life.call(lambda _: elsewhere(request, narrow=shows_ids)) is None
+        assert stage.now - began < 5 * reads.NARROW_S
+        waits = asyncio.create_task(life.call(lambda _: elsewhere(request, narrow=is_not_told)))
+        await asyncio.sleep(5 * reads.NARROW_S)
+        assert not made.done() and not waits.done()
+        let(stage)
+        await made
+        assert await waits is None
+
+    story(tell)
 
 
 def test_bounded_read_on_a_lagging_cluster_is_forwarded_to_the_least_lagging() -> None:
