@@ -29,7 +29,7 @@ demo: $(READY) ## A ring of three survives the loss of its parts, with real data
 quick: $(READY) ## Decisions and the simulated ring, for the edit loop: at most 3 minutes
 	@$(PY) -m pytest $(SPREAD) -m "not thorough" tests/unit tests/simulation
 
-test: $(READY) ## What tells most, also on a ring of real Sparks: about 20 minutes on 2 cores
+test: $(READY) ## What tells most, also on a ring of real Sparks: about 15 minutes on 2 cores
 	@$(PY) -m pytest $(SPREAD) -m "not thorough" --durations 25
 
 # More seeds than the tests take by themselves.

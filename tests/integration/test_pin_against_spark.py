@@ -138,6 +138,7 @@ async def test_pin_values_give_equal_rows_at_any_time(
     assert shown["current_user"] == "ann"
 
 
+@pytest.mark.thorough
 async def test_pin_changes_with_the_clock_give_equal_tables(
     engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -330,7 +330,8 @@ MARKED = AS_IT_STANDS | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("guarded", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("guarded", [True, False])
 async def test_plan_carries_its_mark_and_a_guarded_one_is_applied_once(
     engine: SparkConnectEngine, schema: str, guarded: bool
 ) -> None:

@@ -22,6 +22,7 @@ def wait_in_sync(rig: Rig, by: str, names: str) -> None:
     rig.wait(lambda: "".join(rig.status(by).get("in_sync", [])) == names, NOTICED_S)
 
 
+@pytest.mark.thorough
 def test_write_of_concern_all_is_on_every_cluster_when_it_returns(rig: Rig) -> None:
     table = rig.table("id INT")
     rig.settled()
