@@ -184,7 +184,7 @@ class Sessions:
 
         async def restored(fresh: Fresh) -> None:
             session.handles.clear()
-            if waits or session.entries:
+            if waits or session.holds_temporaries:  # settings and files rest on no table
                 await self._around.caught_up()
             await self._restore(fresh, entries_of(session))
 

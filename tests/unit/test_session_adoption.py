@@ -58,6 +58,20 @@ async def test_session_goes_on_elsewhere_with_what_was_recorded_in_its_order() -
     assert (a.caught_up, b.caught_up) == (0, 1)
 
 
+async def test_session_made_anew_waits_for_the_log_only_if_it_holds_what_rests_on_tables() -> None:
+    """Else the first query of a program that sets something waits for a table that is computed."""
+    a = Ring().member("a")
+    session = await entered(a, create=True)
+    await a.sessions.record(session, ConfEntry((("k", "1"),)))
+    spark(session).lose()
+    await session.spark.ready()
+    assert a.caught_up == 0
+    await a.sessions.record(session, SqlEntry("v1"))
+    spark(session).lose()
+    await session.spark.ready()
+    assert a.caught_up == 1
+
+
 async def test_settings_one_after_the_other_are_one_entry() -> None:
     ring = Ring()
     a, b = ring.member("a"), ring.member("b")
