@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from dmq import LogError, RecordTooLargeError
 from haproc.failure import (
@@ -27,6 +28,9 @@ from haproc.replicate.queue.facts import Facts
 from haproc.replicate.queue.outcomes import Known, Outcome, Status
 from haproc.replicate.records.fence import Fence
 from haproc.replicate.records.operation import Operation
+
+_OF_THE_TIMEOUT: Final = 0.9
+"""Who waits hears why it was in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,18 @@ class Writes:
         self._core = core
         self._known_from = known_from
         self._stopping = stopping
+
+    async def clear(self, op: Operation, timeout_s: float) -> None:
+        """Wait with DDL that would hold up others in the log; the log has nothing of it meanwhile.
+
+        Raises RequestError in time for a client that waits for ``timeout_s``.
+        """
+        core = self._core
+        if not op.exclusive or core.outcomes.find(op.key) is not None:
+            return
+        op = replace(op, named=await by_size(op.size_bytes, names_all, op))
+        if op.exclusive:
+            await nothing_computes(core, _OF_THE_TIMEOUT * timeout_s, op)
 
     async def submit(
         self, op: Operation, timeout_s: float, logged: Callable[[], None] | None = None
@@ -76,11 +92,6 @@ class Writes:
             named=await by_size(op.size_bytes, names_all, op),
         )
         known = core.outcomes.find(op.key)
-        if known is None and op.exclusive:
-            await nothing_computes(core, timeout_s, op)
-            if not core.condition.takes_writes or self._stopping():
-                raise self.unavailable()
-            known = core.outcomes.find(op.key)
         known_from = max(core.schedule.read_to - op.window, self._known_from())
         if known is None and since < known_from:
             raise _too_late(op.id)

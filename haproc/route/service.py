@@ -417,6 +417,7 @@ class RingService:
             except RefusedError as error:
                 raise refused(error) from error
             operation = replace(operation, id=self._attempts.next_id(request), since=since)
+            await self._replica.writes.clear(operation, request.timeout_s)
             self._unmade.discard(request.key)  # from now on the log may have it
             if (facts := Facts.of(operation)).of_session:
                 await self._lend(request, facts)
@@ -457,8 +458,6 @@ class RingService:
             for name, told in report.outcomes.items()
         }
         return replace(answer, report=replace(report, outcomes=outcomes))
-
-    # -- what can be wrong -----------------------------------------------------------------
 
     async def _session_of(self, request: Request) -> ClientSession | None:
         if request.session_id is None:

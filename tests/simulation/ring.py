@@ -217,6 +217,7 @@ class Ring:
                 raise replica.writes.unavailable()
             since = replica.writes.since(age_s)
             op = replace(operation, since=since, created_ms=unix_ms())
+            await replica.writes.clear(op, timeout_s)
             return await replica.writes.submit(op, timeout_s)
 
         return await self.nodes[name].call(work)

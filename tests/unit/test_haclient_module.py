@@ -53,21 +53,11 @@ def test_cancel_from_another_thread_ends_execute(servers: list[Server]) -> None:
     assert not servers[1].seen
 
 
-async def test_cancel_from_another_task_ends_execute(servers: list[Server]) -> None:
+@pytest.mark.parametrize("overtaken", [0, 2])
+async def test_cancel_from_another_task_ends_execute(servers: list[Server], overtaken: int) -> None:
+    """Also one that comes to a server that has not heard of its statement yet."""
     servers[0].script.append(until_cancelled)
-    async with haclient.aio.connect([s.url for s in servers]) as connection:
-        cursor = connection.cursor()
-        running = asyncio.create_task(cursor.execute("SELECT 1"))
-        await until(lambda: bool(servers[0].seen))
-        await cursor.cancel()
-        with pytest.raises(haclient.OperationalError):
-            await running
-    assert not servers[1].seen
-
-
-async def test_cancel_that_overtakes_its_statement_is_sent_again(servers: list[Server]) -> None:
-    servers[0].script.append(until_cancelled)
-    servers[0].unknown = 2
+    servers[0].unknown = overtaken
     async with haclient.aio.connect([s.url for s in servers]) as connection:
         cursor = connection.cursor()
         running = asyncio.create_task(cursor.execute("SELECT 1"))
@@ -76,6 +66,7 @@ async def test_cancel_that_overtakes_its_statement_is_sent_again(servers: list[S
         with pytest.raises(haclient.OperationalError):
             await running
     assert servers[0].cancelled == [servers[0].seen[0]["request_id"]]
+    assert not servers[1].seen
 
 
 async def test_cancel_goes_to_another_server_where_the_one_that_ran_it_is_gone(

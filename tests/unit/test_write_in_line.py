@@ -15,14 +15,18 @@ from haproc.route.service import RingService
 from tests.unit.operations import insert
 
 
-def service(*, made: bool) -> RingService:
-    """Return one whose operations are made at once, or wait for the driver."""
+def service(at: str) -> RingService:
+    """Return one whose writes stay where they are said to be."""
     ring = object.__new__(RingService)
 
     async def operation(*_: Any) -> Any:
-        if not made:
+        if at == "it is made":
             await asyncio.sleep(60)
         return insert("r", "t")
+
+    async def clear(*_: Any) -> None:
+        if at == "it waits outside the log":
+            await asyncio.sleep(60)
 
     async def write(request: Request, make: Any) -> None:
         await make()
@@ -32,7 +36,7 @@ def service(*, made: bool) -> RingService:
         return await ring._write(cast(Any, SimpleNamespace(request=request, statement=None)), since)
 
     parts = {
-        "_replica": SimpleNamespace(writes=SimpleNamespace(since=lambda *_: 0)),
+        "_replica": SimpleNamespace(writes=SimpleNamespace(since=lambda *_: 0, clear=clear)),
         "_core": SimpleNamespace(me="a"),
         "_texts": Inline(),
         "_only_reads": {},
@@ -50,17 +54,18 @@ def service(*, made: bool) -> RingService:
 
 
 @pytest.mark.parametrize(
-    ("made", "age_s", "outcome"),
+    ("at", "age_s", "outcome"),
     [
-        (False, 0.0, WriteOutcome.NOT_SENT),
-        (False, 1.0, WriteOutcome.UNKNOWN),  # an earlier attempt may be in the log
-        (True, 0.0, WriteOutcome.UNKNOWN),
+        ("it is made", 0.0, WriteOutcome.NOT_SENT),
+        ("it is made", 1.0, WriteOutcome.UNKNOWN),  # an earlier attempt may be in the log
+        ("it waits outside the log", 0.0, WriteOutcome.NOT_SENT),
+        ("it is in the log", 0.0, WriteOutcome.UNKNOWN),
     ],
 )
 async def test_write_whose_time_is_over_is_unknown_only_if_the_log_may_have_it(
-    made: bool, age_s: float, outcome: WriteOutcome
+    at: str, age_s: float, outcome: WriteOutcome
 ) -> None:
     request = Request("r", SentSql("UPDATE t SET a = 1"), "", "u", timeout_s=0.05, age_s=age_s)
     with pytest.raises(RequestError) as raised:
-        await service(made=made)._answer(request)
+        await service(at)._answer(request)
     assert raised.value.outcome is outcome
