@@ -19,6 +19,8 @@ from haproc.failure import ErrorClass
 SOURCES: Final = Path(__file__).parent.parent / "spark"
 """Where the plugin's Java lies; it is part of the installed package."""
 CLASS: Final = "haproc.spark.Extension"
+READER: Final = "haproc.spark.Reader"
+"""What Spark Connect loads beside it: the plugin that reads statements."""
 _ASK = "SELECT haproc_plugin() AS version"
 _UNKNOWN = frozenset({"UNRESOLVED_ROUTINE", "ROUTINE_NOT_FOUND"})
 

@@ -146,5 +146,6 @@ def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, s
         # interrupted, which is how HAProc stops a statement: the catalog then hangs for good.
         "spark.hadoop.datanucleus.connectionPoolingType": "NONE",
         "spark.sql.extensions": EXTENSIONS,
+        "spark.connect.extensions.relation.classes": plugin.READER,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }

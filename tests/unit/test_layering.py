@@ -53,6 +53,7 @@ ORDER = (
     "classify",
     "pin",
     "witness",
+    "reading",
     "engine",
     "config",
     "metrics",

@@ -1,0 +1,151 @@
+"""A reading: what Spark's parser and analyzer made of a statement, as trees.
+
+It comes as the JSON that the plugin in the server writes (`haproc/spark/Trees.java`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+DEPTH_MAX: Final = 900
+"""Chosen: Spark's own stack ends before."""
+
+
+class UnreadableError(ValueError):
+    """The server's answer is no reading, or one that goes deeper than can be followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in the statement's text: characters from ``start`` up to ``end``."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An operator, an expression, or what those hold (a table, a clause, an identifier).
+
+    ``cls``: its class, without the package if it is Spark's or Delta's. ``fields``: its fields by
+    their names, each a Node, a list, a dict, or something simple; empty ones are left out.
+    ``place``: where it stands in the text; none for what comes from a view or a function. It is
+    not reliable for columns. ``type``: an expression's, as SQL; None if it is not resolved.
+    ``deterministic``: whether Spark calls it so. ``id``: the number of a column or alias in its
+    plan. ``value``: a literal, as SQL. ``names``: of a table, function or identifier, in parts.
+    ``more``: children that are in no field. ``attributes``: what else the plugin says.
+    """
+
+    cls: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    place: Place | None = None
+    type: str | None = None
+    deterministic: bool = True
+    id: int | None = None
+    value: str | None = None
+    more: list[Node] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Short: a tree is long."""
+        return f"<{self.cls} {self.place}>"
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field's value; None if it is empty."""
+        return self.fields.get(name)
+
+    def node(self, name: str) -> Node | None:
+        """Return a field's node; None if it is something else or empty."""
+        value = self.fields.get(name)
+        return value if isinstance(value, Node) else None
+
+    def nodes(self, name: str) -> list[Node]:
+        """Return the nodes of a field that holds one or several."""
+        return list(_nodes_in(self.fields.get(name)))
+
+    @property
+    def children(self) -> list[Node]:
+        """All nodes that it holds itself, in the order of its fields."""
+        return [*_nodes_in(self.fields), *self.more]
+
+    def walk(self) -> Iterator[Node]:
+        """Yield the node and all below it, each once, parents first."""
+        seen, waiting = set[int](), [self]
+        while waiting:
+            node = waiting.pop()
+            if id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                waiting.extend(reversed(node.children))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What Spark made of a text or a DataFrame.
+
+    ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
+    None if the analyzer was not asked, for the reason ``unseen``: it would run something
+    (``UnresolvedExecuteImmediate``, ``CompoundBody``) or look at a path that it may not (``path``).
+    """
+
+    text: str
+    parsed: Node | None
+    analyzed: Node | None
+    unseen: str = ""
+
+
+def read(data: str, text: str = "") -> Reading:
+    """Return the reading in the server's answer about ``text``; raises UnreadableError."""
+    try:
+        said = json.loads(data)
+        numbered: list[Node] = []
+        parsed, analyzed = (_made(said.get(each), numbered) for each in ("parsed", "analyzed"))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise UnreadableError(f"the server's answer is no reading: {error!r}") from error
+    unseen = str(said.get("unseen", ""))
+    if (parsed is None and text) or (analyzed is None and not unseen):
+        raise UnreadableError("the server's answer lacks a tree")
+    return Reading(text, parsed, analyzed, unseen)
+
+
+def _made(value: Any, numbered: list[Node]) -> Any:
+    """Return a value of a reading; ``numbered``: the tree nodes that have begun before it."""
+    if isinstance(value, list):
+        return [_made(each, numbered) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "same" in value:
+        return numbered[value["same"]]
+    if "c" not in value:
+        return {key: _made(each, numbered) for key, each in value.items()}
+    node = Node(value["c"])
+    if value.get("n"):
+        numbered.append(node)
+    _fill(node, value, numbered)
+    return node
+
+
+def _fill(node: Node, value: dict[str, Any], numbered: list[Node]) -> None:
+    node.fields = {key: _made(each, numbered) for key, each in value.get("f", {}).items()}
+    node.more = [_made(each, numbered) for each in value.get("more", ())]
+    if "at" in value:
+        start, last = value["at"]
+        node.place = Place(start, last + 1)
+    node.type, node.value, node.id = value.get("t"), value.get("v"), value.get("i")
+    node.deterministic = value.get("d", True)
+    known = {"c", "n", "f", "more", "at", "t", "v", "i", "d"}
+    node.attributes = {key: each for key, each in value.items() if key not in known}
+
+
+def _nodes_in(value: Any) -> Iterator[Node]:
+    if isinstance(value, Node):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _nodes_in(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _nodes_in(each)

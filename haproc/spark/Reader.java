@@ -1,0 +1,199 @@
+package haproc.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+import org.apache.spark.connect.proto.Plan;
+import org.apache.spark.connect.proto.Relation;
+import org.apache.spark.connect.proto.SubqueryAlias;
+import org.apache.spark.sql.Encoders;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias$;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connect.planner.SparkConnectPlanner;
+import org.apache.spark.sql.connect.plugin.RelationPlugin;
+import org.sparkproject.connect.protobuf.Any;
+import scala.Function1;
+import scala.Option;
+import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractPartialFunction;
+
+/**
+ * Tells what Spark makes of a statement or a DataFrame, without running it, and runs queries that
+ * are nothing else. Spark Connect loads it by {@code spark.connect.extensions.relation.classes}.
+ *
+ * <p>It is asked by a relation of its own, whose bytes are JSON: {@code plan} is a plan of Spark
+ * Connect whose root is a SQL text (with the DataFrames that it reads, perhaps) or a DataFrame;
+ * {@code paths} are the beginnings of paths that may be looked at. What is asked says the type:
+ *
+ * <ul>
+ *   <li>{@code haproc/version}: a row with the version of the {@link Extension} that is loaded;
+ *   <li>{@code haproc/read}: a row with the reading, see {@link Trees};
+ *   <li>{@code haproc/query}: the rows of a text that is a query; an error if it is none.
+ * </ul>
+ *
+ * <p>An error of the parser or analyzer is the one that the statement itself would meet.
+ */
+public final class Reader implements RelationPlugin {
+    /** What an error begins with that says that a text is no query; what it is follows. */
+    private static final String NO_QUERY = "HAPROC_NO_QUERY: ";
+    private static final ObjectMapper MAPPER = new ObjectMapper();
+
+    @Override
+    public Optional<LogicalPlan> transform(byte[] relation, SparkConnectPlanner planner) {
+        try {
+            Any asked = Any.parseFrom(relation);
+            return switch (asked.getTypeUrl()) {
+                case "haproc/version" -> Optional.of(version(planner.session()));
+                case "haproc/read" -> Optional.of(new Asked(asked, planner).reading());
+                case "haproc/query" -> Optional.of(new Asked(asked, planner).query());
+                default -> Optional.empty();
+            };
+        } catch (IOException error) {
+            throw new IllegalArgumentException("not what HAProc sends: " + error, error);
+        }
+    }
+
+    private static LogicalPlan version(SparkSession session) {
+        return session.sql("SELECT haproc_plugin() AS version").queryExecution().analyzed();
+    }
+
+    /** One text or DataFrame that is asked about. */
+    private static final class Asked {
+        private final SparkConnectPlanner planner;
+        private final SparkSession session;
+        private final Relation root;
+        private final List<String> paths = new ArrayList<>();
+        private final Map<String, Relation> frames = new HashMap<>();
+
+        Asked(Any asked, SparkConnectPlanner planner) throws IOException {
+            JsonNode said = MAPPER.readTree(asked.getValue().toByteArray());
+            this.planner = planner;
+            session = planner.session();
+            said.path("paths").forEach(each -> paths.add(each.asText()));
+            Relation given = Plan.parseFrom(said.path("plan").binaryValue()).getRoot();
+            if (given.hasWithRelations() && given.getWithRelations().getRoot().hasSql()) {
+                for (Relation each : given.getWithRelations().getReferencesList()) {
+                    SubqueryAlias frame = each.getSubqueryAlias();
+                    frames.put(frame.getAlias().toLowerCase(Locale.ROOT), frame.getInput());
+                }
+                given = given.getWithRelations().getRoot();
+            }
+            root = given;
+        }
+
+        LogicalPlan query() {
+            LogicalPlan parsed = parsed();
+            confirm(parsed);
+            LogicalPlan analyzed = analyzed(parsed);
+            confirm(analyzed);
+            return analyzed;
+        }
+
+        private static void confirm(LogicalPlan plan) {
+            Set<String> effects = Effects.of(plan);
+            if (!effects.isEmpty()) {
+                throw new IllegalArgumentException(NO_QUERY + String.join(", ", effects));
+            }
+        }
+
+        LogicalPlan reading() throws IOException {
+            String text = root.hasSql() ? root.getSql().getQuery() : "";
+            Trees trees = new Trees(text);
+            try {
+                LogicalPlan parsed = text.isEmpty() ? null : parsed();
+                String unseen = parsed == null ? "" : unseen(parsed);
+                trees.put("parsed", parsed);
+                if (unseen.isEmpty()) {
+                    trees.put("analyzed", parsed == null ? frame() : analyzed(parsed));
+                } else {
+                    trees.say("unseen", unseen);
+                }
+            } catch (StackOverflowError error) {
+                throw new IllegalArgumentException("the statement is nested too deeply to be read");
+            }
+            return session.createDataset(List.of(trees.json()), Encoders.STRING()).logicalPlan();
+        }
+
+        private LogicalPlan parsed() {
+            LogicalPlan parsed = sqlParser(root.getSql().getQuery());
+            return frames.isEmpty() ? parsed : parsed.transformDownWithSubqueries(new InPlace());
+        }
+
+        private LogicalPlan sqlParser(String text) {
+            try {
+                return session.sessionState().sqlParser().parsePlan(text);
+            } catch (Exception error) {  // Scala's are not declared
+                throw sneaky(error);
+            }
+        }
+
+        /** What the analyzer itself would run, or look at where it may not; empty if nothing. */
+        private String unseen(LogicalPlan parsed) {
+            for (TreeNode<?> node : Trees.all(parsed)) {
+                String name = node.getClass().getSimpleName();
+                if (Effects.RUN_BY_ANALYZER.contains(name)) {
+                    return name;
+                }
+                if (node instanceof UnresolvedRelation relation) {
+                    String last = relation.multipartIdentifier().last();
+                    boolean isPath = last.contains("/") || last.contains("\\");
+                    if (isPath && paths.stream().noneMatch(last::startsWith)) {
+                        return "path";
+                    }
+                }
+            }
+            return "";
+        }
+
+        private LogicalPlan analyzed(LogicalPlan plan) {
+            QueryPlanningTracker tracker = new QueryPlanningTracker(Option.empty());
+            return session.sessionState().analyzer().executeAndCheck(plan, tracker);
+        }
+
+        private LogicalPlan frame() {
+            return analyzed(planner.transformRelation(root));
+        }
+
+        /** Puts the DataFrames that came with a text where it names them. */
+        private final class InPlace extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
+            @Override
+            public boolean isDefinedAt(LogicalPlan node) {
+                return node instanceof UnresolvedRelation relation
+                        && relation.multipartIdentifier().size() == 1
+                        && frames.containsKey(name(relation));
+            }
+
+            @Override
+            public <A extends LogicalPlan, B> B applyOrElse(A node, Function1<A, B> otherwise) {
+                if (!isDefinedAt(node)) {
+                    return otherwise.apply(node);
+                }
+                String name = name((UnresolvedRelation) node);
+                LogicalPlan frame = planner.transformRelation(frames.get(name));
+                @SuppressWarnings("unchecked")
+                B result = (B) SubqueryAlias$.MODULE$.apply(name, frame);
+                return result;
+            }
+
+            private String name(UnresolvedRelation relation) {
+                return relation.multipartIdentifier().head().toLowerCase(Locale.ROOT);
+            }
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    private static <T extends Throwable> RuntimeException sneaky(Throwable error) throws T {
+        throw (T) error;
+    }
+}
