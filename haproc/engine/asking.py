@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from haproc.engine import arrow
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Analyzed, Column, Observed, ResultStream
+from haproc.engine.plugin_plans import reading_plan
 from haproc.engine.remote import RemoteSession, plan_of, sql_relation
-from haproc.engine.statement import SparkPlan, Statement
+from haproc.engine.statement import Question, SparkPlan, SqlText
 from haproc.engine.stream import QueryStream
 from haproc.engine.table import columns_of, metadata_of
 from haproc.engine.tasks import Planned
+from haproc.offloop import by_size
 
 
 class Asking(ABC):
@@ -37,16 +42,38 @@ class Asking(ABC):
 
     async def query(
         self,
-        statement: Statement,
+        statement: Question,
         *,
         timeout_s: float,
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> ResultStream:
         """Start a statement that only reads, or changes only this session's state."""
+        return self._stream(plan_of(statement), timeout_s, planned, observed)
+
+    async def reading(
+        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+    ) -> str:
+        """Return what Spark's parser and analyzer make of a statement, which does not run.
+
+        See Queries.
+        """
+        given = statement.sql if isinstance(statement, SqlText) else statement.plan
+        plan = await by_size(len(given), reading_plan, statement, paths)
+        async with contextlib.aclosing(self._stream(plan, timeout_s)) as stream:
+            chunks = [chunk.data async for chunk in stream]
+        return await by_size(sum(map(len, chunks)), _only_value, chunks)
+
+    def _stream(
+        self,
+        plan: Any,
+        timeout_s: float,
+        planned: Planned | None = None,
+        observed: Observed | None = None,
+    ) -> QueryStream:
         return QueryStream(
             self._remote,
-            plan_of(statement),
+            plan,
             timeout_s,
             begin=self._begin,
             recover=self._recover,
@@ -59,7 +86,7 @@ class Asking(ABC):
         """Return a query's columns without running it (commands would run: not for them)."""
         return columns_of(await self._schema(sql_relation(sql)))
 
-    async def schema(self, query: Statement) -> bytes:
+    async def schema(self, query: Question) -> bytes:
         """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
         return bytes((await self._schema(plan_of(query).root)).SerializeToString())
 
@@ -96,3 +123,9 @@ class Asking(ABC):
                 remote.explained(relation, timeout_s), remote.schema(relation, timeout_s)
             )
         return Analyzed(text, tuple(columns_of(schema)), metadata_of(schema))
+
+
+def _only_value(chunks: Sequence[bytes]) -> str:
+    (row,) = arrow.rows(chunks)
+    (value,) = row.values()
+    return str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from haproc.failure import ErrorClass
 from haproc.spark_error import NO_DETAILS, Details
 
 
@@ -45,6 +46,23 @@ class EngineError(Exception):
         self.error_class = error_class
         self.sqlstate = sqlstate
         self.details = details
+
+
+class NoQueryError(EngineError):
+    """A guarded query did not run: it does more than give rows.
+
+    ``effects``: the classes of what in its plan does more, without packages (`InsertIntoStatement`,
+    `DeleteFromTable`); never empty.
+    """
+
+    def __init__(self, effects: tuple[str, ...], details: Details = NO_DETAILS) -> None:
+        super().__init__(
+            ErrorKind.APPLICATION,
+            f"Spark takes the statement for no query: {', '.join(effects)}",
+            error_class=ErrorClass.NO_QUERY,
+            details=details,
+        )
+        self.effects = effects
 
 
 class RelayedError(EngineError):

@@ -18,13 +18,17 @@ import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
 
 from haproc import protos, wire
-from haproc.engine.errors import EngineError, ErrorKind, RelayedError
+from haproc.engine.errors import EngineError, ErrorKind, NoQueryError, RelayedError
 from haproc.engine.status import Link, kind_of_chain, kind_of_code, needs_causes
+from haproc.failure import ErrorClass
 from haproc.spark_error import NO_DETAILS, Context, Details, details
 
 _MESSAGE_CUT_AT = 2000
 """Spark cuts a status message at 2,048 characters; longer ones are asked for in full."""
 _DETAILS = "grpc-status-details-bin"
+NO_QUERY = f"{ErrorClass.NO_QUERY}: "
+"""How the plugin's message begins for a guarded query that is none (haproc/spark/Reader.java)."""
+_OF_PLUGIN = ("java.lang.IllegalArgumentException",)
 _OF_FRAME = protos.base.FetchErrorDetailsResponse.QueryContext.DATAFRAME
 
 
@@ -39,9 +43,18 @@ class Failure:
     details: Details = NO_DETAILS
 
     @property
+    def effects(self) -> tuple[str, ...]:
+        """Of a guarded query that is none: what in its plan does more; else empty."""
+        # The plugin has no error class of Spark's to give: those are a closed list.
+        link, (begin, found, classes) = self.link, self.message.partition(NO_QUERY)
+        if begin or not found or link is None or link.error_class:
+            return ()
+        return tuple(classes.split(", ")) if link.java_classes[:1] == _OF_PLUGIN else ()
+
+    @property
     def wants_details(self) -> bool:
         """Whether asking the server for the whole error would add something."""
-        if self.link is None or not self.error_id:
+        if self.link is None or not self.error_id or self.effects:
             return False
         cut = len(self.message) >= _MESSAGE_CUT_AT
         if cut or not self.link.error_class or needs_causes(self.link):
@@ -54,6 +67,8 @@ class Failure:
             kind = kind_of_code(self.code)
             message = self.message or "no word about what went wrong"
             return EngineError(kind, f"{self.code}: {message}", error_class=self.code)
+        if self.effects:
+            return NoQueryError(self.effects, self.details)
         return EngineError(
             kind_of_chain([self.link], whole=False),
             self.message,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from haproc.engine.statement import SparkPlan, Statement
+from haproc.engine.statement import Question, SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 
 
@@ -233,7 +233,7 @@ class Queries(Protocol):
 
     async def query(
         self,
-        statement: Statement,
+        statement: Question,
         *,
         timeout_s: float,
         planned: Planned | None = None,
@@ -245,11 +245,24 @@ class Queries(Protocol):
         """
         ...
 
+    async def reading(
+        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+    ) -> str:
+        """Return what Spark's parser and analyzer make of a statement, which does not run.
+
+        As the plugin gives it: JSON, for `haproc.reading.tree.read`. Large ones (up to 64 MiB) are
+        for whoever judges them to read, in the process that does so: what is read takes many times
+        the memory. A plan's root is a relation: a DataFrame, or a text with those that it reads.
+        ``paths``: how the names of files may begin that are looked at; others are left unseen.
+        Raises EngineError: a statement that is wrong gives the error that it would meet itself.
+        """
+        ...
+
     async def columns(self, sql: str) -> list[Column]:
         """Return a query's columns without running it."""
         ...
 
-    async def schema(self, query: Statement) -> bytes:
+    async def schema(self, query: Question) -> bytes:
         """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
         ...
 

@@ -22,7 +22,7 @@ from haproc.engine.fresh import FreshSession
 from haproc.engine.interface import Observed, Queries, Relay, Restore, ResultStream, Settings
 from haproc.engine.relay import SparkRelay
 from haproc.engine.remote import RemoteSession, plan_of
-from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
+from haproc.engine.statement import ArrowRows, GuardedSql, Question, SparkPlan, SqlText
 from haproc.engine.status import SESSION_CHANGED, session_lost
 from haproc.engine.table import single_row
 from haproc.engine.tasks import Planned
@@ -86,7 +86,7 @@ class SparkSession(Asking):
 
     async def query(
         self,
-        statement: Statement,
+        statement: Question,
         *,
         timeout_s: float,
         planned: Planned | None = None,
@@ -260,12 +260,12 @@ class _AsItIs(Asking):
         return self._session.in_use()
 
 
-def _leaves_something(statement: Statement) -> bool:
+def _leaves_something(statement: Question) -> bool:
     """Tell whether a statement may change its session; when in doubt, it may."""
     match statement:
         case SqlText():
             return _text_leaves_something(statement.sql)
-        case ArrowRows():
+        case ArrowRows() | GuardedSql():
             return False
         case SparkPlan():
             return bool(plan_of(statement).HasField("command"))

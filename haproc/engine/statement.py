@@ -40,6 +40,21 @@ class SparkPlan:
 Statement: TypeAlias = SqlText | ArrowRows | SparkPlan
 
 
+@dataclass(frozen=True, slots=True)
+class GuardedSql:
+    """A query as text, bound, that Spark runs only if it is one; else it raises NoQueryError.
+
+    Its rows, columns and errors are those of the same `SqlText`. It is never a write, so no log and
+    no lane knows it.
+    """
+
+    sql: str
+
+
+Question: TypeAlias = Statement | GuardedSql
+"""What a session may be asked."""
+
+
 def text_size(statement: Statement) -> int:
     """Return how many characters of SQL a statement has."""
     return len(statement.sql) if isinstance(statement, SqlText) else 0

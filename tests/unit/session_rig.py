@@ -24,7 +24,7 @@ from haproc.engine.interface import (
     ResultStream,
     Settings,
 )
-from haproc.engine.statement import SparkPlan, SqlText, Statement
+from haproc.engine.statement import Question, SparkPlan, SqlText, Statement
 from haproc.engine.tasks import Planned
 from haproc.route.streams import Collected
 from haproc.sessions.blobs import Blobs
@@ -98,15 +98,15 @@ class FakeSpark:
 
     async def query(
         self,
-        statement: Statement,
+        statement: Question,
         *,
         timeout_s: float,
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> ResultStream:
         await self.ready()
-        await self.run(statement, timeout_s=timeout_s)
         assert isinstance(statement, SqlText)
+        await self.run(statement, timeout_s=timeout_s)
         if statement.sql.startswith("USE "):
             self.given = replace(self.given, schema=statement.sql.removeprefix("USE "))
         if self._around.lost_behind[statement.sql]:
@@ -121,10 +121,15 @@ class FakeSpark:
     async def columns(self, sql: str) -> list[Column]:
         return list(self._around.columns.get(sql.rpartition(" ")[2].strip("`"), ()))
 
-    async def schema(self, query: Statement) -> bytes:
+    async def schema(self, query: Question) -> bytes:
         raise NotImplementedError
 
     async def analyzed(self, query: SparkPlan) -> Analyzed:
+        raise NotImplementedError
+
+    async def reading(
+        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+    ) -> str:
         raise NotImplementedError
 
     async def cancel(self) -> None:

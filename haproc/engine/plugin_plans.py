@@ -1,0 +1,52 @@
+"""Plans that HAProc's plugin in the server answers (`haproc/spark/Reader.java`).
+
+Each is a relation of the plugin's own, whose bytes are JSON. None has a plan id: Spark Connect
+keeps the analyzed plans of relations that have one, and would answer from there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from haproc import protos
+from haproc.engine.statement import SparkPlan, SqlText
+
+_VERSION: Final = "haproc/version"
+_READ: Final = "haproc/read"
+_QUERY: Final = "haproc/query"
+
+
+def version_plan() -> Any:
+    """Return the plan whose one row says what the server is, see `engine.plugin`."""
+    return _plan(_VERSION, b"")
+
+
+def guarded_plan(sql: str) -> Any:
+    """Return the plan that runs a text if it is a query."""
+    return _plan(_QUERY, _asked(_of_text(sql)))
+
+
+def reading_plan(statement: SqlText | SparkPlan, paths: Sequence[str] = ()) -> bytes:
+    """Return the bytes of the plan whose one value is a statement's reading."""
+    plan = statement.plan if isinstance(statement, SparkPlan) else _of_text(statement.sql)
+    return bytes(_plan(_READ, _asked(plan, paths)).SerializeToString())
+
+
+def _of_text(sql: str) -> bytes:
+    plan = protos.base.Plan()
+    plan.root.sql.query = sql
+    return bytes(plan.SerializeToString())
+
+
+def _asked(plan: bytes, paths: Sequence[str] = ()) -> bytes:
+    return json.dumps({"plan": base64.b64encode(plan).decode(), "paths": [*paths]}).encode()
+
+
+def _plan(what: str, asked: bytes) -> Any:
+    plan = protos.base.Plan()
+    plan.root.extension.type_url = what
+    plan.root.extension.value = asked
+    return plan
