@@ -55,6 +55,6 @@ Question: TypeAlias = Statement | GuardedSql
 """What a session may be asked."""
 
 
-def text_size(statement: Statement) -> int:
+def text_size(statement: Question) -> int:
     """Return how many characters of SQL a statement has."""
-    return len(statement.sql) if isinstance(statement, SqlText) else 0
+    return len(statement.sql) if isinstance(statement, SqlText | GuardedSql) else 0

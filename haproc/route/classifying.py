@@ -16,7 +16,14 @@ from haproc.classify.plans.parsing import parse
 from haproc.classify.plans.reading import PlanReading
 from haproc.classify.rules import Rules
 from haproc.engine.interface import Settings
-from haproc.engine.statement import ArrowRows, SparkPlan, SqlText, Statement
+from haproc.engine.statement import (
+    ArrowRows,
+    GuardedSql,
+    Question,
+    SparkPlan,
+    SqlText,
+    Statement,
+)
 from haproc.failure import ErrorClass
 from haproc.failure import refused as refusal
 from haproc.pin.parameters import bound
@@ -27,6 +34,8 @@ from haproc.route.failing import refused
 from haproc.route.model import Request, Sent, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
 from haproc.sessions.client import ClientSession
+
+_GUARDED = frozenset({Kind.SELECT, Kind.VALUES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,16 @@ def as_it_runs(asked: Understood) -> Statement:
             return SparkPlan(plan)
         case _:
             assert_never(asked.request.statement)
+
+
+def as_query(asked: Understood) -> Question:
+    """Return what a cluster is given of a query: Spark itself sees that it is nothing else.
+
+    SHOW, DESCRIBE and EXPLAIN are commands for Spark, and told by how they begin.
+    """
+    if isinstance(asked.request.statement, SentSql) and asked.statement.kind in _GUARDED:
+        return GuardedSql(asked.statement.sql)
+    return as_it_runs(asked)
 
 
 class Classifying:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haproc.classify.model import RefusedError
-from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.errors import EngineError, ErrorKind, NoQueryError
 from haproc.engine.status import UNKNOWN
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 
@@ -49,6 +49,15 @@ def request_error(error: EngineError, cluster: str, outcome: WriteOutcome) -> Re
         sqlstate=error.sqlstate,
         outcome=outcome,
         hint="ask the next HAProc with the same request_id",
+    )
+
+
+def is_no_query(error: NoQueryError) -> RefusedError:
+    """Return why a query does not run that Spark takes for something else."""
+    return RefusedError(
+        ErrorClass.ANALYSIS_DIFFERS,
+        f"Spark takes the statement for {', '.join(error.effects)}, not for a query",
+        "send a query by itself, without other statements, and call only functions of SQL",
     )
 
 

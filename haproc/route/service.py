@@ -13,7 +13,7 @@ from haproc.classify.model import Classified, OperationClass, RefusedError, Writ
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
 from haproc.config.shares import Shares
-from haproc.engine.errors import EngineError
+from haproc.engine.errors import EngineError, NoQueryError
 from haproc.engine.interface import Engine, Session, Settings
 from haproc.engine.pools import pool_of
 from haproc.engine.statement import text_size
@@ -32,8 +32,8 @@ from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
-from haproc.route.classifying import Classifying, Understood, as_it_runs, texts_of, with_bound
-from haproc.route.failing import no_query, refused, timed_out
+from haproc.route.classifying import Classifying, Understood, as_query, texts_of, with_bound
+from haproc.route.failing import is_no_query, no_query, refused, timed_out
 from haproc.route.lending import Lending
 from haproc.route.making import Making
 from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
@@ -358,18 +358,17 @@ class RingService:
         try:
             if session is not None:
                 await session.spark.ready()  # which may need the log
-            await self._analysis.confirm_query(asked.statement, settings, session, request.user)
-            statement, timeout_s = as_it_runs(asked), request.timeout_s
+            statement, timeout_s = as_query(asked), request.timeout_s
             size = text_size(statement)
             turn = self.planning.turn(request.user, timeout_s, size, departures)
             async with turn as planned:
                 spark = await self._spark_session(settings, session, request.user)
                 stream = await spark.query(statement, timeout_s=timeout_s, planned=planned)
                 result = await Running.begin(stream, self._core.me)
+        except NoQueryError as error:
+            raise refused(is_no_query(error)) from error
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
-        except RefusedError as error:
-            raise refused(error) from error
         # Its tables were read as they stood before its first piece came.
         after = self._core.schedule.high
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)

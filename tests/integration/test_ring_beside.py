@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import haclient
 from tests.integration.test_ring_connect import program
 from tests.rig import PATIENT, Rig
 
@@ -70,6 +71,20 @@ def test_long_computation_holds_up_no_read_of_pyspark(rig: Rig) -> None:
             spark.run(f'spark.table("{table}").show()')
             assert client.is_alive(), "it was over too soon: this shows nothing"
     rig.check_equal(table, name)
+
+
+def test_ddl_of_all_tables_waits_at_its_door_and_holds_up_nobody(rig: Rig) -> None:
+    table, schema = rig.table(), f"later_{uuid.uuid4().hex[:8]}"
+    with computing(rig, "a", 10_000) as (_, client):
+        with pytest.raises(haclient.Error) as refused:
+            rig.run(f"CREATE SCHEMA {schema}", order="b", timeout_s=20)
+        assert refused.value.error_class == "HAPROC_BUSY"
+        rig.run(f"INSERT INTO {table} VALUES (1, 'x')", order="b", timeout_s=120)
+        assert client.is_alive(), "it was over too soon: this shows nothing"
+    assert (schema,) not in rig.run("SHOW SCHEMAS", order="b")
+    rig.run(f"CREATE SCHEMA {schema}", order="b")
+    rig.check_equal(table)
+    rig.run(f"DROP SCHEMA {schema}", order="b")
 
 
 def test_origin_killed_while_it_computes_leaves_all_clusters_equal(rig: Rig) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from haproc.config.cache import Cache
 from haproc.engine.interface import Column, Observed
-from haproc.engine.statement import SqlText, Statement
+from haproc.engine.statement import GuardedSql, Question, SqlText
 from haproc.engine.tasks import Planned
 from tests.unit import test_reads_between_doors as between
 from tests.unit.canned import CannedStream, chunks_of
@@ -36,13 +36,13 @@ class ExplainingSpark(Spark):
 
     async def query(
         self,
-        statement: Statement,
+        statement: Question,
         *,
         timeout_s: float,
         planned: Planned | None = None,
         observed: Observed | None = None,
     ) -> CannedStream:
-        assert isinstance(statement, SqlText)
+        assert isinstance(statement, SqlText | GuardedSql)
         self.asked.append(statement.sql)
         if statement.sql.startswith("EXPLAIN"):
             return CannedStream(chunks_of(pa.table({"plan": [explained(*self.plan)]})))
