@@ -46,15 +46,19 @@ def metadata_of(schema: Any) -> frozenset[str]:
 
 async def all_rows(
     remote: RemoteSession,
-    sql: str,
+    query: str | Any,
     timeout_s: float,
     *,
     operation_id: str = "",
     hear: Callable[[Any], None] = lambda _: None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Run a query and yield its rows, for small results; ``hear`` is given each message."""
+    """Run a query, a text or a plan, and yield its rows, for small results.
+
+    ``hear`` is given each message.
+    """
+    plan = sql_plan(query) if isinstance(query, str) else query
     async with contextlib.aclosing(
-        remote.execute(sql_plan(sql), operation_id or str(uuid.uuid4()), timeout_s)
+        remote.execute(plan, operation_id or str(uuid.uuid4()), timeout_s)
     ) as responses:
         async for response in responses:
             hear(response)
@@ -63,15 +67,19 @@ async def all_rows(
                     yield row
 
 
-async def rows_in_turn(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[str, Any]]:
-    """Return a query's rows; raises EngineError.
+async def rows_in_turn(
+    remote: RemoteSession, query: str | Any, timeout_s: float
+) -> list[dict[str, Any]]:
+    """Return the rows of a query, a text or a plan; raises EngineError.
 
     ``timeout_s`` begins anew for as long as the cluster is busy with others of ours.
     """
     wait, operation_id = remote.channel.tasks.wait(), str(uuid.uuid4())
 
     async def read() -> list[dict[str, Any]]:
-        found = all_rows(remote, sql, WAIT_S_MAX, operation_id=operation_id, hear=wait.report.hear)
+        found = all_rows(
+            remote, query, WAIT_S_MAX, operation_id=operation_id, hear=wait.report.hear
+        )
         return [row async for row in found]
 
     reading = asyncio.ensure_future(read())

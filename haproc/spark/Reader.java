@@ -1,5 +1,8 @@
 package haproc.spark;
 
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.StreamReadConstraints;
+import com.fasterxml.jackson.core.exc.StreamConstraintsException;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
@@ -23,6 +26,7 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connect.planner.SparkConnectPlanner;
 import org.apache.spark.sql.connect.plugin.RelationPlugin;
 import org.sparkproject.connect.protobuf.Any;
+import org.sparkproject.connect.protobuf.CodedInputStream;
 import scala.Function1;
 import scala.Option;
 import scala.jdk.javaapi.CollectionConverters;
@@ -37,7 +41,8 @@ import scala.runtime.AbstractPartialFunction;
  * {@code paths} are the beginnings of paths that may be looked at. What is asked says the type:
  *
  * <ul>
- *   <li>{@code haproc/version}: a row with the version of the {@link Extension} that is loaded;
+ *   <li>{@code haproc/version}: a row with the versions of the {@link Extension} that is loaded, of
+ *       Spark, and of Delta (empty: there is none);
  *   <li>{@code haproc/read}: a row with the reading, see {@link Trees};
  *   <li>{@code haproc/query}: the rows of a text that is a query; an error if it is none.
  * </ul>
@@ -47,7 +52,11 @@ import scala.runtime.AbstractPartialFunction;
 public final class Reader implements RelationPlugin {
     /** What an error begins with that says that a text is no query; what it is follows. */
     private static final String NO_QUERY = "HAPROC_NO_QUERY: ";
-    private static final ObjectMapper MAPPER = new ObjectMapper();
+    /** As many as Spark Connect takes from its clients: bytes, and messages inside each other. */
+    private static final int PLAN_BYTES_MAX = 128 << 20;
+    private static final int MESSAGES_DEEP = 1024;
+    private static final String TOO_DEEP = "the statement is nested too deeply to be read";
+    private static final ObjectMapper MAPPER = mapper();
 
     @Override
     public Optional<LogicalPlan> transform(byte[] relation, SparkConnectPlanner planner) {
@@ -64,8 +73,23 @@ public final class Reader implements RelationPlugin {
         }
     }
 
+    private static ObjectMapper mapper() {
+        StreamReadConstraints all = StreamReadConstraints.builder()
+                .maxStringLength(PLAN_BYTES_MAX / 3 * 4 + 4).build();  // in base64
+        return new ObjectMapper(JsonFactory.builder().streamReadConstraints(all).build());
+    }
+
     private static LogicalPlan version(SparkSession session) {
-        return session.sql("SELECT haproc_plugin() AS version").queryExecution().analyzed();
+        String asked = "SELECT haproc_plugin() AS version, '%s' AS spark, '%s' AS delta";
+        return session.sql(asked.formatted(session.version(), delta())).queryExecution().analyzed();
+    }
+
+    private static String delta() {
+        try {
+            return io.delta.package$.MODULE$.VERSION();
+        } catch (LinkageError error) {
+            return "";
+        }
     }
 
     /** One text or DataFrame that is asked about. */
@@ -81,7 +105,13 @@ public final class Reader implements RelationPlugin {
             this.planner = planner;
             session = planner.session();
             said.path("paths").forEach(each -> paths.add(each.asText()));
-            Relation given = Plan.parseFrom(said.path("plan").binaryValue()).getRoot();
+            byte[] plan = said.path("plan").binaryValue();
+            if (plan == null) {
+                throw new IOException("there is no plan");
+            }
+            CodedInputStream messages = CodedInputStream.newInstance(plan);
+            messages.setRecursionLimit(MESSAGES_DEEP);
+            Relation given = Plan.parseFrom(messages).getRoot();
             if (given.hasWithRelations() && given.getWithRelations().getRoot().hasSql()) {
                 for (Relation each : given.getWithRelations().getReferencesList()) {
                     SubqueryAlias frame = each.getSubqueryAlias();
@@ -119,8 +149,8 @@ public final class Reader implements RelationPlugin {
                 } else {
                     trees.say("unseen", unseen);
                 }
-            } catch (StackOverflowError error) {
-                throw new IllegalArgumentException("the statement is nested too deeply to be read");
+            } catch (StackOverflowError | StreamConstraintsException error) {
+                throw new IllegalArgumentException(TOO_DEEP);
             }
             return session.createDataset(List.of(trees.json()), Encoders.STRING()).logicalPlan();
         }

@@ -19,14 +19,11 @@ import pyarrow as pa
 import pytest
 
 from haproc.engine.connect import SparkConnectEngine
-from haproc.engine.errors import EngineError
 from haproc.engine.statement import SqlText
-from haproc.failure import ErrorClass
-from haproc.ring import plugin_jar
 from haproc.ring.spark import LocalSpark
 from haproc.route.model import Request, Sent, SentRows, SentSql
 from haproc.route.service import RingService
-from tests.integration.conftest import address_of, start_spark
+from tests.integration.conftest import address_of
 from tests.integration.one_cluster import one_cluster
 from tests.integration.pyspark_program import Program
 from tests.integration.test_connect_door import door
@@ -348,21 +345,3 @@ async def test_what_is_cached_of_older_versions_is_freed(
             assert len(await run(held, spark, before)) == before
         finally:
             await run(program.end)
-
-
-@pytest.mark.thorough
-async def test_cluster_without_the_plugin_is_not_served(tmp_path: Path) -> None:
-    """The server is asked, not its settings: here they name the plugin, and the jar is missing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plugin_jar, "jar", lambda _: tmp_path / "none.jar")
-        spark = await asyncio.to_thread(start_spark, "plain", tmp_path / "plain", warm=False)
-    try:
-        engine = SparkConnectEngine(address_of(spark), ring="ring", cluster="a")
-        try:
-            with pytest.raises(EngineError, match="haproc spark-jar") as failed:
-                await engine.probe(timeout_s=120)
-        finally:
-            await engine.aclose()
-        assert failed.value.error_class == ErrorClass.PLUGIN_MISSING
-    finally:
-        spark.kill()
