@@ -49,7 +49,11 @@ def spark_jar(options: argparse.Namespace) -> int:
     except RuntimeMissingError as error:
         output.error(str(error))
         return output.FAILED
-    settings = {"spark.jars": str(jar), "spark.sql.extensions": EXTENSIONS}
+    settings = {
+        "spark.jars": str(jar),
+        plugin.EXTENSION_SETTING: EXTENSIONS,
+        plugin.READER_SETTING: plugin.READER,
+    }
     if options.json:
         output.dump({"jar": str(jar), "version": plugin.version(), "settings": settings})
     else:

@@ -103,7 +103,10 @@ def server_settings(
     name: str, folder: Path, port: int, cores: int, chosen: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return Spark's settings for a server over this folder, with those that the user chose."""
-    return _own_settings(name, folder, port, cores) | _DEFAULTS | dict(chosen or {})
+    made = _own_settings(name, folder, port, cores) | _DEFAULTS | dict(chosen or {})
+    others = made.get(plugin.READER_SETTING, "").replace(" ", "").split(",")
+    readers = dict.fromkeys([plugin.READER, *filter(None, others)])
+    return made | {plugin.READER_SETTING: ",".join(readers)}
 
 
 def check_chosen(chosen: Mapping[str, str]) -> None:
@@ -145,7 +148,6 @@ def _own_settings(name: str, folder: Path, port: int, cores: int) -> dict[str, s
         # Hive's default pool never gives a connection again once threads that waited for one were
         # interrupted, which is how HAProc stops a statement: the catalog then hangs for good.
         "spark.hadoop.datanucleus.connectionPoolingType": "NONE",
-        "spark.sql.extensions": EXTENSIONS,
-        "spark.connect.extensions.relation.classes": plugin.READER,
+        plugin.EXTENSION_SETTING: EXTENSIONS,
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }

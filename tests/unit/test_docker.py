@@ -16,6 +16,7 @@ from haproc.config.hosts import is_loopback
 from haproc.config.load import load_text
 from haproc.config.model import Config, StateWay
 from haproc.config.redis import parse_redis_url
+from haproc.engine import plugin
 from haproc.ring.runtime import KAFKA_JARS
 from haproc.ring.spark_settings import CATALOG_OPTIONS, MESSAGE_BYTES_MAX, server_settings
 
@@ -138,5 +139,6 @@ def test_spark_settings_that_change_meaning_are_those_of_local_rings() -> None:
     for key, value in conf.items():
         if key != "spark.connect.grpc.binding.address":
             assert local[key] == value, key
+    assert conf.keys() >= {plugin.EXTENSION_SETTING, plugin.READER_SETTING}
     assert conf["spark.connect.grpc.maxInboundMessageSize"] == str(MESSAGE_BYTES_MAX)
     assert " ".join(CATALOG_OPTIONS) in (DOCKER / "spark-connect").read_text()
