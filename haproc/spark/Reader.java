@@ -171,12 +171,13 @@ public final class Reader implements RelationPlugin {
         /** What the analyzer itself would run, or look at where it may not; empty if nothing. */
         private String unseen(LogicalPlan parsed) {
             for (TreeNode<?> node : Trees.all(parsed)) {
-                String name = node.getClass().getSimpleName();
-                if (Effects.RUN_BY_ANALYZER.contains(name)) {
-                    return name;
+                String kind = node.getClass().getSimpleName();
+                if (Effects.RUN_BY_ANALYZER.contains(kind)) {
+                    return kind;
                 }
                 if (node instanceof UnresolvedRelation relation) {
-                    String last = relation.multipartIdentifier().last();
+                    List<String> name = name(relation);
+                    String last = name.get(name.size() - 1);
                     boolean isPath = last.contains("/") || last.contains("\\");
                     if (isPath && paths.stream().noneMatch(last::startsWith)) {
                         return "path";
@@ -199,9 +200,8 @@ public final class Reader implements RelationPlugin {
         private final class InPlace extends AbstractPartialFunction<LogicalPlan, LogicalPlan> {
             @Override
             public boolean isDefinedAt(LogicalPlan node) {
-                return node instanceof UnresolvedRelation relation
-                        && relation.multipartIdentifier().size() == 1
-                        && frames.containsKey(name(relation));
+                return node instanceof UnresolvedRelation relation && name(relation).size() == 1
+                        && frames.containsKey(key(relation));
             }
 
             @Override
@@ -209,17 +209,22 @@ public final class Reader implements RelationPlugin {
                 if (!isDefinedAt(node)) {
                     return otherwise.apply(node);
                 }
-                String name = name((UnresolvedRelation) node);
-                LogicalPlan frame = planner.transformRelation(frames.get(name));
+                String key = key((UnresolvedRelation) node);
+                LogicalPlan frame = planner.transformRelation(frames.get(key));
                 @SuppressWarnings("unchecked")
-                B result = (B) SubqueryAlias$.MODULE$.apply(name, frame);
+                B result = (B) SubqueryAlias$.MODULE$.apply(key, frame);
                 return result;
             }
 
-            private String name(UnresolvedRelation relation) {
-                return relation.multipartIdentifier().head().toLowerCase(Locale.ROOT);
+            private static String key(UnresolvedRelation relation) {
+                return name(relation).get(0).toLowerCase(Locale.ROOT);
             }
         }
+    }
+
+    // Scala's own methods of sequences are ambiguous for Eclipse's compiler.
+    private static List<String> name(UnresolvedRelation relation) {
+        return CollectionConverters.asJava(relation.multipartIdentifier());
     }
 
     @SuppressWarnings("unchecked")

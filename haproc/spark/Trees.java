@@ -248,7 +248,7 @@ final class Trees {
         return value == null || Boolean.FALSE.equals(value)
                 || value instanceof Option<?> option && option.isEmpty()
                 || value instanceof Iterable<?> many && many.isEmpty()
-                || value instanceof Metadata metadata && metadata.map().isEmpty()
+                || value instanceof Metadata metadata && Metadata.empty().equals(metadata)
                 || value instanceof Map<?, ?> map && map.isEmpty();
     }
 
