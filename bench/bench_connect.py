@@ -95,11 +95,16 @@ def costs(ring: LocalRing) -> list[Row]:
         _flow(_both(through, direct, _fetch, FETCHES)),
     ]
     for spark, name in ((through, "ring"), (direct, "direct")):
-        for table in ("inserted", "appended"):
+        for table in ("inserted", "appended", "added"):
             spark.sql(f"CREATE TABLE {table}_{name} (id BIGINT, price DOUBLE) USING delta")
     inserts = in_turn(
         lambda: through.sql("INSERT INTO inserted_ring VALUES (1, 1.5)"),
         lambda: direct.sql("INSERT INTO inserted_direct VALUES (1, 1.5)"),
+        WRITES,
+    )
+    ones = in_turn(
+        lambda: _one(through).writeTo("added_ring").append(),
+        lambda: _one(direct).writeTo("added_direct").append(),
         WRITES,
     )
     appends = in_turn(
@@ -112,6 +117,7 @@ def costs(ring: LocalRing) -> list[Row]:
     return [
         *rows,
         _ms("spark.sql('INSERT …') of one row, p50 (bar 1.15)", inserts),
+        _ms("append of a DataFrame of one row, p50 (bar 1.1)", ones),
         _ms("append of a DataFrame of 10,000 rows, p50 (bar 1.2)", appends),
     ]
 
@@ -284,6 +290,10 @@ def _fetch(spark: SparkSession) -> pa.Table:
     """Fetch three columns of eight bytes."""
     rows = FETCHED_MIB * (1 << 20) // 24
     return spark.range(rows).selectExpr("id", "id * 3 AS n", "id / 7 AS share").toArrow()
+
+
+def _one(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([(1, 1.5)], "id BIGINT, price DOUBLE")
 
 
 def _small(spark: SparkSession) -> DataFrame:

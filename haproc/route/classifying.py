@@ -11,8 +11,8 @@ from haproc.classify.classifier import classify
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context, parts_of
 from haproc.classify.plans.classifying import classify_plan
-from haproc.classify.plans.commands import read_plan
-from haproc.classify.plans.parsing import parse
+from haproc.classify.plans.commands import read_opened
+from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import PlanReading
 from haproc.classify.rules import Rules
 from haproc.engine.interface import Settings
@@ -31,7 +31,7 @@ from haproc.pin.sqltypes import quote_name
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 from haproc.route.failing import refused
-from haproc.route.model import Request, Sent, SentPlan, SentRows, SentSql
+from haproc.route.model import ReadPlan, Request, Sent, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
 from haproc.sessions.client import ClientSession
 
@@ -71,8 +71,8 @@ def as_it_runs(asked: Understood) -> Statement:
             return SqlText(asked.statement.sql)
         case SentRows():
             raise AssertionError("rows are for the log")
-        case SentPlan(plan):
-            return SparkPlan(plan)
+        case SentPlan(data):
+            return SparkPlan(data)
         case _:
             assert_never(asked.request.statement)
 
@@ -95,6 +95,19 @@ class Classifying:
         self._rules = rules
         self._bounds = bounds
 
+    async def with_read(self, request: Request) -> Request:
+        """Return the request with its plan read, if it has one."""
+        sent = request.statement
+        if not isinstance(sent, SentPlan) or sent.read is not None:
+            return request
+        return replace(request, statement=SentPlan(sent.plan, await self._read(sent.plan)))
+
+    async def _read(self, plan: bytes) -> ReadPlan:
+        try:
+            return await plan_work(self._texts, len(plan), _read, plan)
+        except RefusedError as error:
+            raise refused(error) from error
+
     async def request(self, request: Request, settings: Settings) -> Classified:
         """Return what a request's statement is; its parameters are bound."""
         match request.statement:
@@ -102,8 +115,9 @@ class Classifying:
                 return await self.text(text, settings, request.user, request.operation_class)
             case SentRows(table):
                 return self._rows(table, settings, request.user)
-            case SentPlan(plan):
-                return await self.plan(plan, settings, request.user, request.operation_class)
+            case SentPlan(data, read):
+                reading = (read or await self._read(data)).reading
+                return await self.plan(reading, settings, request.user, request.operation_class)
             case _:
                 assert_never(request.statement)
 
@@ -116,8 +130,10 @@ class Classifying:
                 return self._rows(table, op.settings, op.user)
             case SparkPlan() | ComputedPlan():
                 there = op.kind is not Kind.CREATE_TABLE_AS
-                plan = op.write.plan
-                return await self.plan(plan, op.settings, op.user, op.operation_class, there=there)
+                reading = (await self._read(op.write.plan)).reading
+                return await self.plan(
+                    reading, op.settings, op.user, op.operation_class, there=there
+                )
             case _:
                 assert_never(op.write)
 
@@ -134,7 +150,7 @@ class Classifying:
 
     async def plan(
         self,
-        data: bytes,
+        reading: PlanReading,
         settings: Settings,
         user: str,
         override: OperationClass | None = None,
@@ -143,10 +159,10 @@ class Classifying:
     ) -> Classified:
         """Return what a plan is; ``there``: what it writes exists."""
         context = Context(settings.catalog, settings.schema, user)
-        values = (context, self._rules, self._bounds, override)
+        values = (reading, context, self._rules, self._bounds, override)
         try:
             return await plan_work(
-                self._texts, len(data), lambda: classify_plan(_read(data), *values, there=there)
+                self._texts, _texts_size(reading), lambda: classify_plan(*values, there=there)
             )
         except RefusedError as error:
             raise refused(error) from error
@@ -173,9 +189,20 @@ class Classifying:
 def texts_of(sent: Sent, statement: Classified) -> list[str]:
     """Return the texts of a query that Spark's analysis may have to confirm."""
     if isinstance(sent, SentPlan) and statement.confirm:
-        return [part.text for part in _read(sent.plan).sqls]
+        return [part.text for part in read_of(sent).reading.sqls]
     return [statement.sql]
 
 
-def _read(plan: bytes) -> PlanReading:
-    return read_plan(parse(protos.base.Plan, plan))
+def read_of(sent: SentPlan) -> ReadPlan:
+    """Return a plan as it was read where it came in, or read it now; raises RefusedError."""
+    return sent.read or _read(sent.plan)
+
+
+def _read(data: bytes) -> ReadPlan:
+    plan = opened(parse(protos.base.Plan, data))
+    return ReadPlan(plan, read_opened(plan))
+
+
+def _texts_size(reading: PlanReading) -> int:
+    parts = [*reading.sqls] if reading.sql is None else [*reading.sqls, reading.sql]
+    return sum(len(part.text) for part in parts) + sum(map(len, reading.expressions))

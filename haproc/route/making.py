@@ -84,6 +84,8 @@ class Making:
                 return await self._of_text(asked)
             case SentRows() as rows:
                 return await self._of_rows(asked, rows)
+            case SentPlan(plan) if asked.statement.sql:
+                return await self._of_text_with_frames(asked, plan)
             case SentPlan(plan):
                 return await self._of_plan(asked, plan)
             case _:
@@ -115,24 +117,29 @@ class Making:
         write = _as_written(pinned, verdict, asked.session)
         return self._resting(asked, statement, write, verdict, ground)
 
-    async def _of_plan(self, asked: Understood, plan: bytes) -> Operation:
+    async def _of_plan(self, asked: Understood, data: bytes) -> Operation:
+        taken = await self._plans.taken(asked)
+        evolves = taken.reading.evolves
+        if taken.stands_alone:
+            write = SparkPlan(taken.plan.SerializeToString())
+            return replace(self._made(asked, asked.statement, write), evolves=evolves)
         ground = await self._ground(_named(asked.statement))
-        self._foresee(self._made(asked, asked.statement, SparkPlan(plan)))
-        if asked.statement.sql:
-            return await self._of_text_with_frames(asked, plan, ground)
+        statement, columns = await self._plans.target(asked, taken)
+        self._foresee(self._made(asked, statement, SparkPlan(data)))
         for text in texts_of(asked.request.statement, asked.statement):
             read = replace(asked.statement, sql=text)  # Spark runs what it is to explain otherwise
             await self.analysis.confirm_query(
                 read, asked.settings, asked.session, asked.request.user
             )
-        found = await self._plans.examined(asked, plan)
-        return self._resting(asked, found.statement, found.write, found.verdict, ground)
+        found = await self._plans.examined(asked, taken, statement, columns)
+        operation = self._resting(asked, statement, found.write, found.verdict, ground)
+        return replace(operation, evolves=evolves)
 
-    async def _of_text_with_frames(
-        self, asked: Understood, data: bytes, ground: Ground
-    ) -> Operation:
+    async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Operation:
         """A SQL text that reads DataFrames which came with it: pinned like any other text."""
-        frames = await self._plans.with_frames(asked, data)
+        ground = await self._ground(_named(asked.statement))
+        self._foresee(self._made(asked, asked.statement, SparkPlan(data)))
+        frames = await self._plans.with_frames(asked)
         pinned, verdict = await self._pinned(asked, frames)
         write = frames.write(pinned, verdict)
         return self._resting(asked, asked.statement, write, verdict, ground)

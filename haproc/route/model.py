@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from haproc.classify.model import OperationClass, WriteConcern
+from haproc.classify.plans.reading import PlanReading
 from haproc.config.model import Consistency
 from haproc.engine.interface import Chunk, Column, ResultStream
 from haproc.pin.parameters import Given
@@ -87,10 +88,20 @@ class SentRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """A plan, parsed and not compressed, which nobody changes any more, and what it is."""
+
+    message: Any
+    reading: PlanReading
+
+
+@dataclass(frozen=True, slots=True)
 class SentPlan:
     """A Spark Connect plan that writes; ``plan`` is a serialized ``spark.connect.Plan``."""
 
     plan: bytes
+    read: ReadPlan | None = field(default=None, compare=False, repr=False)
+    """The same as it was read where it came in; None: it is yet to be read."""
 
 
 Sent: TypeAlias = SentSql | SentRows | SentPlan

@@ -20,9 +20,8 @@ from haproc import protos
 from haproc.classify.classifier import classify
 from haproc.classify.model import RefusedError
 from haproc.classify.names import Context
-from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.members import members
-from haproc.classify.plans.parsing import parse
 from haproc.classify.plans.reading import Does
 from haproc.classify.rules import CACHEABLE_KINDS, Rules
 from haproc.engine.errors import EngineError
@@ -31,7 +30,7 @@ from haproc.engine.statement import SparkPlan
 from haproc.replicate.member.core import Core
 from haproc.route.analysis import Analysis
 from haproc.route.caching import TEXT_MAX, unfit, unfit_text
-from haproc.route.classifying import Understood
+from haproc.route.classifying import Understood, read_of
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.model import SentPlan
 from haproc.sessions.client import ClientSession
@@ -144,13 +143,13 @@ def query_in(asked: Understood) -> SparkPlan | None:
     sent, settings = asked.request.statement, asked.settings
     if not isinstance(sent, SentPlan) or len(sent.plan) > TEXT_MAX:
         return None
-    plan = parse(protos.base.Plan, sent.plan)
+    read = read_of(sent)
+    plan, reading = read.message, read.reading
     shown = plan.root.WhichOneof("rel_type")
     if shown in _SHOWN:
         inner = protos.base.Plan()
         inner.root.CopyFrom(getattr(plan.root, shown).input)
-        plan = inner
-    reading = read_plan(plan)
+        plan, reading = inner, read_opened(inner)
     if reading.does is not Does.QUERIES or not reading.relations <= LAZY:
         return None
     if reading.user_code or reading.paths or reading.blobs or reading.handles or reading.options:

@@ -60,6 +60,11 @@ class PlanAnalysis:
             lambda: analysis.epoch, REMEMBERED_MAX
         )
 
+    @property
+    def epoch(self) -> int:
+        """How often something was defined anew here: what is remembered holds as long."""
+        return self._analysis.epoch
+
     async def verdict(
         self,
         statement: Classified,

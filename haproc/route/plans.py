@@ -7,6 +7,9 @@ UPDATE, DELETE and MERGE, or the plan is refused.
 
 What is written says more than the plan does: whether the table is there decides what a save comes
 to, and what its columns are decides whether texts would be read by the clock as they are fitted in.
+
+Rows that stand in the plan itself, and are merely appended, are as those of an INSERT: nothing has
+to be asked about them, but what Spark would make of texts (`haproc.route.local_rows`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ from haproc import protos, wire
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.plans.commands import read_plan
-from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import Mode, PlanReading
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import hole
@@ -34,10 +36,13 @@ from haproc.pin.plans import PlanReasons, plan_reasons
 from haproc.pin.queries import Differing
 from haproc.replicate.records.rows import ComputedPlan, SessionRef, Write
 from haproc.route.analysis import HINT_COMPLETED
-from haproc.route.classifying import Classifying, Understood
+from haproc.route.classifying import Classifying, Understood, read_of
 from haproc.route.explain import Carried
+from haproc.route.local_rows import has_texts, local_rows
+from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
 from haproc.route.plan_analysis import Looked, PlanAnalysis
+from haproc.route.remembered import Remembered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import ArtifactEntry
 from haproc.witness.judge import Verdict
@@ -58,6 +63,11 @@ _NOT_THERE: Final = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
 _INTO: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE})
 _BY_POSITION: Final = frozenset({Mode.INSERT, Mode.INSERT_OVERWRITE})
 _CACHE: Final = "cache/"
+_CACHED: Final = frozenset({"cached_local_relation", "chunked_cached_local_relation"})
+COLUMNS_REMEMBERED_MAX: Final = 1_000
+"""Tables whose columns are remembered. Chosen."""
+COLUMNS_TEXT_MAX: Final = 16 << 10
+"""Characters of one table's columns that are. Chosen."""
 _CREATING: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 HINT_CONDITION: Final = "compute the values first, into a table, and write by those"
 HINT_FRAMES: Final = "write the DataFrame to a table first, then read that in the statement"
@@ -67,11 +77,28 @@ HINT_METADATA: Final = "create the table in SQL, then append to it"
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A plan, what it is, and what becomes of it; ``verdict`` never says that it is refused."""
+    """What becomes of a plan; ``verdict`` never says that it is refused."""
 
-    statement: Classified
     verdict: Verdict
     write: Write
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A plan with the rows that its client has sent before, and what it is.
+
+    ``rows`` are the columns of what it appends, where that stands in the plan, see `local_rows`.
+    """
+
+    plan: Any
+    reading: PlanReading
+    rows: ColumnTypes | None
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether nothing at all has to be known of the table to which it appends."""
+        needs_look = self.reading.kind_if_there is not None
+        return self.rows is not None and not needs_look and not has_texts(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,47 +165,77 @@ class Plans:
         self._classifying = classifying
         self._get_blob = get_blob
         self._inlined_bytes_max = inlined_bytes_max
+        self._remembered = Remembered[str, list[Column]](
+            lambda: analysis.epoch, COLUMNS_REMEMBERED_MAX
+        )
 
-    async def examined(self, asked: Understood, data: bytes) -> Examined:
-        """Return what becomes of a plan; raises RefusedError, RequestError, EngineError."""
-        plan, reading, found = await self._read(asked, data)
-        check_definition(plan)
-        statement, columns = asked.statement, None
-        if reading.kind_if_there is not None or statement.kind in _INTO:
-            columns = await self._columns(statement)
+    async def taken(self, asked: Understood) -> Taken:
+        """Return the plan of a request, with the rows that its client has sent before."""
+        sent = asked.request.statement
+        assert isinstance(sent, SentPlan)
+        read = read_of(sent)
+        whole, reading = await self._inlined(read.message, read.reading, asked.session)
+        return Taken(whole, reading, local_rows(whole, reading))
+
+    async def target(
+        self, asked: Understood, taken: Taken
+    ) -> tuple[Classified, list[Column] | None]:
+        """Return what a plan is, given what is there, and the columns of what it adds to.
+
+        None: it is not there, or it does not matter. Raises RequestError, EngineError.
+        """
+        statement, reading = asked.statement, taken.reading
+        if reading.kind_if_there is None and statement.kind not in _INTO:
+            return statement, None
+        columns = await self._columns(statement)
         if columns is not None:
             request = asked.request
             statement = await self._classifying.plan(
-                data, asked.settings, request.user, request.operation_class, there=True
+                reading, asked.settings, request.user, request.operation_class, there=True
             )
+        return statement, columns
+
+    async def examined(
+        self,
+        asked: Understood,
+        taken: Taken,
+        statement: Classified,
+        columns: list[Column] | None,
+    ) -> Examined:
+        """Return what becomes of a plan; raises RefusedError, RequestError, EngineError.
+
+        ``statement`` and ``columns``: as `target` returned them.
+        """
+        plan, reading = taken.plan, taken.reading
+        if _fit(taken, columns):
+            rests_on = statement.reads | statement.writes
+            verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on)
+            return Examined(verdict, SparkPlan(plan.SerializeToString()))
+        check_definition(plan)
+        found = await self._reasons(plan)
         look = _Look(self._analysis, asked, statement, reading, plan, found)
         verdict, rows = await look.verdict(columns)
         if verdict.treatment is not Treatment.MATERIALISE:
-            return Examined(statement, verdict, SparkPlan(plan.SerializeToString()))
+            return Examined(verdict, SparkPlan(plan.SerializeToString()))
         rests = verdict.of_session or reading.user_code or look.of_session
         session = asked.session if rests else None
         if rests and session is None:
             _refuse(verdict.reasons, HINT_SESSION)
-        return Examined(statement, verdict, computed(plan, session, look.called(rows, hole())))
+        return Examined(verdict, computed(plan, session, look.called(rows, hole())))
 
-    async def _read(self, asked: Understood, data: bytes) -> tuple[Any, PlanReading, PlanReasons]:
-        """Return a plan with the rows that its client has sent before, and what it is."""
-        texts, size = self._texts, len(data)
-        plan, reading = await plan_work(texts, size, _opened, data)
-        whole = await self._inlined(plan, reading.blobs, asked.session)
-        if whole is not plan:
-            reading = await plan_work(texts, size, read_plan, whole)
-        return whole, reading, await plan_work(texts, size, plan_reasons, whole)
+    async def _reasons(self, plan: Any) -> PlanReasons:
+        return await plan_work(self._texts, plan.ByteSize(), plan_reasons, plan)
 
     async def _inlined(
-        self, plan: Any, wanted: frozenset[str], session: ClientSession | None
-    ) -> Any:
+        self, plan: Any, reading: PlanReading, session: ClientSession | None
+    ) -> tuple[Any, PlanReading]:
         """Return the plan with the rows that its client has sent before, if that is not too much.
 
         Else it stays one that rests on its session.
         """
+        wanted = reading.blobs
         if not wanted or session is None:
-            return plan
+            return plan, reading
         entries = [each.entry for each in session.entries]
         files = {
             each.name.removeprefix(_CACHE): each
@@ -186,28 +243,48 @@ class Plans:
             if isinstance(each, ArtifactEntry) and each.name.startswith(_CACHE)
         }
         if not wanted <= files.keys():
-            return plan
+            return plan, reading
         if sum(files[each].size for each in wanted) > self._inlined_bytes_max:
-            return plan
+            return plan, reading
         found = {}
         for each in wanted:
             found[each] = b"".join([await self._get_blob(part) for part in files[each].blobs])
-        return inlined(plan, found)
+        # The rows themselves, where their hashes stood, are all that has changed.
+        relations = (reading.relations - _CACHED) | {"local_relation"}
+        changed = replace(reading, blobs=frozenset(), relations=relations)
+        return inlined(plan, found), changed
 
-    async def with_frames(self, asked: Understood, data: bytes) -> Frames:
+    async def with_frames(self, asked: Understood) -> Frames:
         """Return a SQL text's plan, and what could differ of the DataFrames that it reads."""
-        plan, _, found = await self._read(asked, data)
-        return Frames(plan, found.input, asked.session)
+        plan = (await self.taken(asked)).plan
+        return Frames(plan, (await self._reasons(plan)).input, asked.session)
 
     async def _columns(self, statement: Classified) -> list[Column] | None:
-        """Return the columns of what is written; None if it is not there."""
+        """Return the columns of what is written; None if it is not there.
+
+        They are remembered as long as no definition changes here, see `PlanAnalysis`.
+        """
         (target,) = statement.writes
+        epoch = self._analysis.epoch
+        if (known := self._remembered.find(target)) is not None:
+            return known
         try:
-            return await self._engine.table_columns(target)
+            columns = await self._engine.table_columns(target)
         except EngineError as error:
             if error.kind is ErrorKind.APPLICATION and error.error_class in _NOT_THERE:
                 return None
             raise
+        if sum(len(each.name) + len(each.type_text) for each in columns) <= COLUMNS_TEXT_MAX:
+            self._remembered.keep(target, columns, epoch)
+        return columns
+
+
+def _fit(taken: Taken, columns: list[Column] | None) -> bool:
+    """Whether a plan appends rows of its own to a table that is there, without a second reading."""
+    if taken.rows is None or columns is None:
+        return False
+    by_name = taken.reading.mode not in _BY_POSITION
+    return not completes_texts(taken.rows, _types(columns), by_name=by_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +377,6 @@ def _pinned(found: Differing, *, rows: bool) -> Pinned:
         dispellable=found.dispellable,
         unknown=found.unknown,
     )
-
-
-def _opened(data: bytes) -> tuple[Any, PlanReading]:
-    plan = opened(parse(protos.base.Plan, data))
-    return plan, read_plan(plan)
 
 
 def computed(plan: Any, session: ClientSession | None, rows: Any) -> ComputedPlan:

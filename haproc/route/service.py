@@ -214,6 +214,7 @@ class RingService:
             )
         settings = self._settings(session, request.catalog, request.schema)
         try:
+            request = await self._classifying.with_read(request)
             statement = await self._classifying.request(request, settings)
         except RequestError as error:
             request = await self._session_statements.unless_set_already(request, session, error)

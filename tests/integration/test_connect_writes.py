@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from haproc.ring.spark import LocalSpark
-from tests.integration.pyspark_program import Program
+from tests.integration.pyspark_program import FailedError, Program
 from tests.integration.test_connect_door import _run as run_beside
 from tests.integration.test_connect_door import door
 
@@ -97,3 +99,76 @@ async def test_session_begins_with_the_rings_settings_writes_under_them_and_goes
 
     async with door(spark, tmp_path, session_defaults=_DEFAULTS) as port:
         await run_beside(work, port)
+
+
+_TARGET = (
+    "CREATE TABLE {0}.w (id BIGINT NOT NULL, name VARCHAR(4), n INT, at TIMESTAMP, "
+    "twice BIGINT GENERATED ALWAYS AS (id * 2), d DATE) USING delta PARTITIONED BY (n)"
+)
+_ROWS = {
+    "as they are": '[(1, "x", 2)], "id BIGINT, name STRING, n INT"',
+    "in another order": '[(3, 2, "y")], "n INT, id BIGINT, name STRING"',
+    "numbers alone": '[(3, 4)], "id BIGINT, n INT"',
+    "smaller numbers": '[(4, 5)], "id INT, n TINYINT"',
+    "a larger number than fits": '[(4, 5 << 40)], "id BIGINT, n BIGINT"',
+    "a longer text than fits": '[(1, "abcdef")], "id BIGINT, name STRING"',
+    "null where none may be": '[(None, "x")], "id BIGINT, name STRING"',
+    "a column too many": '[(1, 2)], "id BIGINT, other INT"',
+    "a column twice": '[(1, 2)], "id BIGINT, ID BIGINT"',
+    "a wrong generated value": '[(1, 3)], "id BIGINT, twice BIGINT"',
+    "a right generated value": '[(1, 2)], "id BIGINT, twice BIGINT"',
+    "a struct": '[(1, (2,))], "id BIGINT, n STRUCT<x: INT>"',
+    "a moment": '[(1, datetime(2026, 1, 2, 3))], "id BIGINT, at TIMESTAMP"',
+    "a text for a number": '[(1, "7")], "id BIGINT, n STRING"',
+    "names only": '[(8, "z")], ["ID", "Name"]',
+    "none": '[], "id BIGINT, n INT"',
+    "all": '[(9, "q", 1, datetime(2026, 1, 2), 18, date(2026, 1, 2))], '
+    '"id BIGINT, name STRING, n INT, at TIMESTAMP, twice BIGINT, d DATE"',
+}
+_APPENDS = (
+    'writeTo("{0}.w").append()',
+    'write.mode("append").saveAsTable("{0}.w")',
+    'write.format("delta").mode("append").saveAsTable("{0}.w")',
+    'write.insertInto("{0}.w")',
+)
+
+
+@pytest.mark.thorough
+async def test_rows_of_the_program_are_appended_as_past_the_ring(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    """The same rows, or the same error, whatever differs from the table and however it is said."""
+    outcomes: list[dict[tuple[str, str], object]] = []
+
+    def work(program: Program) -> None:
+        program.run("from datetime import date, datetime")
+        program.run(f'spark.sql("{_TARGET.format(schema)}")')
+        found: dict[tuple[str, str], object] = {}
+        for name, rows in _ROWS.items():
+            for append in _APPENDS:
+                try:
+                    program.run(f"spark.createDataFrame({rows}).{append.format(schema)}")
+                except FailedError as error:
+                    found[name, append] = (error.kind, error.said[:2])
+                else:
+                    found[name, append] = program.run(
+                        f'sorted(map(str, spark.table("{schema}.w").collect()))'
+                    )
+        program.run(f'spark.sql("DROP TABLE {schema}.w")')
+        outcomes.append(found)
+
+    def past() -> None:
+        token = quote(f"Bearer {spark.token}")
+        program = Program(f"sc://127.0.0.1:{spark.port}/;authorization={token}")
+        try:
+            work(program)
+        finally:
+            program.end()
+
+    await asyncio.to_thread(past)
+    async with door(spark, tmp_path) as port:
+        await run_beside(work, port)
+    direct, ring = outcomes
+    assert {key: value for key, value in ring.items() if value != direct[key]} == {}
+    assert any(isinstance(value, list) for value in direct.values())
+    assert any(isinstance(value, tuple) for value in direct.values())

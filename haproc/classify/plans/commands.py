@@ -23,8 +23,11 @@ def read_plan(plan: Any, data: bytes | None = None) -> PlanReading:
     ``data``: the bytes that it was parsed from, or of all of its request; saves writing them anew.
     """
     whole = opened(plan)
-    if whole is not plan:
-        plan, data = whole, None
+    return read_opened(whole, data if whole is plan else None)
+
+
+def read_opened(plan: Any, data: bytes | None = None) -> PlanReading:
+    """Return the same of a plan that is not compressed, or not any more."""
     kind = plan.WhichOneof("op_type")
     if kind == "root":
         return _root(plan.root, data)

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 from haproc import protos
 from haproc.classify.model import Kind, OperationClass, RefusedError
 from haproc.classify.plans import expressions
-from haproc.classify.plans.commands import read_plan
+from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.created import as_tables
 from haproc.classify.plans.parsing import OPENED_BYTES_MAX, opened, parse
 from haproc.classify.plans.reading import Does, PlanReading
@@ -37,7 +37,7 @@ from haproc.engine.rewriting import fields_of, replaced_plan
 from haproc.failure import ErrorClass, FailureKind, RequestError, refused
 from haproc.pin.parameters import bound
 from haproc.replicate.queue.outcomes import Known, Status
-from haproc.route.model import Answer, Request, Sent, SentPlan, SentSql
+from haproc.route.model import Answer, ReadPlan, Request, Sent, SentPlan, SentSql
 from haproc.route.offload import LARGE_PLAN, Texts, plan_work
 from haproc.route.planning import Planning
 from haproc.sessions.client import ClientSession
@@ -190,9 +190,11 @@ class Executing:
 
         What is returned says, behind the analysis, whether it counts; see `check_still`.
         """
-        _, _, reading = await self._opened(plan)
+        packed, message, reading = await self._opened(plan)
         session.check_handles(reading.handles)
-        wanted = self._request(call, session, str(uuid.uuid4()), SentPlan(plan))
+        as_sent = packed is plan and reading.sql is None
+        sent = SentPlan(plan, ReadPlan(message, reading) if as_sent else None)
+        wanted = self._request(call, session, str(uuid.uuid4()), sent)
         async with self._registry.stream(wanted) as (_, answer):
             if answer.report.operation_class is not OperationClass.QUERY:
                 raise refused(ErrorClass.NESTED_WRITE, "only queries can be analysed")
@@ -314,13 +316,14 @@ class Executing:
             return Asked(
                 request,
                 packed,
-                SentPlan(packed),
+                SentPlan(packed, ReadPlan(plan, reading)),
                 reading.does,
                 reading.kind,
                 reading.handles,
                 is_root,
             )
         text, given = reading.sql.text, sql.given(reading.sql)
+        read = ReadPlan(sql.as_command(plan), reading) if given is None else None
         if given is not None:
             size = len(text) + len(given.json)
             text = await self._texts.run(call.user, size, bound, text, given)
@@ -333,7 +336,7 @@ class Executing:
         return Asked(
             request,
             packed,
-            SentPlan(whole) if sql.has_relations(command) else SentSql(text),
+            SentPlan(whole, read) if sql.has_relations(command) else SentSql(text),
             reading.does,
             reading.kind,
             reading.handles,
@@ -374,12 +377,12 @@ def _opened(packed: bytes, most: int) -> tuple[bytes, Any, PlanReading]:
     if len(packed) > LARGE_PLAN:
         expressions.check_count(plan, most)
     try:
-        return packed, plan, read_plan(sql.as_command(plan))
+        return packed, plan, read_opened(sql.as_command(plan))
     except RefusedError as error:
         if error.error_class != ErrorClass.NESTED_WRITE or not as_tables(plan):
             raise
     packed = plan.SerializeToString(deterministic=True)
-    return packed, plan, read_plan(sql.as_command(plan))
+    return packed, plan, read_opened(sql.as_command(plan))
 
 
 def _said(statement: Sent) -> options.Said | None:

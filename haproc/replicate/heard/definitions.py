@@ -93,6 +93,8 @@ def _evolves(op: Operation) -> bool:
         return True
     if isinstance(op.write, ArrowRows | SpooledRows) or op.insert is not None:
         return False
+    if op.evolves is not None:
+        return op.evolves
     if isinstance(op.write, SparkPlan | ComputedPlan):
         reading = read_plan(parse(protos.base.Plan, op.write.plan))
         return reading.evolves or (reading.sql is not None and _asks_to(reading.sql.text))

@@ -130,6 +130,9 @@ class Operation:
     """``writes`` is all that it writes, though more may be read than is known. Only where it is
     made: its record says what it redefines."""
     insert: InsertShape | None = None
+    evolves: bool | None = field(default=None, compare=False)
+    """Whether it may change its table's columns by itself, where its plan was read. Only where it
+    is made, like ``writes_known``."""
     created_ms: int = 0
     since: int | None = None
     """No copy of the request stands below this offset; None in records of version 1."""
