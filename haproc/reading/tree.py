@@ -37,6 +37,7 @@ class Node:
     ``deterministic``: whether Spark calls it so. ``id``: the number of a column or alias in its
     plan. ``value``: a literal, as SQL. ``names``: of a table, function or identifier, in parts.
     ``more``: children that are in no field. ``attributes``: what else the plugin says.
+    ``is_tree``: whether it is an operator or an expression.
     """
 
     cls: str
@@ -48,6 +49,7 @@ class Node:
     value: str | None = None
     more: list[Node] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
+    is_tree: bool = False
 
     def __repr__(self) -> str:
         """Short: a tree is long."""
@@ -89,12 +91,15 @@ class Reading:
     ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
     None if the analyzer was not asked, for the reason ``unseen``: it would run something
     (``UnresolvedExecuteImmediate``, ``CompoundBody``) or look at a path that it may not (``path``).
+    ``computed``: a plan of what the analyzer has computed itself, so that it is not in
+    ``analyzed``: items of rows in the text that are no literals, and what ``range`` is given.
     """
 
     text: str
     parsed: Node | None
     analyzed: Node | None
     unseen: str = ""
+    computed: Node | None = None
 
 
 def read(data: str, text: str = "") -> Reading:
@@ -102,13 +107,14 @@ def read(data: str, text: str = "") -> Reading:
     try:
         said = json.loads(data)
         numbered: list[Node] = []
-        parsed, analyzed = (_made(said.get(each), numbered) for each in ("parsed", "analyzed"))
+        trees = ("parsed", "analyzed", "computed")
+        parsed, analyzed, computed = (_made(said.get(each), numbered) for each in trees)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableError(f"the server's answer is no reading: {error!r}") from error
     unseen = str(said.get("unseen", ""))
     if (parsed is None and text) or (analyzed is None and not unseen):
         raise UnreadableError("the server's answer lacks a tree")
-    return Reading(text, parsed, analyzed, unseen)
+    return Reading(text, parsed, analyzed, unseen, computed)
 
 
 def _made(value: Any, numbered: list[Node]) -> Any:
@@ -123,6 +129,7 @@ def _made(value: Any, numbered: list[Node]) -> Any:
         return {key: _made(each, numbered) for key, each in value.items()}
     node = Node(value["c"])
     if value.get("n"):
+        node.is_tree = True
         numbered.append(node)
     _fill(node, value, numbered)
     return node

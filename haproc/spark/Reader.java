@@ -18,8 +18,17 @@ import org.apache.spark.connect.proto.Relation;
 import org.apache.spark.connect.proto.SubqueryAlias;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedInlineTable;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias$;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
@@ -29,6 +38,7 @@ import org.sparkproject.connect.protobuf.Any;
 import org.sparkproject.connect.protobuf.CodedInputStream;
 import scala.Function1;
 import scala.Option;
+import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
@@ -56,6 +66,9 @@ public final class Reader implements RelationPlugin {
     private static final int PLAN_BYTES_MAX = 128 << 20;
     private static final int MESSAGES_DEEP = 1024;
     private static final String TOO_DEEP = "the statement is nested too deeply to be read";
+    /** How the names of Delta's functions of paths end, and those of tables to be found begin. */
+    private static final String BY_PATH = "_by_path";
+    private static final String NOT_FOUND = "Unresolved";
     private static final ObjectMapper MAPPER = mapper();
 
     @Override
@@ -69,7 +82,8 @@ public final class Reader implements RelationPlugin {
                 default -> Optional.empty();
             };
         } catch (IOException error) {
-            throw new IllegalArgumentException("not what HAProc sends: " + error, error);
+            // Without its cause: one of input and output would seem to be the cluster's fault.
+            throw new IllegalArgumentException("not what HAProc sends: " + error);
         }
     }
 
@@ -146,6 +160,7 @@ public final class Reader implements RelationPlugin {
                 trees.put("parsed", parsed);
                 if (unseen.isEmpty()) {
                     trees.put("analyzed", parsed == null ? frame() : analyzed(parsed));
+                    trees.put("computed", parsed == null ? null : computed(parsed));
                 } else {
                     trees.say("unseen", unseen);
                 }
@@ -175,12 +190,32 @@ public final class Reader implements RelationPlugin {
                 if (Effects.RUN_BY_ANALYZER.contains(kind)) {
                     return kind;
                 }
-                if (node instanceof UnresolvedRelation relation) {
-                    List<String> name = name(relation);
-                    String last = name.get(name.size() - 1);
-                    boolean isPath = last.contains("/") || last.contains("\\");
-                    if (isPath && paths.stream().noneMatch(last::startsWith)) {
-                        return "path";
+                String path = path(node);
+                boolean isPath = path.contains("/") || path.contains("\\");
+                if (isPath && paths.stream().noneMatch(path::startsWith)) {
+                    return "path";
+                }
+            }
+            return "";
+        }
+
+        /** The end of what stands for a table that is yet to be found: it may be a path. */
+        private static String path(TreeNode<?> node) {
+            if (node instanceof UnresolvedTableValuedFunction function) {
+                List<Expression> given = CollectionConverters.asJava(function.functionArgs());
+                String name = String.join(".", CollectionConverters.asJava(function.name()));
+                boolean isOfPath = name.toLowerCase(Locale.ROOT).endsWith(BY_PATH);
+                return isOfPath && !given.isEmpty() ? given.get(0).toString() : "";
+            }
+            String kind = node.getClass().getSimpleName();
+            if (node instanceof LogicalPlan && kind.startsWith(NOT_FOUND)) {
+                for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
+                    if (each instanceof String path) {  // Delta's: OPTIMIZE '/a/path'
+                        return path;
+                    }
+                    if (each instanceof scala.collection.Seq<?> parts) {
+                        List<?> name = CollectionConverters.asJava(parts);
+                        return name.isEmpty() ? "" : name.get(name.size() - 1).toString();
                     }
                 }
             }
@@ -190,6 +225,42 @@ public final class Reader implements RelationPlugin {
         private LogicalPlan analyzed(LogicalPlan plan) {
             QueryPlanningTracker tracker = new QueryPlanningTracker(Option.empty());
             return session.sessionState().analyzer().executeAndCheck(plan, tracker);
+        }
+
+        /**
+         * What the analyzer itself computes, so that its result alone is in the analyzed tree: rows
+         * that stand in the text, and what {@code range} is given. Null: nothing, or not by itself.
+         */
+        private LogicalPlan computed(LogicalPlan parsed) {
+            List<NamedExpression> found = new ArrayList<>();
+            for (TreeNode<?> node : Trees.all(parsed)) {
+                for (Expression each : computed(node)) {
+                    boolean isDefault = each instanceof UnresolvedAttribute name
+                            && name.name().equalsIgnoreCase("DEFAULT");
+                    if (!(each instanceof Literal) && !isDefault) {
+                        found.add(new UnresolvedAlias(each, Option.empty()));
+                    }
+                }
+            }
+            try {
+                Seq<NamedExpression> items = CollectionConverters.asScala(found).toSeq();
+                return found.isEmpty() ? null : analyzed(new Project(items, new OneRowRelation()));
+            } catch (Exception error) {
+                return null;
+            }
+        }
+
+        private static List<Expression> computed(TreeNode<?> node) {
+            List<Expression> found = new ArrayList<>();
+            if (node instanceof UnresolvedInlineTable table) {
+                for (Seq<Expression> row : CollectionConverters.asJava(table.rows())) {
+                    found.addAll(CollectionConverters.asJava(row));
+                }
+            } else if (node instanceof UnresolvedTableValuedFunction function
+                    && function.name().last().equalsIgnoreCase("range")) {
+                found.addAll(CollectionConverters.asJava(function.functionArgs()));
+            }
+            return found;
         }
 
         private LogicalPlan frame() {

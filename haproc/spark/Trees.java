@@ -259,6 +259,9 @@ final class Trees {
             names("name", table.identifier().nameParts());
             out.writeStringField("kind", table.tableType().name());
             out.writeStringField("provider", table.provider().getOrElse(() -> ""));
+            if (table.viewText().isDefined()) {
+                out.writeStringField("text", table.viewText().get());
+            }
         } else if (found instanceof TableIdentifier table) {
             names("name", table.nameParts());
         } else if (found instanceof FunctionIdentifier function) {

@@ -1,0 +1,427 @@
+"""What a statement is: its kind, what it writes and reads, and which part of it gives the rows.
+
+Two trees say it: the parsed one, which is the text, and the analyzed one, in which every name is
+resolved. The kind is told by the class of the root (`haproc.reading.kinds`); both trees have to
+agree on it and on the table that is written. Names are those that Spark resolved: a temporary view
+is one because Spark says so. Nothing here knows whether a statement does the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from haproc.classify.model import Kind, OperationClass, RefusedError
+from haproc.classify.names import Context, completed, joined, refuse_global, target
+from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, SESSION_KINDS
+from haproc.failure import ErrorClass
+from haproc.reading import limits
+from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES, REASONS, RUN_BY_ANALYZER
+from haproc.reading.names import Uses, below, computed, parts, without
+from haproc.reading.tree import Node, Reading
+
+_TARGET_FIELDS: Final = """targetTable table name child target tableName tableIdent tableIdentifier
+    identifier catalogTable tableDesc logicalRelation deltaTable oldName ident relation deltaLog
+    tahoeFileIndex targetFileIndex fileIndex existingTableOpt newName"""
+_TARGETS: Final = tuple(_TARGET_FIELDS.split())
+"""Fields in which commands hold what they write, in both trees."""
+_SOURCES: Final = ("query", "source", "sourceTable", "analyzedQuery")
+_WITH_QUERY: Final = frozenset(
+    {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS, Kind.MERGE}
+)
+_COMPUTING: Final = _WITH_QUERY | frozenset(
+    {Kind.UPDATE, Kind.DELETE, Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.CREATE_FUNCTION}
+)
+"""Kinds of which parts beside a source are computed by every cluster for itself."""
+_UNBOUND: Final = frozenset(
+    {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.CREATE_FUNCTION}
+    | {Kind.DROP_FUNCTION, Kind.GRANT}
+)
+"""Kinds that may touch any table."""
+_MANY: Final = frozenset(
+    {"AnalyzeTables", "CommentOnNamespace", "RefreshFunction", "RefreshResource"}
+    | {"CreateTempViewUsing"}
+)
+"""Likewise single statements, by their root as it is parsed."""
+_TEXTS: Final = ("generationExpression", "condition", "expr", "queryText", "exprText")
+_STRUCTURE: Final = frozenset(
+    {"ColumnDefinition", "QualifiedColType", "DefaultValueExpression", "OptionList"}
+    | {"AttributeReference", "DeltaMergeAction", "Assignment"}
+)
+"""What is an expression for Spark, but only holds some, or none."""
+_HINT: Final = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """What a statement is made of.
+
+    ``writes``, ``reads``: full names, as `Classified` has them; views are named and seen through.
+    ``known``: nothing is missing from these. ``rests_on``: both, and the catalog's functions that
+    it calls, also inside views. ``of_session``: what of the client's session it uses, in words.
+    ``source``: the analyzed query whose rows can stand for it (`haproc.reading.cut` has its text).
+    ``fixed``: analyzed nodes outside the source that every cluster computes for itself;
+    ``parsed_fixed``: the same as parsed, as the analyzer makes literals of some; ``texts``:
+    expressions among them that neither tree holds as one (of CHECKs, generated columns, functions).
+    ``paths``: files that it names or reads without a catalog's table. ``refusal``: why a
+    statement of unknown kind is not run, unless a rule allows it.
+    """
+
+    kind: Kind
+    operation_class: OperationClass | None
+    writes: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
+    known: bool = False
+    rests_on: frozenset[str] = frozenset()
+    of_session: tuple[str, ...] = ()
+    source: Node | None = None
+    fixed: tuple[Node, ...] = ()
+    parsed_fixed: tuple[Node, ...] = ()
+    texts: tuple[str, ...] = ()
+    paths: frozenset[str] = frozenset()
+    refusal: RefusedError | None = None
+
+
+def anatomy(reading: Reading, context: Context) -> Anatomy:
+    """Return what the statement of a reading is made of; raises RefusedError.
+
+    ``context`` is where the session's unqualified names belong.
+    """
+    assert reading.parsed is not None, "a DataFrame has no kind"
+    limits.check_text(reading.text)
+    parsed = _proper(reading.parsed)
+    kind = _kind(parsed)
+    _check_hidden(reading)
+    computed([reading.parsed])
+    if reading.analyzed is None:
+        raise _path_error(parsed, reading.parsed, context)
+    analyzed = reading.analyzed
+    limits.check_session_name(reading.text, parsed, analyzed)
+    refusal = _refusal(kind, parsed, reading.parsed, analyzed)
+    if refusal is not None:
+        return _unknown(reading.parsed, analyzed, refusal)
+    if analyzed.cls == "DropTempViewCommand":
+        return _dropped(kind, analyzed)
+    if kind not in QUERY_KINDS and analyzed.cls not in ANALYZED[kind]:
+        raise _differs(f"{parsed.cls} was analyzed as {analyzed.cls}")
+    if kind not in QUERY_KINDS | SESSION_KINDS:
+        limits.check_options(reading.parsed, kind)
+        limits.check_partition(reading.text, parsed)
+    elif kind in (Kind.SET, Kind.RESET):
+        limits.check_setting(parsed)
+    return _told(kind, parsed, reading.parsed, analyzed, reading.text, context)
+
+
+def query_anatomy(reading: Reading) -> Anatomy:
+    """Return what a DataFrame is made of; raises RefusedError if it is more than a query."""
+    assert reading.analyzed is not None
+    refusal = _refusal(Kind.SELECT, reading.analyzed, reading.analyzed, reading.analyzed)
+    if refusal is not None:
+        raise refusal
+    uses = Uses()
+    uses.take_analyzed([reading.analyzed])
+    return _made(Kind.SELECT, uses, frozenset(), reading.analyzed)
+
+
+def _proper(root: Node) -> Node:
+    """Return the statement itself, without a WITH clause in front of it."""
+    node = root
+    while node.cls == "UnresolvedWith" and (child := node.node("child")) is not None:
+        node = child
+    return node
+
+
+def _kind(node: Node) -> Kind:
+    if node.cls in ("InsertIntoStatement", "UnresolvedInsert"):
+        replaces = node["overwrite"] or node["replaceCriteriaOpt"]
+        return Kind.INSERT_OVERWRITE if replaces else Kind.INSERT
+    if node.cls == "RenameTable" and node["isView"]:
+        return Kind.ALTER_VIEW
+    if node.cls in PARSED:
+        return PARSED[node.cls]
+    if node.cls not in QUERIES:
+        return Kind.UNKNOWN
+    while node.cls in ("GlobalLimit", "LocalLimit", "Sort", "Offset", "UnresolvedWith"):
+        if (child := node.node("child")) is None:
+            break
+        node = child
+    return Kind.VALUES if node.cls in ("LocalRelation", "UnresolvedInlineTable") else Kind.SELECT
+
+
+def _check_hidden(reading: Reading) -> None:
+    """Refuse what hides the statements that it runs."""
+    assert reading.parsed is not None
+    hiding = RUN_BY_ANALYZER & {reading.unseen, *(node.cls for node in reading.parsed.walk())}
+    if hiding:
+        what = "BEGIN … END" if "CompoundBody" in hiding else "EXECUTE IMMEDIATE"
+        raise RefusedError(
+            ErrorClass.HIDDEN_STATEMENT,
+            f"{what} hides the statements that it runs",
+            "send each statement by itself",
+        )
+
+
+def _path_error(parsed: Node, whole: Node, context: Context) -> RefusedError:
+    """Return why a statement was not analyzed: it names files that it may not."""
+    held, _ = _target(parsed)
+    if held is not None and parts(held) and parsed.cls not in QUERIES | {"ExplainCommand"}:
+        target(parts(held), context)  # says more
+    path = next(iter(sorted(limits.paths_in([whole]))), "a computed path")
+    return RefusedError(
+        ErrorClass.PATH,
+        f"the statement names files, at {path}, that belong to no table of the ring",
+        "name a table (catalog.schema.table if its schema is called like a format), or "
+        "have the operator allow the path's beginning in paths",
+    )
+
+
+def _refusal(kind: Kind, parsed: Node, whole: Node, analyzed: Node) -> RefusedError | None:
+    """Return why a statement is of unknown kind; None if it is not; raises RefusedError."""
+    if kind is Kind.UNKNOWN:
+        return _unclassified(_reason(parsed.cls))
+    if kind is Kind.EXPLAIN and (inner := parsed.node("logicalPlan")) is not None:
+        return _refusal(_kind(_proper(inner)), _proper(inner), inner, inner)
+    for root, own in ((whole, parsed), (analyzed, analyzed)):
+        refusal = _nested(root, own)
+        if refusal is not None:
+            return refusal
+    if reason := limits.foreign_code(parsed):
+        return _unclassified(reason)
+    if kind in (Kind.SELECT, Kind.VALUES) and analyzed.cls not in QUERIES:
+        return _unclassified(f"a query was analyzed as {analyzed.cls}, which HAProc does not know")
+    return None
+
+
+def _nested(root: Node, own: Node) -> RefusedError | None:
+    """Return why something in a tree must not be there; raises for several INSERTs in one."""
+    nodes = list(root.walk())
+    found = [each for each in nodes if each is not own and _has_effect(each.cls)]
+    if own.cls in ("ExplainCommand", "DescribeQueryCommand"):
+        found = []  # it is not run
+    if own.cls == "CreateDeltaTableCommand":
+        found = [each for each in found if each.cls != "CloneTableCommand"]
+    if own.cls == "Union" and any(each.cls in _INSERTS for each in found):
+        raise RefusedError(
+            ErrorClass.MULTIPLE_STATEMENTS,
+            "the statement holds several INSERTs, and Spark commits each by itself: one that was "
+            "interrupted between them could not be told from a whole one",
+            "send them one by one, each as a request of its own: INSERT INTO … SELECT … FROM …",
+        )
+    if found:
+        return _unclassified(_reason(found[0].cls, "stands inside another statement"))
+    called = limits.hiding_call(nodes)
+    return _unclassified(f"{called}() runs arbitrary code") if called else None
+
+
+def _has_effect(name: str) -> bool:
+    return name in EFFECTS or name.endswith("Command")
+
+
+_INSERTS: Final = ANALYZED[Kind.INSERT] | ANALYZED[Kind.INSERT_OVERWRITE]
+
+
+def _reason(name: str, otherwise: str = "is no kind of statement that HAProc knows") -> str:
+    return REASONS[name][0] if name in REASONS else f"{name} {otherwise}"
+
+
+def _unclassified(message: str) -> RefusedError:
+    hint = next((hint for reason, hint in REASONS.values() if reason == message and hint), _HINT)
+    return RefusedError(ErrorClass.UNCLASSIFIED, message, hint)
+
+
+def _differs(what: str) -> RefusedError:
+    return RefusedError(
+        ErrorClass.ANALYSIS_DIFFERS,
+        f"Spark does not make of the statement what its text says: {what}",
+        "write the full name of the table, or tell us about this statement",
+    )
+
+
+def _unknown(parsed: Node, analyzed: Node, refusal: RefusedError) -> Anatomy:
+    uses = Uses(known=False)
+    uses.take_analyzed([analyzed])
+    paths = frozenset(limits.paths_in([parsed])) | uses.paths
+    return Anatomy(
+        Kind.UNKNOWN,
+        None,
+        reads=frozenset(uses.reads),
+        rests_on=frozenset(uses.reads | uses.functions),
+        of_session=tuple(uses.session),
+        paths=paths,
+        fixed=(analyzed,),
+        parsed_fixed=(parsed,),
+        refusal=refusal,
+    )
+
+
+def _dropped(kind: Kind, analyzed: Node) -> Anatomy:
+    """DROP of what turned out to be a temporary view."""
+    identifier = analyzed.node("ident")
+    name = parts(identifier) if identifier is not None else ()
+    refuse_global(name)
+    if kind not in (Kind.DROP_VIEW, Kind.DROP_TABLE):
+        raise _differs("it drops a temporary view")
+    uses = Uses(session={f"the temporary view {joined(name)}": None})
+    return _made(Kind.TEMPORARY_VIEW, uses, frozenset(), None)
+
+
+def _told(
+    kind: Kind, parsed: Node, whole: Node, analyzed: Node, text: str, context: Context
+) -> Anatomy:
+    uses = Uses()
+    writes = frozenset[str]()
+    own = None
+    if kind in QUERY_KINDS or kind is Kind.CACHE:
+        rest = [analyzed]
+    else:
+        kind, writes, own = _written(kind, parsed, analyzed, context)
+        rest = without(analyzed, own)
+    if kind is Kind.EXPLAIN or parsed.cls == "DescribeQueryCommand":
+        uses.take_parsed([parsed], context)
+    elif parsed.cls == "CloneTableStatement" and (cloned := parsed.node("source")) is not None:
+        uses.add(completed(parts(cloned), context))
+    else:
+        uses.take_analyzed(rest)
+    if kind is Kind.CACHE and parsed.cls == "CacheTable":
+        refuse_global(tuple(parsed["multipartIdentifier"] or ()))
+    elif parsed.cls == "UncacheTable" and (table := parsed.node("table")) is not None:
+        refuse_global(parts(table))
+        uses.reads.clear()
+    uses.paths.update(limits.paths_in([whole]))
+    uses.take_frames([whole], text)
+    is_general = kind in (Kind.SHOW, Kind.DESCRIBE) and not (uses.reads or uses.session)
+    if is_general or kind in _UNBOUND or parsed.cls in _MANY:
+        uses.known = False
+    if kind in _COMPUTING and own is not None:
+        return _computing(kind, uses, writes, parsed, analyzed, own)
+    return _made(kind, uses, writes, None)
+
+
+def _target(node: Node) -> tuple[Node | None, tuple[str, ...]]:
+    """Return the node that names what a command writes, and the fields that hold it."""
+    fields = tuple(name for name in _TARGETS if node.node(name) is not None)
+    if node.cls == "RestoreTableCommand":
+        fields = ("sourceTable",)
+    named = (node.node(name) for name in fields)
+    found = next((each for each in named if each is not None and _names(each)), None)
+    return found, fields
+
+
+def _names(node: Node) -> bool:
+    return bool(parts(node)) or node.cls in ("PlanWithUnresolvedIdentifier", "ResolvedTempView")
+
+
+def _written(
+    kind: Kind, parsed: Node, analyzed: Node, context: Context
+) -> tuple[Kind, frozenset[str], tuple[str, ...]]:
+    """Return the kind, now that Spark resolved what is written; its name; the fields with it."""
+    held, _ = _target(parsed)
+    resolved, fields = _target(analyzed)
+    if kind in _UNBOUND or kind in SESSION_KINDS or parsed.cls in _MANY:
+        return _of_session(kind, parsed, analyzed), frozenset(), fields
+    full = parts(resolved) if resolved is not None else ()
+    if analyzed.cls in ("LocalRelation", "NoopCommand") and held is not None:  # nothing to do
+        full = tuple(completed(parts(held), context))
+    if len(full) == 1 and analyzed.cls == "ConvertToDeltaCommand":
+        full = tuple(completed(full, context))
+    if len(full) == 1 and kind in (Kind.ALTER_VIEW, Kind.ALTER_TABLE):
+        return Kind.TEMPORARY_VIEW, frozenset(), ()
+    if held is not None and parts(held):
+        said = target(parts(held), context)
+        if said != joined(full):
+            raise _differs(f"{said} was analyzed as {joined(full) or 'no table'}")
+    written = {target(full, context)}
+    if parsed.cls == "RenameTable":
+        new = tuple(parsed["newName"] or ())
+        # An unqualified new name stays in the old one's schema, wherever the session is.
+        written.add(target((*full[: max(0, 3 - len(new))], *new), context))
+    return kind, frozenset(written), fields
+
+
+def _of_session(kind: Kind, parsed: Node, analyzed: Node) -> Kind:
+    """Return the kind of a definition of the session; raises RefusedError for a global one."""
+    view_type = analyzed.node("viewType")
+    if analyzed.cls == "CreateViewCommand" and view_type is not None:
+        if view_type.cls == "GlobalTempView":
+            name = analyzed.node("name")
+            refuse_global(("global_temp", *(parts(name) if name is not None else ())[-1:]))
+        if view_type.cls != "LocalTempView":
+            raise _differs("a temporary view was analyzed as another")
+    return kind
+
+
+def _computing(
+    kind: Kind,
+    uses: Uses,
+    writes: frozenset[str],
+    parsed: Node,
+    analyzed: Node,
+    own: Iterable[str],
+) -> Anatomy:
+    """Return a statement that computes values, with its source apart from what is fixed."""
+    source = None
+    wrapping: list[Node] = []
+    if kind in _WITH_QUERY and parsed.cls != "CloneTableStatement":
+        source = next((each for name in _SOURCES if (each := analyzed.node(name))), None)
+    if source is not None and kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
+        source, wrapping = _unwrapped(source, analyzed)
+    _, fields = _target(parsed)
+    texts = [
+        str(text)
+        for node in below([parsed])
+        for name in _TEXTS
+        if isinstance(text := node[name], str) and node.cls != "DefaultValueExpression"
+    ]
+    made = _made(kind, uses, writes, source)
+    sources = _SOURCES if source is not None else ()
+    return replace(
+        made,
+        fixed=tuple(_expressions([*without(analyzed, (*own, *sources)), *wrapping])),
+        parsed_fixed=tuple(without(parsed, (*fields, *sources))),
+        texts=tuple(texts),
+    )
+
+
+def _expressions(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Yield the outermost expressions in these nodes, those that are one column left out."""
+    waiting, seen = list(nodes)[::-1], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.type is not None and node.cls not in _STRUCTURE:
+            yield node
+        else:
+            waiting.extend(reversed(node.children))
+
+
+def _unwrapped(query: Node, root: Node) -> tuple[Node, list[Node]]:
+    """Return an INSERT's own query, and the expressions that the analyzer put around it.
+
+    Those fit the rows to the table: casts, defaults of columns, static partitions. They have the
+    statement's place, which ends in front of the query.
+    """
+    around: list[Node] = []
+    while query.cls == "Project" and query.place == root.place and root.place is not None:
+        child = query.node("child")
+        if child is None:
+            break
+        around += query.nodes("projectList")
+        query = child
+    return query, around
+
+
+def _made(kind: Kind, uses: Uses, writes: frozenset[str], source: Node | None) -> Anatomy:
+    return Anatomy(
+        kind,
+        DEFAULT_CLASSES[kind],
+        writes=writes,
+        reads=frozenset(uses.reads),
+        known=uses.known,
+        rests_on=frozenset(uses.reads | uses.functions | writes),
+        of_session=tuple(uses.session),
+        source=source,
+        paths=frozenset(uses.paths),
+    )

@@ -1,0 +1,195 @@
+"""Where the query stands in the text of a statement, and what is left of the text without it.
+
+The parsed tree says where the parts stand, in characters: the place of an INSERT ends in front of
+its query, and begins behind a WITH or FROM clause that stands first. Places of queries are no help
+alone: they leave out parentheses, FROM in front, ORDER BY. So tokens tell the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from haproc.classify.model import Kind
+from haproc.classify.tokens import Token, TokenKind, tokenize
+from haproc.reading.names import below, parts
+from haproc.reading.tree import Node, Place, Reading
+
+_BEGINS: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "WITH", "MAP", "REDUCE"})
+_NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A statement cut in three: ``head`` + something that gives rows + ``tail`` is one again.
+
+    ``query`` is the text of a query whose rows can stand there; it runs alone. ``start`` and
+    ``end`` are where what was cut out stands in the text (of what stands in front of the
+    statement, a WITH or FROM clause, ``query`` begins with a copy, and ``head`` has none).
+    ``alias``: what a MERGE calls its source, as SQL, where that is only the name of what was cut
+    out.
+    """
+
+    head: str
+    query: str
+    tail: str
+    start: int
+    end: int
+    alias: str = ""
+
+
+def _order(literal: tuple[Place, str]) -> tuple[int, bool, int]:
+    """What is put in between characters comes before what takes their place, the longest first."""
+    place, _ = literal
+    return place.start, place.end > place.start, -place.end
+
+
+class Spliced:
+    """A text with literals in some places of it, by the characters of the text as it was."""
+
+    def __init__(self, text: str, literals: Sequence[tuple[Place, str]] = ()) -> None:
+        self._text = text
+        self._literals = sorted(literals, key=_order)
+
+    def __getitem__(self, piece: slice) -> str:
+        """Return a piece; a literal belongs to the one that holds all of its place."""
+        at, end = piece.start or 0, len(self._text) if piece.stop is None else piece.stop
+        found = []
+        for place, literal in self._literals:
+            if at <= place.start and place.end <= end:
+                found += [self._text[at : place.start], literal]
+                at = place.end
+        return "".join([*found, self._text[at:end]])
+
+
+def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[Place, str]] = ()) -> Cut | None:
+    """Return the parts of an INSERT, CREATE TABLE AS or MERGE; None if they cannot be told.
+
+    With ``literals`` in their places, so that only ``start`` and ``end`` are of the text as it was.
+    """
+    whole = reading.parsed
+    if whole is None:
+        return None
+    root = whole
+    while root.cls == "UnresolvedWith" and (child := root.node("child")) is not None:
+        root = child
+    if root.place is None:
+        return None
+    tokens = [token for token in tokenize(reading.text) if token.kind is not TokenKind.HINT]
+    while tokens and tokens[-1].is_symbol(";"):
+        tokens.pop()
+    text = Spliced(reading.text, literals)
+    if kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
+        if any(_is_default(node) for node in below([root])):
+            return None
+        return _insert(text, root, tokens)
+    if kind is Kind.CREATE_TABLE_AS:
+        return _create(text, root, tokens)
+    return _merge(text, root, tokens) if kind is Kind.MERGE else None
+
+
+def _is_default(node: Node) -> bool:
+    """Whether the node may be DEFAULT, which stands for a value in an INSERT alone."""
+    name = node["nameParts"] if node.cls == "UnresolvedAttribute" else None
+    return name is not None and len(name) == 1 and str(name[0]).upper() == "DEFAULT"
+
+
+def _insert(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
+    assert root.place is not None
+    behind = [token for token in tokens if token.start >= root.place.end]
+    if root.node("query") is None or not behind:
+        return None
+    start, end = behind[0].start, tokens[-1].end
+    before, query = text[: root.place.start], text[start:end]
+    if before.strip():
+        # The line break ends a comment that may stand last.
+        own = f"({query}\n)" if behind[0].upper == "WITH" else query
+        query = f"{before.rstrip()}\n{own}"
+    return Cut(text[root.place.start : start], query, text[end:], start, end)
+
+
+def _create(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
+    query, name = root.node("query"), root.node("name")
+    if query is None or name is None or name.place is None:
+        return None
+    first, closing = _first(query), _closing(tokens)
+    at = next((i for i, token in enumerate(tokens) if token.start >= name.place.end), len(tokens))
+    while at < len(tokens) and first is not None and tokens[at].start <= first:
+        token, close = tokens[at], closing.get(at, at)
+        follows = tokens[at + 1].text if at + 1 < len(tokens) else ""
+        begins = token.upper in _BEGINS and not (token.upper == "WITH" and follows == "(")
+        if begins or (close > at and tokens[close].start > first):
+            start, end = token.start, tokens[-1].end
+            return Cut(text[:start], text[start:end], text[end:], start, end)
+        at = close + 1
+    return None
+
+
+def _merge(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
+    target, source = root.node("targetTable"), root.node("sourceTable")
+    if target is None or source is None or root.place is None:
+        return None
+    named = _place_of_name(target)
+    first, closing = _first(source, root), _closing(tokens)
+    at = next(
+        (
+            i + 1
+            for i, token in enumerate(tokens)
+            if named is not None and token.start >= named and token.upper == "USING"
+        ),
+        len(tokens),
+    )
+    if at >= len(tokens):
+        return None
+    last = _relation_end(tokens, closing, at)
+    start, end = tokens[at].start, tokens[last].end
+    if first is None or not start <= first < end:
+        return None
+    own = text[start:end]
+    query = own if tokens[at].is_symbol("(") else f"SELECT * FROM {own}"
+    before = text[: root.place.start]
+    if before.strip():
+        query = f"{before.rstrip()}\n{query}"
+    is_bare = not tokens[at].is_symbol("(") and tokens[last + 1].upper == "ON"
+    alias = text[tokens[last].start : end] if is_bare else ""
+    if is_bare and tokens[at].upper == "IDENTIFIER" and last in closing.values():
+        alias = f"`{parts(source)[-1].replace('`', '``')}`" if parts(source) else ""
+    return Cut(text[root.place.start : start], query, text[end:], start, end, alias)
+
+
+def _relation_end(tokens: Sequence[Token], closing: dict[int, int], at: int) -> int:
+    """Return the last token of the query in parentheses, or of the name, that begins there."""
+    if at in closing:
+        return closing[at]
+    if tokens[at].upper == "IDENTIFIER" and at + 1 in closing:
+        return closing[at + 1]
+    while at + 2 < len(tokens) and tokens[at + 1].is_symbol(".") and tokens[at + 2].kind in _NAMES:
+        at += 2
+    return at
+
+
+def _place_of_name(node: Node) -> int | None:
+    """Return where the name of a relation ends, whatever alias stands around it."""
+    while node.cls == "SubqueryAlias" and (child := node.node("child")) is not None:
+        node = child
+    return node.place.end if node.place is not None else None
+
+
+def _first(query: Node, outer: Node | None = None) -> int | None:
+    """Return where the first of what stands in a query begins; ``outer`` is not its own place."""
+    own = outer.place if outer is not None else None
+    places = [node.place for node in below([query]) if node.place not in (None, own)]
+    return min((place.start for place in places if place is not None), default=None)
+
+
+def _closing(tokens: Sequence[Token]) -> dict[int, int]:
+    """Return the index of the closing parenthesis for each opening one."""
+    opened: list[int] = []
+    closing: dict[int, int] = {}
+    for index, token in enumerate(tokens):
+        if token.is_symbol("("):
+            opened.append(index)
+        elif token.is_symbol(")") and opened:
+            closing[opened.pop()] = index
+    return closing

@@ -1,0 +1,444 @@
+"""Whether a part of a statement comes out the same on every cluster.
+
+Theory of operation. Spark has analyzed the statement: each operator and expression has a class,
+each expression a type, and what is a column is one. A closed list says which classes give the same
+everywhere (`known`); sums, limits and windows do under a condition on types and orders (`order`);
+texts that Spark reads by the clock are followed to where they are written (`moving`). Everything
+else is a finding. What is one value for the whole statement becomes a literal at its place; for
+the rest, rows that are computed once stand for the query that it stands in.
+
+Spark computes some things while it reads: rows in the text, typed literals, a MERGE's clock. Those
+are found in the parsed tree and in what the plugin has analyzed beside it (`examine_words`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from haproc.classify.moments import SPECIAL_DATETIME, is_time_of_day
+from haproc.classify.strings import decoded
+from haproc.classify.tokens import TokenKind
+from haproc.pin.literals import string_literal
+from haproc.pin.model import Moment
+from haproc.reading import known
+from haproc.reading.findings import (
+    BY_VALUE,
+    DEFINED,
+    LIMITS,
+    RELATIONS,
+    SHOWN_MAX,
+    Statement,
+    name_of,
+    text_of,
+)
+from haproc.reading.model import Facts, Finding, Remedy
+from haproc.reading.moving import (
+    TYPED,
+    Text,
+    computes_rows,
+    inputs,
+    is_moment_type,
+    moving_in,
+    names_clock,
+    tokens_of,
+    typed,
+)
+from haproc.reading.order import (
+    at,
+    columns_in,
+    function_of,
+    is_settled,
+    limit_is_total,
+)
+from haproc.reading.tree import Node, Place, Reading
+
+COMPLETED: Final = (
+    "becomes a TIMESTAMP, and a text that is a time of day is completed by today's date: give "
+    "to_timestamp() a format, or write the TIMESTAMP itself"
+)
+_CONVERTING: Final = frozenset({"Cast", "UpCast", "ParseToDate", "ParseToTimestamp"})
+_HOLDING: Final = frozenset({"DeltaTableV2", "HadoopFsRelation"})
+_ROWS_IN_TEXT: Final = frozenset({"LocalRelation", "Range", "ResolvedInlineTable"})
+
+
+def examine(reading: Reading, part: Node, facts: Facts, moment: Moment) -> list[Finding]:
+    """Return what in an analyzed part could differ from cluster to cluster.
+
+    ``part``: a query's plan, a condition, an assigned value, any expression.
+    """
+    return Examination(reading, moment, facts).part(part)
+
+
+@dataclass(slots=True)
+class Examination(Statement):
+    """Examines the parts of one statement."""
+
+    _settled: set[int] = field(default_factory=set)
+    """Expressions whose order does not matter where they stand."""
+    _framed: set[int] = field(default_factory=set)
+    """Windows that an operator computes."""
+
+    def part(self, part: Node) -> list[Finding]:
+        """Return what in a part could differ, each once."""
+        self.index(part)
+        found = [finding for node in self.nodes(part) for finding in self._look(node)]
+        return list(dict.fromkeys(found))
+
+    def _look(self, node: Node) -> Iterator[Finding]:
+        rule = _RULES.get(node.cls)
+        if rule is not None:
+            yield from rule(self, node)
+        elif node.cls in known.FOREIGN:
+            yield self.finding(node, "runs code that HAProc cannot look into", Remedy.NONE)
+        elif node.cls in known.NATURE:
+            if id(node) not in self._settled:
+                yield self.finding(node, known.NATURE[node.cls])
+        elif node.cls not in _KNOWN:
+            yield self.finding(node, f"({node.cls}) is not known to give the same everywhere")
+        elif not node.deterministic and all(each.deterministic for each in self.below(node)):
+            yield self.finding(node, "is not deterministic")
+        if node.cls in known.PARSING and self.facts.legacy:
+            yield self.finding(
+                node,
+                "reads two digits of a year by the clock: the session has "
+                "spark.sql.legacy.timeParserPolicy = LEGACY",
+            )
+
+    def _relation(self, node: Node) -> Iterator[Finding]:
+        """Tables of the catalog give what they hold; not their older versions, nor bare files."""
+        held = node.node("table") or node.node("relation")
+        files = held if node.cls == "DataSourceV2Relation" else at(held, "location")
+        if node.cls == "HiveTableRelation":
+            return
+        if files is not None and files.attributes.get("timeTravel"):
+            said = "is read VERSION AS OF or TIMESTAMP AS OF: each cluster numbers and dates its"
+            yield self.finding(node, f"{said} versions itself")
+        elif held is None or held.cls not in _HOLDING or node["options"]:
+            what = "what is read" if held is None else held.cls
+            yield self.finding(node, f"({what}) is not known to hold the same rows everywhere")
+        elif node.cls == "LogicalRelation" and node.node("catalogTable") is None:
+            yield self.finding(node, "is read from files that belong to no table of the ring")
+
+    def _variable(self, node: Node) -> Iterator[Finding]:
+        current = at(node, "varDef", "currentValue")
+        literal = None if current is None else self.moving.constant(current)
+        name = str((node["originalNameParts"] or [""])[-1]).lower()
+        if literal is None or node.place is None or not self.moving.is_call(node, {name}):
+            yield self.finding(node, "is a variable of the session, whose value cannot be written")
+            return
+        if node.type == "INT" and self.is_below(node, "SortOrder", "Aggregate"):
+            literal = f"CAST({literal} AS INT)"  # not the place of a column
+        yield from self.value(node, literal, "is a variable of the session", node.place)
+
+    def _clock(self, node: Node) -> Iterator[Finding]:
+        said = "reads the clock" if node.cls in known.CLOCK else "depends on the session"
+        literal = self.moving.value(node)
+        if literal is not None and node.place is not None:
+            yield from self.value(node, literal, said, node.place)
+        elif node.cls == "CurrentTimeZone" or self.is_below(node, "UnixTimestamp"):
+            return  # implied: the session's time zone goes with its statements
+        else:
+            shown, name = self.shown(node), known.called(node.cls)
+            shown = shown if name in shown.lower() else f"{shown} ({name}())"
+            yield Finding(f"{shown} {said}", node.place)
+
+    def _unix(self, node: Node) -> Iterator[Finding]:
+        """unix_timestamp() has the clock inside, or what a MERGE has made of it."""
+        first = node.node("timeExp")
+        implied = first is not None and first.cls in ("CurrentTimestamp", "Literal")
+        if not implied or first is None or self.moving.value(first) is not None:
+            return
+        if node.place is not None and self.moving.is_call(node, {"unix_timestamp"}):
+            literal = self.moving.clock("unix_timestamp", "")
+            yield from self.value(node, literal, "reads the clock", node.place)
+        elif first.cls == "CurrentTimestamp":
+            yield self.finding(node, "reads the clock")
+
+    def literal(self, node: Node) -> Iterator[Finding]:
+        """Typed literals may be read by the clock, and in a MERGE the clock is a literal."""
+        word_said = typed(tokens_of(self.moving.cut(node.place)))
+        if word_said is not None and node.type in TYPED:
+            literal = self.moving.written(*word_said, node)
+            if literal is not None and node.place is not None:
+                yield from self.read_by_clock(node, literal, node.place)
+        elif is_moment_type(node) and self._is_merge:
+            yield from self._of_merge(node)
+
+    @property
+    def _is_merge(self) -> bool:
+        return self.reading.analyzed is not None and self.reading.analyzed.cls == "MergeIntoCommand"
+
+    def _of_merge(self, node: Node) -> Iterator[Finding]:
+        above = self.parents.get(id(node), [])
+        texts = [text_of(each) for each in map(self.definition, above) if each is not None]
+        if any(map(names_clock, texts)):
+            yield self.finding(node, "rests on the clock")
+        if node.place is None:
+            if not texts:
+                yield self.finding(node, "may be the clock of a DataFrame")
+        elif self.reading.analyzed is None or node.place == self.reading.analyzed.place:
+            return  # one for all calls: what it stands for, the parsed tree tells
+        elif literal := self.moving.folded(node):
+            yield from self.value(node, literal, "reads the clock", node.place)
+        elif names_clock(self.moving.cut(node.place)) and not self.is_below(node, "UnixTimestamp"):
+            yield self.finding(node, "rests on the clock")
+
+    def _sum(self, node: Node) -> Iterator[Finding]:
+        child, context = node.node("child"), node.node("evalContext")
+        kind = None if child is None else child.type
+        is_decimal = known.is_decimal(kind)
+        is_exact = is_decimal or (known.is_integer(kind) and node.cls == "Sum")
+        mode = node["evalMode"] if context is None else context["evalMode"]
+        if not is_exact:
+            yield self.finding(
+                node,
+                f"of {kind} is computed in floating point values, where the order of rows "
+                "shows: sum or average CAST(… AS DECIMAL(p,s))",
+            )
+        elif mode != "ANSI" and (is_decimal or mode != "LEGACY"):
+            yield self.finding(node, "may overflow to NULL, depending on the order of rows")
+
+    def _extreme(self, node: Node) -> Iterator[Finding]:
+        if not known.is_firm(node.type):
+            yield self.finding(node, f"{self._any_of(node.type)}, as it comes first")
+
+    def _any_of(self, kind: str | None) -> str:
+        if known.is_collated(kind):
+            return "shows any one of texts that are equal by their collation"
+        return f"of {kind} shows any one of values that are equal, such as 0.0 and -0.0"
+
+    def _sorted(self, node: Node) -> Iterator[Finding]:
+        """sort_array(collect_list(x)): what is collected, in its own order."""
+        base, inner = node.node("base"), at(node, "base", "aggregateFunction")
+        is_collected = inner is not None and inner.cls in known.COLLECTING
+        is_only = all(each.cls == "SortArray" for each in self.parents.get(id(base), ()))
+        if is_collected and is_only and known.is_firm(node.type):
+            self._settled.add(id(inner))
+        return iter(())
+
+    def _list(self, node: Node) -> Iterator[Finding]:
+        """listagg(x) WITHIN GROUP (ORDER BY x): ties are equal."""
+        child, orders = node.node("child"), node.nodes("orderExpressions")
+        first = orders[0].node("child") if orders else None
+        is_same = child is not None and first is not None and _same(child, first)
+        if not is_same or not known.is_firm(None if child is None else child.type):
+            yield self.finding(node, f"({known.called(node.cls)}()) {known.NATURE[node.cls]}")
+
+    def _grouped(self, node: Node) -> Iterator[Finding]:
+        for each in node.nodes("groupingExpressions"):
+            if known.is_collated(each.type):
+                yield self.finding(each, self._any_of(each.type))
+
+    def _by_value(self, node: Node) -> Iterator[Finding]:
+        shown = [node]
+        while shown and not (kinds := _kinds(shown[0])):
+            below = shown[0].node("left") or next(iter(inputs(shown[0])), None)
+            shown = [] if below is None else [below]
+        if not shown or any(known.is_collated(each) for each in kinds):
+            yield self.finding(node, self._any_of("STRING COLLATE"))
+
+    def _limit(self, node: Node) -> Iterator[Finding]:
+        if not limit_is_total(node):
+            text = self.moving.cut(node.place)
+            shown = text if 0 < len(text) <= SHOWN_MAX else "LIMIT"
+            said = "takes any rows, as a LIMIT does, unless their order is total: order by every"
+            yield Finding(f"{shown} {said} column of the select list", node.place)
+
+    def _window(self, node: Node) -> Iterator[Finding]:
+        for each in node.nodes("windowExpressions"):
+            inner = each.node("child") if each.cls == "Alias" else each
+            if inner is None or inner.cls != "WindowExpression":
+                continue
+            self._framed.add(id(inner))
+            function = function_of(inner)
+            if function is not None and is_settled(inner, node):
+                if function.cls in known.NUMBERING:
+                    self._settled.add(id(function))
+            else:
+                yield self.finding(inner, "depends on how ties in its order fall")
+                if function is not None:
+                    self._settled.add(id(function))
+
+    def _framing(self, node: Node) -> Iterator[Finding]:
+        if id(node) not in self._framed:
+            yield self.finding(node, "is a window that belongs to no operator that is known")
+
+    def _metadata(self, node: Node) -> Iterator[Finding]:
+        if node["name"] == "_metadata" and "file_path" in (node.type or ""):
+            yield self.finding(node, "tells how each cluster has laid out its files")
+
+    def _invoked(self, node: Node) -> Iterator[Finding]:
+        if (node["staticObject"], node["functionName"]) not in known.INVOKED:
+            yield self.finding(
+                node,
+                f"invokes {node['staticObject']}.{node['functionName']}, "
+                "which is not known to give the same everywhere",
+            )
+
+    def _defined(self, node: Node) -> Iterator[Finding]:
+        """Views and functions of SQL are seen through; their texts show what is hidden below."""
+        if moves := moving_in(text_of(node)):
+            yield Finding(
+                f"{name_of(node)} reads the clock: {moves} stands in its text", node.place
+            )
+
+    def _rows(self, node: Node) -> Iterator[Finding]:
+        """Rows in the text of a view or a function are computed before they are seen."""
+        inside = self.inside.get(id(node))
+        if node.cls == "Range" and not inside and not self._is_range(node):
+            yield self.finding(
+                node, "range() has to be called by its name, so that what it is given can be seen"
+            )
+        if not inside or node.cls == "ResolvedInlineTable":
+            return
+        definition = self.definition(node)
+        if definition is None or computes_rows(text_of(definition)):
+            yield Finding(f"{inside} computes rows in its own text", node.place)
+
+    def _is_range(self, node: Node) -> bool:
+        parsed = self.reading.parsed
+        return parsed is None or any(
+            each.cls == "UnresolvedTableValuedFunction" and each.place == node.place
+            for each in parsed.walk()
+        )
+
+    def _reads(self, node: Node) -> Iterator[Finding]:
+        """from_json() and its like, which make values of the type that they are told."""
+        if not known.holds_timestamp(node.type):
+            return
+        options = {str(key).lower() for key in node["options"] or ()}
+        if "timestampformat" in options and "enabledatetimeparsingfallback" not in options:
+            return
+        yield self.finding(
+            node, f"{COMPLETED.replace('becomes', 'may hold a time of day that becomes')}"
+        )
+
+    def _converts(self, node: Node) -> Iterator[Finding]:
+        if node["format"] is not None:
+            return  # by a format nothing is completed
+        child = node.node("child") or node.node("left")
+        kind = node.type or ""
+        if child is None or not known.holds_text(child.type):
+            return
+        if known.holds_timestamp(kind):
+            is_plain = kind == "TIMESTAMP" and (child.type or "").startswith("STRING")
+            texts = list(self._texts(child)) if is_plain else [Text(None)]
+            if not is_plain and child.cls == "Literal" and child.value == "NULL":
+                return
+            for text in texts:
+                yield from self._converted(node, text, kind)
+        elif kind in ("DATE", "TIMESTAMP_NTZ"):
+            for text in self._texts(child):
+                yield from self._constant(node, child, text, kind)
+
+    def _texts(self, node: Node) -> Iterator[Text]:
+        return self.moving.texts(node, self.owners.get(id(node)))
+
+    def _converted(self, node: Node, text: Text, kind: str) -> Iterator[Finding]:
+        if text.said is None:
+            if not columns_in(node):
+                yield self.finding(node, f"may be read as a moment: {self.shown(node)} {COMPLETED}")
+            else:
+                child = node.node("child") or node.node("left") or node
+                shown = self.shown(child)
+                yield Finding(f"{shown}, which may be a time of day, {COMPLETED}", node.place)
+        elif text.literal is not None:
+            yield from self._moves(node, text.literal, text.said, kind)
+        elif is_time_of_day(text.said):
+            said = string_literal(text.said)
+            yield Finding(f"{said} is a time of day: as a moment {COMPLETED}", node.place)
+
+    def _constant(self, node: Node, child: Node, text: Text, kind: str) -> Iterator[Finding]:
+        """Of constants alone, words become a DATE or a moment without a zone."""
+        if text.literal is not None:
+            yield from self._moves(node, text.literal, text.said or "", kind)
+        elif child.cls != "CommonExpressionRef" and not columns_in(child):
+            is_special = text.said is None or SPECIAL_DATETIME.fullmatch(text.said)
+            said = "may be read as a moment, such as 'today', by the clock"
+            yield from [self.finding(node, said)] if is_special else []
+
+    def _moves(self, node: Node, literal: Node, said: str, kind: str) -> Iterator[Finding]:
+        """Yield what a literal is that is cast just so."""
+        special = SPECIAL_DATETIME.fullmatch(said) is not None
+        if not special and not (kind == "TIMESTAMP" and is_time_of_day(said)):
+            return
+        whole = self.moving.completed(said, kind)
+        place = self._string_at(literal, said)
+        shown = string_literal(said)
+        if whole is None or place is None:
+            yield Finding(f"{shown} is read as a moment by the clock", literal.place)
+            return
+        reason = f"{shown} is read as a moment by the clock"
+        if is_time_of_day(said):
+            reason += ": a time of day is completed by today's date"
+        yield Finding(reason, place, Remedy.VALUE, string_literal(whole))
+        yield from self.names(node, place)
+
+    def _string_at(self, literal: Node, said: str) -> Place | None:
+        """Return where a text is written; what it is given by may stand around it."""
+        if literal.place is None or self.inside.get(id(literal)):
+            return None
+        start = literal.place.start
+        found = [
+            Place(start + each.start, start + each.end)
+            for each in tokens_of(self.moving.cut(literal.place))
+            if each.kind is TokenKind.STRING and decoded(each.text) == said
+        ]
+        return found[0] if len(found) == 1 else None
+
+
+def _kinds(node: Node) -> list[str | None]:
+    """Return the types of the columns that an operator shows, if it says so itself."""
+    names = ("projectList", "aggregateExpressions", "output")
+    return next(([e.type for e in node.nodes(each)] for each in names if node.nodes(each)), [])
+
+
+def _same(left: Node, right: Node) -> bool:
+    """Whether two expressions are the same one."""
+    if left is right:
+        return True
+    if (left.cls, left.type, left.value) != (right.cls, right.type, right.value):
+        return False
+    if left.cls == "AttributeReference":
+        return left.id == right.id
+    pairs = list(zip(left.children, right.children, strict=False))
+    plain = [
+        {key: value for key, value in each.fields.items() if isinstance(value, str | int | float)}
+        for each in (left, right)
+    ]
+    return (
+        len(left.children) == len(right.children)
+        and plain[0] == plain[1]
+        and all(_same(*pair) for pair in pairs)
+    )
+
+
+_NAMES: Final = known.CLOCK | known.IDENTITY
+_KNOWN: Final = known.OPERATORS | known.WRITING | known.OBJECTS | known.EXPRESSIONS | known.RANKING
+_Rule = Callable[[Examination, Node], Iterator[Finding]]
+_E = Examination
+_RULES: Final[dict[str, _Rule]] = {
+    **dict.fromkeys(RELATIONS, _E._relation),
+    **dict.fromkeys(LIMITS, _E._limit),
+    **dict.fromkeys(BY_VALUE, _E._by_value),
+    **dict.fromkeys(_CONVERTING, _E._converts),
+    **dict.fromkeys(DEFINED, _E._defined),
+    **dict.fromkeys(known.READING, _E._reads),
+    **dict.fromkeys(known.MERGING, _E._extreme),
+    **dict.fromkeys(known.SUMS, _E._sum),
+    **dict.fromkeys(_NAMES, _E._clock),
+    **dict.fromkeys(_ROWS_IN_TEXT, _E._rows),
+    "Aggregate": _E._grouped,
+    "AttributeReference": _E._metadata,
+    "ListAgg": _E._list,
+    "Literal": _E.literal,
+    "SortArray": _E._sorted,
+    "StaticInvoke": _E._invoked,
+    "UnixTimestamp": _E._unix,
+    "VariableReference": _E._variable,
+    "Window": _E._window,
+    "WindowExpression": _E._framing,
+}
+"""What is exact under a condition; what has no rule is in a list of `known`, or is a finding."""

@@ -1,0 +1,220 @@
+"""One statement's trees, and how what is found in them is said.
+
+Each node is known with what stands above it: the operator that it is a part of, and the view or
+function of SQL in whose text it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from haproc.pin.model import Moment
+from haproc.pin.sqltypes import quote_name
+from haproc.reading import known
+from haproc.reading.model import Facts, Finding, Remedy
+from haproc.reading.moving import Moving
+from haproc.reading.order import items_of
+from haproc.reading.tree import Node, Place, Reading
+
+SHOWN_MAX: Final = 80
+"""Characters of the statement that a reason shows. Chosen."""
+LIMITS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
+BY_VALUE: Final = frozenset({"Distinct", "Except", "Intersect"})
+RELATIONS: Final = frozenset({"DataSourceV2Relation", "LogicalRelation", "HiveTableRelation"})
+DEFINED: Final = frozenset({"View", "SQLFunctionNode", "SQLScalarFunction"})
+OPERATORS: Final = (
+    known.OPERATORS | known.WRITING | LIMITS | BY_VALUE | RELATIONS | {"Window", "LocalRelation"}
+)
+_LEAVES: Final = RELATIONS | known.OBJECTS | {"VariableReference", "LocalRelation"}
+_INSERTED: Final = frozenset({"Distinct", "GlobalLimit", "LocalLimit", "Offset", "Sort"})
+_NOTHING: Final[frozenset[str]] = frozenset()
+
+
+def is_within(place: Place | None, outer: Place) -> bool:
+    """Whether a place, if it is known, lies in another."""
+    return place is None or (outer.start <= place.start and place.end <= outer.end)
+
+
+@dataclass(slots=True)
+class Statement:
+    """A statement's reading, with its nodes indexed by their ids."""
+
+    reading: Reading
+    moment: Moment
+    facts: Facts = field(default_factory=Facts)
+    moving: Moving = field(init=False)
+    parents: dict[int, list[Node]] = field(default_factory=dict)
+    owners: dict[int, Node] = field(default_factory=dict)
+    inside: dict[int, str] = field(default_factory=dict)
+    """The name of the view or function in whose text a node stands."""
+    _items: list[Place] | None = None
+    _called: dict[Place, Node] = field(default_factory=dict)
+    _indexed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.moving = Moving(self.reading, self.moment)
+        for root in (self.reading.analyzed, self.reading.computed):
+            if root is not None:
+                self.index(root)
+
+    def below(self, node: Node) -> list[Node]:
+        """Return the nodes that a node holds, without those that only name things."""
+        if node.cls in _LEAVES:
+            return []
+        side = known.SIDE.get(node.cls, _NOTHING)
+        fields = {name: value for name, value in node.fields.items() if name not in side}
+        return [*Node("", fields).children, *node.more] if side else node.children
+
+    def nodes(self, part: Node) -> Iterator[Node]:
+        """Yield the nodes of a part, parents first, each once."""
+        seen, waiting = set[int](), [part]
+        while waiting:
+            node = waiting.pop()
+            if id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                waiting.extend(reversed(self.below(node)))
+
+    def index(self, root: Node) -> None:
+        """Learn what stands above each node: its parents, its operator, its view or function."""
+        if id(root) in self._indexed:
+            return
+        for node in self.nodes(root):
+            self._indexed.add(id(node))
+            inside = self.inside.get(id(node), "")
+            if node.cls in DEFINED:
+                inside = name_of(node) or inside
+            if node.cls == "CommonExpressionDef" and (number := node.node("id")) is not None:
+                self.moving.defined[number["id"]] = node
+            is_operator = node.cls in OPERATORS
+            for each in self.below(node):
+                self.parents.setdefault(id(each), []).append(node)
+                owner = node if is_operator else self.owners.get(id(node))
+                if owner is not None:
+                    self.owners.setdefault(id(each), owner)
+                if inside:
+                    self.inside.setdefault(id(each), inside)
+
+    def shown(self, node: Node) -> str:
+        """Return what to call a node: its own text, or its function, and where that is."""
+        text = " ".join(self.moving.cut(node.place).split())
+        if text and node.cls not in ("AttributeReference", *OPERATORS):
+            return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+        name = node.fields.get("name") or ""
+        called = name if isinstance(name, str) and name else f"{known.called(node.cls)}()"
+        inside = self.inside.get(id(node))
+        return f"{called} in {inside}" if inside else called
+
+    def finding(self, node: Node, said: str, remedy: Remedy = Remedy.ROWS) -> Finding:
+        """Return a finding about a node; ``said``: the end of the sentence."""
+        name = known.called(node.cls)
+        shown = self.shown(node)
+        hidden = node.cls in known.NATURE and name.split("_")[0] not in shown.lower()
+        shown = f"{shown} ({name}())" if hidden else shown
+        place = None if node.cls == "AttributeReference" else node.place
+        return Finding(f"{shown} {said}", place, remedy)
+
+    def read_by_clock(self, node: Node, literal: str, place: Place) -> Iterator[Finding]:
+        """Yield what a typed literal is; ``literal``: what takes its place, empty if unknown."""
+        if literal:
+            yield from self.value(node, literal, "is read by the clock", place)
+        else:
+            yield self.finding(node, "is read by the clock, as a moment that cannot be written")
+
+    def value(self, node: Node, literal: str, said: str, place: Place) -> Iterator[Finding]:
+        yield Finding(f"{self.shown(node)} {said}", place, Remedy.VALUE, literal)
+        yield from self.names(node, place)
+
+    def names(self, node: Node, place: Place) -> Iterator[Finding]:
+        """Keep the name of a column that is called by the text that a literal is put into."""
+        yield from self._field(node, place)
+        around = [each for each in self._unnamed() if is_within(place, each)]
+        if not around:
+            return
+        here = max(around, key=lambda each: each.start - each.end)
+        alias, text = self._aliases().get(here), self.reading.text
+        # GROUP BY may name a variable, too, and then means the column.
+        unasked = node.cls != "VariableReference" and alias is not None
+        if unasked and alias is not None and self._is_inserted(alias):
+            return
+        name = self.moving.name_of_call(here) if alias is None else str(alias["name"])
+        if not name or text[: here.start].rstrip().endswith("("):
+            yield self.finding(node, "stands where the column cannot keep its name: give it one")
+            return
+        literal, end = f" AS {quote_name(name)}", Place(here.end, here.end)
+        yield Finding(f"{self.moving.cut(here)} keeps its name", end, Remedy.VALUE, literal)
+
+    def _field(self, node: Node, place: Place) -> Iterator[Finding]:
+        """Keep the name of a field: struct(x) calls it by the name of x."""
+        for above in self.parents.get(id(node), ()):
+            children = above.nodes("children") if above.cls == "CreateNamedStruct" else []
+            for key, value in zip(children[::2], children[1::2], strict=False):
+                bare = self.moving.cut(place).strip("`").lower()
+                name = (key.value or "").strip("'")
+                is_written = self.moving.cut(key.place)[:1] in ("'", '"')
+                if value is node and name.lower() == bare and not is_written:
+                    literal, end = f" AS {quote_name(name)}", Place(place.end, place.end)
+                    yield Finding(f"{name} keeps its name", end, Remedy.VALUE, literal)
+
+    def _unnamed(self) -> list[Place]:
+        """Return where the items of select lists stand that have no names of their own."""
+        if self._items is None:
+            parsed = self.reading.parsed
+            nodes = () if parsed is None else parsed.walk()
+            lists = (items_of(node) for node in nodes if node.cls in ("Project", "Aggregate"))
+            items = (each for items in lists for each in items if each.cls != "Alias")
+            places = ((each.node("child") or each).place for each in items)
+            self._items = [each for each in places if each is not None]
+        return self._items
+
+    def _aliases(self) -> dict[Place, Node]:
+        """Return what the analyzer calls expressions, by their places."""
+        analyzed = self.reading.analyzed
+        if not self._called and analyzed is not None:
+            for node in analyzed.walk():
+                inner = node.node("child") if node.cls == "Alias" else None
+                if inner is not None and inner.place is not None:
+                    self._called.setdefault(inner.place, node)
+        return self._called
+
+    def _is_inserted(self, alias: Node) -> bool:
+        """Whether nobody asks what a column is called: an INSERT takes it by its position."""
+        parsed, owner = self.reading.parsed, self.owners.get(id(alias))
+        if parsed is None or parsed.cls != "InsertIntoStatement" or parsed["byName"]:
+            return False
+        query = parsed.node("query")
+        while query is not None and query.cls in _INSERTED:
+            query = query.node("child")
+        return query is not None and owner is not None and query.place == owner.place
+
+    def is_below(self, node: Node, *classes: str) -> bool:
+        return any(each.cls in classes for each in self.parents.get(id(node), ()))
+
+    def definition(self, node: Node) -> Node | None:
+        """Return the view or the function in whose text a node stands."""
+        if id(node) not in self.inside and node.cls not in DEFINED:
+            return None
+        above = [node]
+        while above and above[0].cls not in DEFINED:
+            above = self.parents.get(id(above[0]), [])
+        return above[0] if above else None
+
+
+def name_of(node: Node) -> str:
+    held = node.node("desc") or node.node("function")
+    names = None if held is None else held.attributes.get("name")
+    if names is None and held is not None and (inner := held.node("name")) is not None:
+        names = inner.attributes.get("name")
+    return ".".join(names) if isinstance(names, list) else ""
+
+
+def text_of(node: Node) -> str:
+    """Return the text of a view or of a function's body."""
+    view, function = node.node("desc"), node.node("function")
+    if view is not None:
+        return str(view.attributes.get("text", ""))
+    if function is not None:
+        return str(function["queryText"] or function["exprText"] or "")
+    return ""

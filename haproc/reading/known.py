@@ -1,0 +1,293 @@
+"""Closed lists: the classes of operators and expressions whose results are known.
+
+The names are those of Spark 4.2.1 and Delta 4.4.0, as they stand in a reading. What is in no list
+here is unknown, and what is unknown counts as differing from cluster to cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+OPERATORS: Final = _names(
+    """
+    Aggregate CTERelationDef CTERelationRef Distinct Except Expand Filter Generate Intersect Join
+    LateralJoin OneRowRelation PipeOperator Project Range RebalancePartitions Repartition
+    RepartitionByExpression ResolvedHint ResolvedInlineTable SQLFunctionNode Sort SubqueryAlias
+    Union UnionLoop UnionLoopRef UnresolvedHint View WithCTE
+    """
+)
+"""Their rows depend on nothing but their input; in what order those come is for others to ask."""
+WRITING: Final = _names(
+    """
+    AppendData CreateTableAsSelect DeleteCommand DeleteFromTable MergeIntoCommand
+    OverwriteByExpression OverwritePartitionsDynamic ReplaceTableAsSelect UpdateCommand
+    CreateDataSourceTableAsSelectCommand InsertIntoHadoopFsRelationCommand InsertIntoHiveTable
+    DeltaMergeIntoMatchedDeleteClause DeltaMergeIntoMatchedUpdateClause
+    DeltaMergeIntoNotMatchedBySourceDeleteClause DeltaMergeIntoNotMatchedBySourceUpdateClause
+    DeltaMergeIntoNotMatchedInsertClause DeltaMergeAction ResolvedIdentifier
+    """
+)
+"""What writes the rows, with its clauses: examined are the expressions and queries in it."""
+SIDE: Final[dict[str, frozenset[str]]] = {
+    each: _names(
+        "catalogTable tahoeFileIndex targetFileIndex table name writeOptions tableSpec partitioning"
+        " migratedSchema targetColNameParts identifier desc function hint hints joinType"
+        " evalContext analyzedQuery outputPath partitionColumns bucketSpec options fileFormat"
+        " outputColumnNames catalog staticPartitions fileIndex partitionSpec hadoopConf deltaLog"
+    )
+    for each in WRITING
+    | {"SubqueryAlias", "View", "SQLScalarFunction", "SQLFunctionNode", "Join"}
+    | {"ResolvedHint", "UnresolvedHint", "LateralJoin"}
+}
+"""Fields that say where and under what name, and hold no expression."""
+OBJECTS: Final = _names(
+    """
+    AliasIdentifier CommonExpressionId HintInfo JoinHint NumericEvalContext ScriptInputOutputSchema
+    """
+)
+"""No operators and no expressions: names, and how to compute (which the class itself answers)."""
+
+SUMS: Final = _names("Average Sum")
+"""Exact for integers and decimals, if what overflows is an error."""
+MERGING: Final = _names("Max Min")
+"""They show one of several values that compare equal: the first to come."""
+COLLECTING: Final = _names("CollectList CollectSet")
+"""Exact if their values are sorted at once."""
+RANKING: Final = _names("CumeDist DenseRank PercentRank Rank")
+"""In a window: the same for rows that tie."""
+NUMBERING: Final = _names("AnyValue First Lag Last Lead NTile NthValue RowNumber")
+"""In a window: exact if rows that tie are equal; nowhere else."""
+COUNTING: Final = _names(
+    """
+    Average BitAndAgg BitOrAgg BitXorAgg BoolAnd BoolOr Count CountIf Max Min RegrCount Sum
+    """
+)
+"""In a window: exact if rows that tie come into the frame together."""
+
+_REASONS: Final = {
+    "depends on the order of rows or on how ties fall": NUMBERING
+    | COLLECTING
+    | _names("ListAgg MaxBy Measure MinBy Mode SchemaOfVariantAgg"),
+    "gives other values on every cluster": _names(
+        "AesEncrypt Rand RandStr Randn Shuffle Uniform Uuid"
+    ),
+    "depends on how each cluster has laid out its files and partitions": _names(
+        """
+        InputFileBlockLength InputFileBlockStart InputFileName MonotonicallyIncreasingID Sample
+        SparkPartitionID
+        """
+    ),
+    "depends on the server": _names("Collations CurrentPath SQLKeywords SparkVersion"),
+    "reads the clock, which is different on every cluster": _names("CurrentBatchTimestamp"),
+    "computes in floating point, where the order of rows shows": _names(
+        """
+        Corr CovPopulation CovSample Kurtosis RegrAvgX RegrAvgY RegrIntercept RegrR2 RegrSXX RegrSXY
+        RegrSYY RegrSlope Skewness StddevPop StddevSamp VariancePop VarianceSamp VectorAvg VectorSum
+        """
+    ),
+    "approximates, depending on the order of rows": _names(
+        """
+        ApproxTopK ApproxTopKAccumulate ApproxTopKCombine ApproxTopKEstimate ApproximatePercentile
+        CountMinSketchAgg HistogramNumeric HllSketchAgg HllUnionAgg HyperLogLogPlusPlus
+        KllMergeAggBigint KllMergeAggDouble KllMergeAggFloat KllSketchAggBigint KllSketchAggDouble
+        KllSketchAggFloat KllSketchMergeBigint KllSketchMergeDouble KllSketchMergeFloat
+        ThetaIntersectionAgg ThetaSketchAgg ThetaUnionAgg TupleIntersectionAggDouble
+        TupleIntersectionAggInteger TupleSketchAggDouble TupleSketchAggInteger TupleUnionAggDouble
+        TupleUnionAggInteger
+        """
+    ),
+    "runs code of the session, which may give other values on every cluster": _names(
+        """
+        HiveGenericUDF HiveSimpleUDF HiveUDAFFunction PythonUDAF PythonUDF PythonUDTF
+        ScalaAggregator ScalaUDAF ScalaUDF
+        """
+    ),
+}
+"""Why a class gives something else on every cluster, each as the end of a sentence."""
+NATURE: Final = {each: said for said, classes in _REASONS.items() for each in classes}
+FOREIGN: Final = _names(
+    """
+    CallMethodViaReflection PythonWorkerLogs ScriptTransformation TryReflect
+    """
+)
+"""Code outside SQL that may do anything: not run at all, not even once for its rows."""
+
+CLOCK: Final[dict[str, frozenset[str]]] = {
+    "CurrentDate": _names("curdate current_date"),
+    "CurrentTime": _names("current_time"),
+    "CurrentTimestamp": _names("current_timestamp"),
+    "LocalTimestamp": _names("localtimestamp"),
+    "Now": _names("now"),
+}
+IDENTITY: Final[dict[str, frozenset[str]]] = {
+    "CurrentCatalog": _names("current_catalog"),
+    "CurrentDatabase": _names("current_database current_schema"),
+    "CurrentTimeZone": _names("current_timezone"),
+    "CurrentUser": _names("current_user session_user user"),
+}
+"""One value for a statement, by the names by which they are called. The class decides what it is;
+the name shows that the text at its place is the call itself, and not one that it is a part of."""
+
+PARSING: Final = _names(
+    """
+    CsvToStructs GetTimestamp JsonToStructs ParseToDate ParseToTimestamp ToUnixTimestamp
+    UnixTimestamp XmlToStructs
+    """
+)
+"""They read texts by a format, in which the legacy parser lets the clock complete a year."""
+READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
+"""They make TIMESTAMPs of parts of a text or a variant, as their type says."""
+INVOKED: Final = frozenset(
+    ("org.apache.spark.sql.catalyst.util.CharVarcharCodegenUtils", method)
+    for method in _names("charTypeWriteSideCheck readSidePadding varcharTypeWriteSideCheck")
+)
+"""What StaticInvoke may invoke: how Spark reads and writes CHAR and VARCHAR."""
+KEEPING: Final = _names(
+    """
+    AggregateExpression Alias AnyValue CaseWhen Coalesce Collate CommonExpressionDef First Greatest
+    If KnownNotNull KnownNullable Lag Last Lead Least Max Min NullIf Nvl Nvl2 OuterReference
+    SQLScalarFunction ScalarSubquery With
+    """
+)
+"""What they give is one of the values that they are given."""
+
+EXPRESSIONS: Final = _names(
+    """
+    Abs Acos Acosh Add AddMonths AesDecrypt AggregateExpression Alias And ArrayAggregate ArrayAppend
+    ArrayCompact ArrayContains ArrayDistinct ArrayExcept ArrayExists ArrayFilter ArrayForAll
+    ArrayInsert ArrayIntersect ArrayJoin ArrayMax ArrayMin ArrayPosition ArrayPrepend ArrayRemove
+    ArrayRepeat ArraySize ArraySort ArrayTransform ArrayUnion ArraysOverlap ArraysZip Ascii Asin
+    Asinh AssertNotNull AssertTrue AtLeastNNonNulls Atan Atan2 Atanh AttributeReference BRound
+    Base64 Between Bin BinaryPad BinaryPredicate BitAndAgg BitLength BitOrAgg BitXorAgg BitmapAndAgg
+    BitmapBitPosition BitmapBucketNumber BitmapConstructAgg BitmapCount BitmapOrAgg BitwiseAnd
+    BitwiseCount BitwiseGet BitwiseNot BitwiseOr BitwiseXor BoolAnd BoolOr CaseWhen Cast Cbrt Ceil
+    CheckOverflow CheckOverflowInSum CheckOverflowInTableInsert CheckOverflowInTableWrite Chr
+    Coalesce Collate Collation CommonExpressionDef CommonExpressionRef Concat ConcatWs Contains Conv
+    ConvertTimezone Cos Cosh Cot Count CountIf Crc32 CreateArray CreateMap CreateNamedStruct Csc
+    CsvToStructs CurrentRow DateAdd DateAddInterval DateAddYMInterval DateDiff DateFormatClass
+    DateFromUnixDate DateSub DatetimeSub DayName DayOfMonth DayOfWeek DayOfYear
+    DecimalAddNoOverflowCheck DecimalDivideWithOverflowCheck Decode Divide DivideDTInterval
+    DivideInterval DivideYMInterval DropField ElementAt Elt Empty2Null Encode EndsWith EqualNull
+    EqualNullSafe EqualTo EulerNumber Exists Exp Explode Expm1 Extract ExtractANSIIntervalDays
+    ExtractANSIIntervalHours ExtractANSIIntervalMinutes ExtractANSIIntervalMonths
+    ExtractANSIIntervalSeconds ExtractANSIIntervalYears ExtractIntervalDays ExtractIntervalHours
+    ExtractIntervalMinutes ExtractIntervalMonths ExtractIntervalSeconds ExtractIntervalYears
+    Factorial FindInSet Flatten Floor FormatNumber FormatString FromUTCTimestamp FromUnixTime Get
+    GetArrayItem GetArrayStructFields GetJsonObject GetMapValue GetStructField GetTimestamp
+    GreaterThan GreaterThanOrEqual Greatest Grouping GroupingID Hex HllSketchEstimate HllUnion Hour
+    HoursOfTime Hypot ILike If IfNull In InSet InSubquery InitCap Inline IntegralDivide IsNaN
+    IsNotNull IsNull IsValidUTF8 IsValidVariant IsVariantNull JsonObjectKeys JsonToStructs JsonTuple
+    KllSketchGetNBigint KllSketchGetNDouble KllSketchGetNFloat KllSketchGetQuantileBigint
+    KllSketchGetQuantileDouble KllSketchGetQuantileFloat KllSketchGetRankBigint
+    KllSketchGetRankDouble KllSketchGetRankFloat KllSketchToStringBigint KllSketchToStringDouble
+    KllSketchToStringFloat KnownNotContainsNull KnownNotNull KnownNullable LambdaFunction LastDay
+    LateralSubquery Least Left Length LengthOfJsonArray LessThan LessThanOrEqual Levenshtein Like
+    LikeAll LikeAny ListQuery Literal Log Log10 Log1p Log2 Logarithm Lower Luhncheck MakeDTInterval
+    MakeDate MakeDecimal MakeInterval MakeTime MakeTimestamp MakeTimestampFromDateTime
+    MakeTimestampNTZ MakeTimestampNTZFromDateTime MakeValidUTF8 MakeYMInterval MapConcat
+    MapContainsKey MapEntries MapFilter MapFromArrays MapFromEntries MapKeys MapSort MapValues
+    MapZipWith Mask Max Md5 Median MicrosToTimestamp MillisToTimestamp Min Minute MinutesOfTime
+    Month MonthName MonthsBetween MultiAlias Multiply MultiplyDTInterval MultiplyInterval
+    MultiplyYMInterval Murmur3Hash NaNvl NamedLambdaVariable NextDay NormalizeNaNAndZero Not
+    NotLikeAll NotLikeAny NullIf NullIfZero Nvl Nvl2 OctetLength Or OuterReference Overlay ParseJson
+    ParseToDate ParseToTimestamp ParseUrl Percentile PercentileCont PercentileDisc Pi PivotFirst
+    Pmod PosExplode Pow PreciseTimestampConversion PromotePrecision Quarter Quote RLike RaiseError
+    RegExpCount RegExpExtract RegExpExtractAll RegExpInStr RegExpReplace RegExpSubStr RegrCount
+    Remainder ResolvedCollation Reverse Right Rint Round RoundCeil RoundFloor SQLScalarFunction
+    ST_AsBinary ST_GeogFromWKB ST_GeomFromWKB ST_SetSrid ST_Srid ScalarSubquery SchemaOfAvro
+    SchemaOfCsv SchemaOfJson SchemaOfVariant SchemaOfXml Sec Second SecondWithFraction SecondsOfTime
+    SecondsOfTimeWithFraction SecondsToTimestamp Sentences Sequence Sha1 Sha2 ShiftLeft ShiftRight
+    ShiftRightUnsigned Signum Sin Sinh Size Slice SortArray SortOrder SoundEx SpecifiedWindowFrame
+    SplitPart Sqrt Stack StartsWith StringDecode StringInstr StringLPad StringLocate StringRPad
+    StringRepeat StringReplace StringSpace StringSplit StringToMap StringTranslate StringTrim
+    StringTrimBoth StringTrimLeft StringTrimRight StructsToCsv StructsToJson StructsToXml Substring
+    SubstringIndex Subtract SubtractDates SubtractTimes SubtractTimestamps Tan Tanh
+    TempResolvedColumn ThetaDifference ThetaIntersection ThetaSketchEstimate ThetaUnion
+    TimeAddInterval TimeBucket TimeDiff TimeFromMicros TimeFromMillis TimeFromSeconds TimeToMicros
+    TimeToMillis TimeToSeconds TimeTrunc TimestampAdd TimestampAddInterval TimestampAddYMInterval
+    TimestampDiff ToBinary ToCharacter ToDegrees ToNumber ToRadians ToTime ToUTCTimestamp
+    ToUnixTimestamp ToVariantObject TransformKeys TransformValues TruncDate TruncTimestamp TryAdd
+    TryAesDecrypt TryDivide TryElementAt TryEval TryMakeInterval TryMakeTimestamp
+    TryMakeTimestampFromDateTime TryMod TryMultiply TryParseUrl TrySubtract TryToBinary TryToNumber
+    TryUrlDecode TryValidateUTF8 TupleDifferenceDouble TupleDifferenceInteger
+    TupleDifferenceThetaDouble TupleDifferenceThetaInteger TupleIntersectionDouble
+    TupleIntersectionInteger TupleIntersectionThetaDouble TupleIntersectionThetaInteger
+    TupleSketchEstimateDouble TupleSketchEstimateInteger TupleSketchSummaryDouble
+    TupleSketchSummaryInteger TupleSketchThetaDouble TupleSketchThetaInteger TupleUnionDouble
+    TupleUnionInteger TupleUnionThetaDouble TupleUnionThetaInteger TypeOf TypedNullLiteral UnBase64
+    UnaryMinus UnaryPositive UnboundedFollowing UnboundedPreceding Unhex UnixDate UnixMicros
+    UnixMillis UnixSeconds UnixTimestamp UnscaledValue UnspecifiedFrame UpCast UpdateFields Upper
+    UrlDecode UrlEncode ValidateUTF8 VariantExplode VariantGet VectorCosineSimilarity
+    VectorInnerProduct VectorL2Distance VectorNorm VectorNormalize WeekDay WeekOfYear WidthBucket
+    WindowExpression WindowSpecDefinition With WithField XPathBoolean XPathDouble XPathFloat
+    XPathInt XPathList XPathLong XPathShort XPathString XmlToStructs XxHash64 Year ZeroIfNull
+    ZipWith
+    """
+)
+"""The same result everywhere for the same arguments and settings."""
+
+_QUOTED = re.compile(r"`(?:[^`]|``)*`")
+_FIELD = re.compile(r"[^\s<>(),:]+\s*:")
+_WORD = re.compile(r"[A-Za-z_]+")
+_FIRM = _names(
+    """
+    ARRAY BIGINT BINARY BOOLEAN CHAR DATE DAY DECIMAL HOUR INT INTERVAL MINUTE MONTH NOT NULL SECOND
+    SMALLINT STRING STRUCT TIME TIMESTAMP TIMESTAMP_NTZ TINYINT TO VARCHAR VOID YEAR
+    """
+)
+_INTEGERS = _names("BIGINT INT SMALLINT TINYINT")
+
+
+def words_of(kind: str) -> frozenset[str]:
+    """Return the words of a type, without the names of its fields and its comments."""
+    plain = _FIELD.sub(" ", _QUOTED.sub("x", re.sub(r"COMMENT '(?:[^'\\]|\\.)*'", "", kind)))
+    return frozenset(_WORD.findall(plain))
+
+
+def is_firm(kind: str | None) -> bool:
+    """Whether equal values of a type are the same value.
+
+    Floats are not (0.0 and -0.0), nor collated strings, variants, maps, and what holds such.
+    """
+    return kind is not None and words_of(kind) <= _FIRM
+
+
+def is_collated(kind: str | None) -> bool:
+    """Whether strings in a type are compared by a collation."""
+    return kind is None or "COLLATE" in words_of(kind)
+
+
+def is_integer(kind: str | None) -> bool:
+    """Whether a type counts in whole units: an integer, or an interval of months or seconds."""
+    return kind is not None and (kind in _INTEGERS or kind.startswith("INTERVAL "))
+
+
+def is_decimal(kind: str | None) -> bool:
+    """Whether a type is a DECIMAL."""
+    return kind is not None and kind.startswith("DECIMAL")
+
+
+def holds_text(kind: str | None) -> bool:
+    """Whether values of a type are texts, or hold such."""
+    return kind is None or bool(words_of(kind) & {"STRING", "CHAR", "VARCHAR", "VARIANT"})
+
+
+def is_text(kind: str | None) -> bool:
+    """Whether a type is one of texts, of any collation."""
+    return kind is not None and kind.startswith(("STRING", "CHAR", "VARCHAR"))
+
+
+def holds_timestamp(kind: str | None) -> bool:
+    """Whether values of a type are TIMESTAMPs of a time zone, or hold such."""
+    return kind is None or "TIMESTAMP" in words_of(kind)
+
+
+def called(cls: str) -> str:
+    """Return a class's name as that of a function: ``CollectList`` as ``collect_list``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls).lower()

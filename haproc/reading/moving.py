@@ -1,0 +1,436 @@
+"""What moves: texts that Spark reads by the clock, and the one value that a statement takes.
+
+A constant text ``'now'``, ``'today'``, ``'tomorrow'`` or ``'yesterday'`` becomes a moment where it
+is cast to a date or a timestamp; any text at all that is a time of day becomes a TIMESTAMP of the
+day on which it is read. Where such a text comes from is followed through columns to the literals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from haproc.classify.model import RefusedError
+from haproc.classify.moments import SPECIAL_DATETIME, is_moment
+from haproc.classify.strings import adjacent
+from haproc.classify.tokens import LexicalError, Token, TokenKind, tokenize
+from haproc.pin.literals import string_literal
+from haproc.pin.model import Moment
+from haproc.pin.moment import (
+    clock_literal,
+    identity_literal,
+    instant_text,
+    local_time,
+    special_datetime_literal,
+)
+from haproc.reading.known import CLOCK, IDENTITY, KEEPING, holds_text, is_text
+from haproc.reading.order import at, child_of, items_of
+from haproc.reading.tree import Node, Place, Reading
+
+TYPED: Final = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"})
+MOMENTS: Final = TYPED | {"TIME"}
+_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_COMPLETE = re.compile(
+    rf"{_DAY}(?:[ T][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,9}})?)?"
+    r"(?: ?(?:Z|UTC|GMT|[+-][0-9]{2}:[0-9]{2}|[A-Za-z]+(?:/[A-Za-z_]+)+))?)?"
+)
+"""How a literal is written that asks no clock: with its whole day."""
+_TIME = re.compile(
+    r"[\s\x00-\x20\x7f]*T?([0-9]{1,2}(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]{1,9})?)?)?)[\s\x7f]*"
+)
+_CALL = re.compile(r"(?:[\w`]+\s*\.\s*)*`?(\w+)`?\s*(?:\(\s*\d?\s*\))?")
+_SAID = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_FIRM_SOURCE: Final = re.compile(
+    r"TINYINT|SMALLINT|INT|BIGINT|DECIMAL.*|FLOAT|DOUBLE|BOOLEAN|DATE|TIMESTAMP|TIMESTAMP_NTZ|VOID"
+)
+"""Types whose values, as texts, are no time of day and no word."""
+_CLOCKS: Final = frozenset(name for names in CLOCK.values() for name in names)
+CLOCK_WORDS: Final = frozenset(name.upper() for name in _CLOCKS) | {"UNIX_TIMESTAMP"}
+_STEPS_MAX: Final = 200
+"""Operators and expressions between a text and its use that are gone through. Chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that an expression may give: None if it is not known.
+
+    ``literal``: where it is written, if it is given as it stands there, and not by a column.
+    """
+
+    said: str | None
+    literal: Node | None = None
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Return a text's tokens; none if it has no such."""
+    try:
+        return list(tokenize(text))
+    except LexicalError:
+        return []
+
+
+def said_by(literal: Node) -> str | None:
+    """Return the text that a literal of a STRING is; None if it is NULL or no text."""
+    match = _SAID.match(literal.value or "")
+    return None if match is None else re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL)
+
+
+def typed(tokens: list[Token]) -> tuple[str, str] | None:
+    """Return word and text of ``DATE '…'``, ``TIMESTAMP '…'`` if the tokens are one of these."""
+    if len(tokens) < 2 or tokens[0].upper not in TYPED or tokens[1].kind is not TokenKind.STRING:
+        return None
+    said, behind = adjacent(tokens, 1)
+    return (tokens[0].upper, said) if behind == len(tokens) else None
+
+
+def is_moment_type(node: Node) -> bool:
+    """Whether a literal is a date, a time or a moment, and not NULL."""
+    return (node.type or "").partition("(")[0] in MOMENTS and "'" in (node.value or "")
+
+
+def names_clock(text: str) -> bool:
+    """Whether a text has the name of a function of the clock in it."""
+    return any(token.upper in CLOCK_WORDS for token in tokens_of(text))
+
+
+def moving_in(text: str) -> str:
+    """Return the first typed literal in the text of a view or a function that moves; or empty."""
+    tokens = tokens_of(text)
+    for nth, token in enumerate(tokens[:-1]):
+        if token.upper in TYPED and tokens[nth + 1].kind is TokenKind.STRING:
+            said, behind = adjacent(tokens, nth + 1)
+            if is_moment(said):
+                return text[token.start : tokens[behind - 1].end]
+    return ""
+
+
+def computes_rows(text: str) -> bool:
+    """Whether rows in the text of a view or a function may be computed, and are not literals."""
+    tokens = tokens_of(text)
+    return not tokens or any(
+        token.upper == "RANGE"
+        or (token.upper == "VALUES" and not _are_constants(text, Place(token.start, len(text))))
+        for token in tokens
+    )
+
+
+def _are_constants(text: str, place: Place) -> bool:
+    return all(is_constant(item) for row in rows_of(text, place) for item in row)
+
+
+def rows_of(text: str, place: Place) -> list[list[list[Token]]]:
+    """Return the rows of VALUES at a place, each item as its tokens, which have their own places.
+
+    A row that does not stand in parentheses has one item.
+    """
+    tokens = [
+        each._replace(start=each.start + place.start, end=each.end + place.start)
+        for each in tokens_of(text[place.start : place.end])[1:]
+    ]
+    end = next((nth for nth, depth in enumerate(_depths(tokens)) if depth < 0), len(tokens))
+    found = []
+    for row in _split(tokens[:end]):
+        end = next((nth for nth, each in enumerate(_depths(row)) if nth and not each), len(row) - 1)
+        is_named = end + 1 < len(row) and row[end + 1].upper not in _OPERATORS
+        is_named = is_named and row[end + 1].kind in (TokenKind.WORD, TokenKind.QUOTED_NAME)
+        if row and row[0].is_symbol("(") and (end + 1 == len(row) or is_named):
+            found.append(_split(row[1:end]))
+        else:
+            found.append([row])
+        if is_named:
+            break  # the name of the rows stands behind the last of them
+    return found
+
+
+_OPERATORS: Final = frozenset(
+    {"IS", "AND", "OR", "NOT", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "BETWEEN", "DIV"}
+    | {"COLLATE"}
+)
+
+
+def _depths(tokens: list[Token]) -> Iterator[int]:
+    """Yield how many parentheses are open behind each token."""
+    depth = 0
+    for token in tokens:
+        depth += token.is_symbol("(") - token.is_symbol(")")
+        yield depth
+
+
+def _split(tokens: list[Token]) -> list[list[Token]]:
+    """Return what stands between the commas outside parentheses."""
+    parts: list[list[Token]] = [[]]
+    for token, depth in zip(tokens, _depths(tokens), strict=True):
+        if token.is_symbol(",") and not depth:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def is_constant(item: list[Token]) -> bool:
+    """Whether an item of a row is a literal as it stands: no text is made in it."""
+    plain = item[1:] if item and item[0].text in ("-", "+") else item
+    if typed(plain) is not None or all(each.kind is TokenKind.STRING for each in plain):
+        return True
+    return len(plain) == 1 and (
+        plain[0].kind is TokenKind.NUMBER or plain[0].upper in ("NULL", "TRUE", "FALSE")
+    )
+
+
+@dataclass(slots=True)
+class Moving:
+    """What moves in one reading."""
+
+    reading: Reading
+    moment: Moment
+    defined: dict[int, Node] = field(default_factory=dict)
+    """What CommonExpressionRef stands for, by its number."""
+
+    def cut(self, place: Place | None) -> str:
+        """Return the text at a place."""
+        return "" if place is None else self.reading.text[place.start : place.end]
+
+    def is_call(self, node: Node, names: Collection[str]) -> bool:
+        """Whether at a node's place stands a call of one of the functions, and nothing else."""
+        match = _CALL.fullmatch(self.cut(node.place))
+        return match is not None and match[1].lower() in names
+
+    def value(self, node: Node) -> str | None:
+        """Return the literal for a function of the clock or of the session; None if it is none."""
+        if node.cls in IDENTITY and self.is_call(node, IDENTITY[node.cls]):
+            return identity_literal(called_as(node.cls, IDENTITY), self.moment)
+        if node.cls in CLOCK and self.is_call(node, CLOCK[node.cls]):
+            return self.clock(called_as(node.cls, CLOCK), node.type or "")
+        return None
+
+    def clock(self, name: str, kind: str) -> str:
+        """Return what a function of the clock gives, as a type."""
+        literal = clock_literal(name, self.moment)
+        is_short = kind.startswith("TIME(") and kind != "TIME(6)"
+        return f"CAST({literal} AS {kind})" if is_short else literal
+
+    def folded(self, node: Node) -> str | None:
+        """Return the literal for a call of the clock of which the analyzer made one already."""
+        match = _CALL.fullmatch(self.cut(node.place))
+        name = "" if match is None else match[1].lower()
+        return self.clock(name, node.type or "") if name in _CLOCKS else None
+
+    def name_of_call(self, place: Place) -> str:
+        """Return what Spark calls a column that is a call of the clock; empty if it is none."""
+        match = _CALL.fullmatch(self.cut(place))
+        name = "" if match is None else match[1].lower()
+        return f"{name}()" if name in ("current_timestamp", "now") else ""
+
+    def completed(self, said: str, kind: str) -> str | None:
+        """Return a text of the whole moment that a moving text is as a type; None if unknown."""
+        special = SPECIAL_DATETIME.fullmatch(said)
+        try:
+            if special is not None:
+                zone = special[2].strip()
+                moment = replace(self.moment, time_zone=zone) if zone else self.moment
+                literal = special_datetime_literal(special[1], kind, moment)
+                match = None if literal is None else _SAID.search(literal)
+                return None if match is None else match[1]
+            time = _TIME.fullmatch(said)
+            return time and f"{local_time(self.moment).date().isoformat()} {time[1]}"
+        except RefusedError:  # a time zone that is spelt as only Spark reads it
+            return None
+
+    def written(self, word: str, said: str, literal: Node | None) -> str | None:
+        """Return what takes the place of a typed literal; None if it stays as it is.
+
+        Empty if it moves, and its value is not known.
+        """
+        if _COMPLETE.fullmatch(said):
+            return None
+        kind = (literal.type if literal is not None else None) or word
+        whole = self.completed(said, "TIMESTAMP" if kind == "TIMESTAMP_LTZ" else kind)
+        if whole is not None:
+            return f"{word} '{whole}'"
+        if literal is None or literal.value is None:
+            return "" if is_moment(said) else None
+        return self.constant(literal) or ""
+
+    def constant(self, literal: Node) -> str | None:
+        """Return a literal of the reading as SQL that means the same anywhere; None if unclear."""
+        value = literal.value or ""
+        if literal.type == "TIMESTAMP" and (match := _SAID.search(value)):
+            wall = _wall(match[1])
+            zoned = None if wall is None else wall.replace(tzinfo=local_time(self.moment).tzinfo)
+            if zoned is None or zoned.utcoffset() != zoned.replace(fold=1).utcoffset():
+                return None
+            return instant_text(zoned)
+        if literal.type == "STRING" and (said := said_by(literal)) is not None:
+            return string_literal(said)
+        return None if "${" in value else value
+
+    # Where texts come from
+
+    def texts(self, expression: Node, owner: Node | None) -> Iterator[Text]:
+        """Yield all texts that an expression of an operator may give, if it gives a text."""
+        yield from self._texts(expression, owner, _STEPS_MAX, through=False)
+
+    def _texts(
+        self, node: Node | None, owner: Node | None, steps: int, *, through: bool
+    ) -> Iterator[Text]:
+        """``through``: it has come through a column, or is one of several."""
+        if node is None or steps <= 0:
+            yield Text(None)
+            return
+        if node.cls == "Literal":
+            if (said := said_by(node)) is not None:
+                yield Text(said, None if through else node)
+        elif node.cls == "Cast":
+            inner = node.node("child")
+            if inner is not None and is_text(inner.type):
+                yield from self._texts(inner, owner, steps - 1, through=True)
+            elif inner is None or not _FIRM_SOURCE.fullmatch(inner.type or ""):
+                yield Text(None)
+        elif node.cls == "AttributeReference":
+            yield from self._of_column(node.id, owner, steps - 1)
+        elif node.cls == "CommonExpressionRef":
+            number = node.node("id")
+            found = None if number is None else self.defined.get(number["id"])
+            yield from self._texts(found, owner, steps - 1, through=True)
+        elif node.cls == "VariableReference":
+            yield from self._texts(
+                at(node, "varDef", "currentValue"), owner, steps - 1, through=True
+            )
+        elif node.cls == "ScalarSubquery":
+            plan = node.node("plan")
+            shown = outputs(plan)
+            yield from self._of_column(shown[0] if shown else None, plan, steps - 1, inside=True)
+        elif node.cls in KEEPING:
+            for each in node.children:
+                if each.type is not None and holds_text(each.type):
+                    yield from self._texts(each, owner, steps - 1, through=True)
+        else:
+            yield Text(None)
+
+    def _of_column(
+        self, column: int | None, owner: Node | None, steps: int, *, inside: bool = False
+    ) -> Iterator[Text]:
+        """Yield the texts of a column that an operator is given; ``inside``: that it gives."""
+        plans = [owner] if inside else inputs(owner)
+        found = False
+        for plan in plans:
+            shown = outputs(plan)
+            if plan is not None and column in shown:
+                found = True
+                yield from self._from_plan(column, plan, steps)
+        if not found:
+            yield Text(None)
+
+    def _from_plan(self, column: int | None, plan: Node, steps: int) -> Iterator[Text]:
+        if plan.cls in ("Project", "Aggregate"):
+            for each in items_of(plan):
+                if each.id == column:
+                    yield from self._texts(each, plan, steps - 1, through=True)
+        elif plan.cls in ("LocalRelation", "ResolvedInlineTable"):
+            yield from self._inline(outputs(plan).index(column), plan, steps)
+        elif plan.cls == "Union":
+            nth = outputs(plan).index(column)
+            for side in inputs(plan):
+                shown = outputs(side)
+                if side is None or nth >= len(shown):
+                    yield Text(None)
+                else:
+                    yield from self._from_plan(shown[nth], side, steps - 1)
+        elif plan.cls in _HANDING_ON:
+            yield from self._of_column(column, plan, steps - 1)
+        else:
+            yield Text(None)
+
+    def _inline(self, nth: int, plan: Node, steps: int) -> Iterator[Text]:
+        """Yield the texts in a column of rows that stand in the statement's text."""
+        written = inline_table(self.reading, plan)
+        if written is None:
+            yield Text(None)
+        elif written.cls == "LocalRelation":
+            assert written.place is not None
+            for items in rows_of(self.reading.text, written.place):
+                item = items[nth] if nth < len(items) else None
+                if item is None or not is_constant(item):
+                    yield Text(None)
+                elif item[0].kind is TokenKind.STRING:
+                    yield Text(adjacent(item, 0)[0])
+        else:
+            for row in written["rows"] or ():
+                each = row[nth] if nth < len(row) else None
+                if each is not None and each.cls != "Literal":
+                    each = computed_at(self.reading, each.place)
+                yield from self._texts(each, None, steps - 1, through=True)
+
+
+_HANDING_ON: Final = frozenset(
+    {"CTERelationDef", "Distinct", "Filter", "GlobalLimit", "Join", "LateralJoin", "LocalLimit"}
+    | {"Offset", "PipeOperator", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
+    | {"WithCTE"}
+)
+"""Columns that they show came in as the same ones."""
+
+
+def inputs(node: Node | None) -> list[Node | None]:
+    """Return the plans below an operator that give it its columns."""
+    if node is None:
+        return []
+    if node.cls in ("Join", "LateralJoin"):
+        return [node.node("left"), node.node("right")]
+    if node.cls == "Union":
+        return list(node.nodes("children"))
+    if node.cls == "MergeIntoCommand":
+        return [node.node("source"), node.node("target")]
+    if node.cls == "UpdateCommand":
+        return [node.node("target")]
+    return [child_of(node)]
+
+
+def outputs(node: Node | None) -> list[int | None]:
+    """Return the columns that an operator shows, in their order; none if that is not known."""
+    if node is None:
+        return []
+    if node["output"]:
+        return [each.id for each in node.nodes("output")]
+    if node.cls in ("Project", "Aggregate"):
+        return [each.id for each in items_of(node)]
+    if node.cls == "Union":
+        return outputs(inputs(node)[0])
+    more = [each.id for each in node.nodes("windowExpressions")]
+    below = inputs(node) if node.cls in _HANDING_ON else []
+    return [column for each in below for column in outputs(each)] + more
+
+
+def inline_table(reading: Reading, plan: Node) -> Node | None:
+    """Return how rows of an analyzed plan were written, from the parsed tree."""
+    if plan.place is None or reading.parsed is None:
+        return None
+    for node in reading.parsed.walk():
+        if node.place == plan.place and node.cls in ("LocalRelation", "UnresolvedInlineTable"):
+            return node
+    return None
+
+
+def computed_at(reading: Reading, place: Place | None) -> Node | None:
+    """Return the analyzed form of an item of such rows."""
+    if place is None or reading.computed is None:
+        return None
+    for item in reading.computed.nodes("projectList"):
+        inner = item.node("child") if item.cls == "Alias" else item
+        if inner is not None and inner.place == place:
+            return inner
+    return None
+
+
+def called_as(cls: str, names: dict[str, frozenset[str]]) -> str:
+    """Return a name of a class's function."""
+    return min(names[cls])
+
+
+def _wall(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,511 @@
+"""Readings of statements on a real Spark run nothing, and guarded queries run queries only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from haproc import protos
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError, ErrorKind, NoQueryError
+from haproc.engine.interface import Chunk
+from haproc.engine.remote import RemoteSession, plan_of
+from haproc.engine.session import SparkSession
+from haproc.engine.statement import GuardedSql, Question, SparkPlan, SqlText
+from haproc.failure import ErrorClass
+from haproc.reading.tree import Node, Reading, read
+from tests.integration.engine_calls import SLOW, rows
+from tests.unit.recorded_plans import recorded
+
+pytestmark = pytest.mark.spark
+TIMEOUT_S = 120.0
+
+
+async def reading(
+    session: SparkSession, asked: str | SparkPlan, paths: Sequence[str] = ()
+) -> Reading:
+    statement = SqlText(asked) if isinstance(asked, str) else asked
+    data = await session.reading(statement, timeout_s=TIMEOUT_S, paths=paths)
+    return read(data, asked if isinstance(asked, str) else "")
+
+
+async def chunks(session: SparkSession, question: Question) -> list[Chunk]:
+    stream = await session.query(question, timeout_s=TIMEOUT_S)
+    async with contextlib.aclosing(stream):
+        return [chunk async for chunk in stream]
+
+
+async def failure(asking: Any) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        await asking
+    return caught.value
+
+
+def frame(program: Callable[[Any], Any]) -> SparkPlan:
+    """Return the query of what a program makes; of ``sql``, which sends a command, its text."""
+    sent = recorded(lambda spark: program(spark).collect())
+    plan = protos.base.Plan()
+    plan.root.CopyFrom(sent.command.sql_command.input if sent.HasField("command") else sent.root)
+    return SparkPlan(bytes(plan.SerializeToString()))
+
+
+def classes(*trees: Node | None) -> set[str]:
+    return {each.cls for tree in trees if tree is not None for each in tree.walk()}
+
+
+# -- a reading executes nothing ----------------------------------------------------------------
+
+OBJECTS = (
+    "CREATE TABLE {s}.t (k INT, n STRING) USING delta",
+    "INSERT INTO {s}.t VALUES (1, 'a'), (2, 'b')",
+    "CREATE TABLE {s}.p (j INT, k INT) USING parquet PARTITIONED BY (k)",
+    "CREATE TABLE {s}.h (k INT) STORED AS TEXTFILE",
+    "CREATE VIEW {s}.v AS SELECT * FROM {s}.t",
+    "CREATE FUNCTION {s}.f(x INT) RETURNS INT RETURN x + 1",
+    "CREATE TEMPORARY VIEW tv AS SELECT 1 AS k, 'x' AS n",
+    "CREATE TEMPORARY FUNCTION tf(x INT) RETURNS INT RETURN x * 2",
+    "DECLARE x INT DEFAULT 7",
+)
+WRITES = """
+INSERT INTO {s}.t VALUES (3, 'c')
+INSERT INTO {s}.t SELECT * FROM tv
+INSERT OVERWRITE {s}.t SELECT * FROM tv
+INSERT INTO {s}.t REPLACE WHERE k = 1 SELECT 1, 'z'
+INSERT OVERWRITE DIRECTORY '{d}/out' USING parquet SELECT 1 AS a
+FROM {s}.t INSERT INTO {s}.p SELECT k, k
+UPDATE {s}.t SET n = 'q' WHERE k = x
+DELETE FROM {s}.t
+MERGE INTO {s}.t USING tv ON t.k = tv.k WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *
+CREATE TABLE {s}.made USING delta AS SELECT * FROM {s}.t
+CREATE OR REPLACE TABLE {s}.t USING delta AS SELECT 1 AS k
+CREATE TABLE {s}.made (k INT) USING delta
+CREATE TABLE {s}.made LIKE {s}.t
+CREATE TABLE {s}.made SHALLOW CLONE {s}.t
+CREATE EXTERNAL TABLE {s}.made (k INT) STORED AS TEXTFILE LOCATION '{d}/made'
+CREATE SCHEMA {s}_made
+CREATE VIEW {s}.made AS SELECT 1 AS a
+CREATE TEMPORARY VIEW made AS SELECT 1 AS a
+CREATE GLOBAL TEMPORARY VIEW made AS SELECT 1 AS a
+CREATE FUNCTION {s}.made(y INT) RETURNS INT RETURN y
+CREATE TEMPORARY FUNCTION made(y INT) RETURNS INT RETURN y
+DROP TABLE {s}.t
+DROP VIEW {s}.v
+DROP VIEW tv
+DROP FUNCTION {s}.f
+DROP TEMPORARY FUNCTION tf
+DROP SCHEMA {s} CASCADE
+DROP TEMPORARY VARIABLE x
+ALTER TABLE {s}.t ADD COLUMNS (z INT)
+ALTER TABLE {s}.t SET TBLPROPERTIES ('a' = 'b')
+ALTER TABLE {s}.t ADD CONSTRAINT c CHECK (k > 0)
+ALTER TABLE {s}.t RENAME TO {s}.other
+ALTER TABLE {s}.p ADD PARTITION (k = 3)
+ALTER VIEW {s}.v AS SELECT 2 AS b
+ALTER SCHEMA {s} SET DBPROPERTIES ('a' = 'b')
+COMMENT ON TABLE {s}.t IS 'x'
+OPTIMIZE {s}.t
+OPTIMIZE {s}.t ZORDER BY (k)
+REORG TABLE {s}.t APPLY (PURGE)
+VACUUM {s}.t
+TRUNCATE TABLE {s}.t
+RESTORE TABLE {s}.t TO VERSION AS OF 0
+GENERATE symlink_format_manifest FOR TABLE {s}.t
+ANALYZE TABLE {s}.t COMPUTE STATISTICS
+MSCK REPAIR TABLE {s}.p
+REFRESH TABLE {s}.t
+SET spark.sql.shuffle.partitions = 9
+SET TIME ZONE 'Asia/Tokyo'
+SET VARIABLE x = 8
+SET VARIABLE x = (SELECT max(k) FROM {s}.t)
+RESET spark.sql.shuffle.partitions
+DECLARE y INT DEFAULT 8
+USE {s}
+CACHE TABLE {s}.t
+CACHE TABLE made AS SELECT 1 AS a
+UNCACHE TABLE {s}.t
+CLEAR CACHE
+ADD JAR '{d}/none.jar'
+ADD FILE '{d}/none.txt'
+LOAD DATA INPATH '{d}/none.txt' INTO TABLE {s}.h
+EXECUTE IMMEDIATE "INSERT INTO {s}.t VALUES (9, 'z')"
+EXECUTE IMMEDIATE 'SET spark.sql.shuffle.partitions = 9'
+BEGIN INSERT INTO {s}.t VALUES (9, 'z'); SET spark.sql.shuffle.partitions = 9; END
+EXPLAIN ANALYZE SELECT 1
+CALL spark_catalog.system.nothing()
+SELECT java_method('java.lang.System', 'setProperty', 'haproc.reader', 'ran')
+"""
+WRONG = ("EXPLAIN ANALYZE", "CALL ", "GENERATE ")
+"""What this Spark, or these tables, do not take: the reading is an error."""
+
+
+async def state(session: SparkSession, schema: str, folder: Path) -> dict[str, Any]:
+    """Return what a statement could have changed."""
+    cached = protos.base.Plan()
+    cached.root.catalog.is_cached.table_name = f"{schema}.t"
+    asked = {
+        "catalog": f"SELECT current_schema(), current_timezone(), x, tf(1), {schema}.f(1)",
+        "java": "SELECT java_method('java.lang.System', 'getProperty', 'haproc.reader')",
+    } | {
+        sql: sql
+        for sql in (
+            "SHOW SCHEMAS",
+            f"SHOW TABLES IN {schema}",
+            "SHOW VIEWS IN global_temp",
+            f"SHOW USER FUNCTIONS IN {schema}",
+            "SHOW USER FUNCTIONS",
+            f"SHOW TBLPROPERTIES {schema}.t",
+            f"SHOW PARTITIONS {schema}.p",
+            f"DESCRIBE TABLE EXTENDED {schema}.t",
+            f"DESCRIBE SCHEMA EXTENDED {schema}",
+            f"DESCRIBE HISTORY {schema}.t",
+            f"SHOW CREATE TABLE {schema}.v",
+            f"SELECT * FROM {schema}.t ORDER BY k",
+            "LIST JAR",
+            "LIST FILE",
+            "SET",
+        )
+    }
+    found = {name: await rows(session, sql) for name, sql in asked.items()}
+    found["cached"] = await rows(session, SparkPlan(cached.SerializeToString()))
+    found["files"] = await asyncio.to_thread(lambda: sorted(folder.iterdir()))
+    return found
+
+
+async def test_reading_of_a_statement_executes_nothing(
+    engine: SparkConnectEngine, schema: str, tmp_path: Path
+) -> None:
+    session = engine.session("reader")
+    for sql in OBJECTS:
+        await rows(session, sql.format(s=schema))
+    before = await state(session, schema, tmp_path)
+    unread = []
+    for line in WRITES.format(s=schema, d=tmp_path).strip().splitlines():
+        try:
+            found = await reading(session, line)
+        except EngineError as error:
+            assert error.kind is ErrorKind.APPLICATION, line
+            unread.append(line)
+            continue
+        assert found.parsed is not None and (found.analyzed is not None or found.unseen), line
+    after = await state(session, schema, tmp_path)
+    assert {name for name in before if before[name] != after[name]} == set()
+    assert [line for line in unread if not line.startswith(WRONG)] == []
+    await rows(session, f"INSERT INTO {schema}.t VALUES (3, 'c')")
+    assert await state(session, schema, tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    ("sql", "unseen"),
+    [
+        ("EXECUTE IMMEDIATE 'SELECT 1'", "UnresolvedExecuteImmediate"),
+        ("BEGIN SELECT 1; END", "CompoundBody"),
+    ],
+)
+async def test_what_runs_while_it_is_analyzed_is_only_parsed(
+    engine: SparkConnectEngine, sql: str, unseen: str
+) -> None:
+    found = await reading(engine.session("unseen"), sql)
+    assert found.parsed is not None
+    assert (found.unseen, found.analyzed) == (unseen, None)
+    assert unseen in classes(found.parsed)
+
+
+# -- what is read ------------------------------------------------------------------------------
+
+
+async def test_text_with_dataframes_is_read_and_leaves_no_view(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    session = engine.session("frames")
+    await rows(session, f"CREATE TABLE {schema}.t (id BIGINT) USING delta")
+    sent = frame(lambda s: s.sql(f"INSERT INTO {schema}.t SELECT * FROM {{d}}", d=s.range(5)))
+    found = await reading(session, sent)
+    assert {"AppendData", "Range"} <= classes(found.analyzed)
+    assert "UnresolvedRelation" in classes(found.parsed) or "Range" in classes(found.parsed)
+    assert [row for row in await rows(session, "SHOW VIEWS") if row[2]] == []
+    assert await rows(session, f"SELECT * FROM {schema}.t") == []
+
+
+async def test_dataframe_is_read_as_spark_analyzes_it(engine: SparkConnectEngine) -> None:
+    found = await reading(
+        engine.session("frame"), frame(lambda s: s.range(5).where("id > 2").selectExpr("rand()"))
+    )
+    assert (found.parsed, found.text) == (None, "")
+    assert {"Project", "Filter", "Range", "GreaterThan", "Rand"} <= classes(found.analyzed)
+
+
+async def test_dataframe_of_many_steps_is_read(engine: SparkConnectEngine) -> None:
+    def steps(spark: Any) -> Any:
+        made = spark.range(5)
+        for _ in range(60):
+            made = made.limit(5)
+        return made
+
+    found = await reading(engine.session("steps"), frame(steps))
+    assert found.analyzed is not None
+    assert sum(each.cls == "GlobalLimit" for each in found.analyzed.walk()) == 60
+
+
+async def test_views_functions_and_variables_of_the_session_are_seen_as_such(
+    engine: SparkConnectEngine, schema: str
+) -> None:
+    session = engine.session("own")
+    await rows(session, f"CREATE TABLE {schema}.t (k INT) USING delta")
+    await rows(session, f"CREATE VIEW {schema}.v AS SELECT k FROM {schema}.t")
+    for sql in OBJECTS[-3:]:
+        await rows(session, sql)
+    found = await reading(session, f"SELECT v.k, tf(2), x FROM tv JOIN {schema}.v ON tv.k = v.k")
+    seen = {"VariableReference", "SQLFunctionNode", "SQLFunctionExpression", "LogicalRelation"}
+    assert found.analyzed is not None
+    assert {"VariableReference", "View"} <= classes(found.analyzed) & (seen | {"View"})
+    views = [each for each in found.analyzed.walk() if each.cls == "View"]
+    assert sorted(each["isTempView"] is True for each in views) == [False, True]
+    with pytest.raises(EngineError) as caught:  # they are this session's alone
+        await reading(engine.session("another"), "SELECT * FROM tv")
+    assert caught.value.error_class == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+async def test_paths_are_looked_at_only_where_that_is_allowed(
+    engine: SparkConnectEngine, tmp_path: Path
+) -> None:
+    session, path = engine.session("paths"), f"{tmp_path}/t"
+    await rows(session, f"CREATE TABLE delta.`{path}` USING delta AS SELECT 1 AS k")
+    await rows(session, "CREATE TEMPORARY VIEW s AS SELECT 1 AS k")
+    for sql in (
+        f"SELECT * FROM delta.`{path}`",
+        f"SELECT * FROM range(3) WHERE id IN (SELECT k FROM delta.`{path}`)",
+        f"DELETE FROM delta.`{path}`",
+        f"MERGE INTO delta.`{path}` t USING s ON t.k = s.k WHEN MATCHED THEN DELETE",
+        f"INSERT INTO delta.`{path}` VALUES (1)",
+        f"ALTER TABLE delta.`{path}` ADD COLUMNS (z INT)",
+        f"TRUNCATE TABLE delta.`{path}`",
+        f"OPTIMIZE '{path}'",
+        f"VACUUM '{path}'",
+        f"DESCRIBE HISTORY '{path}'",
+        f"SELECT * FROM table_changes_by_path('{path}', 0)",
+    ):
+        for paths in ((), ("/elsewhere/",)):
+            found = await reading(session, sql, paths)
+            assert (found.unseen, found.analyzed) == ("path", None), sql
+        try:
+            found = await reading(session, sql, ["/elsewhere/", f"{tmp_path}/"])
+        except EngineError as error:  # it was looked at
+            assert error.error_class == "DELTA_MISSING_CHANGE_DATA", sql
+        else:
+            assert found.unseen == "" and found.analyzed is not None, sql
+
+
+# -- what is wrong, large, deep, malformed -----------------------------------------------------
+
+MISTAKES = [
+    "",
+    "SELEC 1",
+    "SELECT 'a",
+    "SELECT 1; SELECT 2",
+    "SELECT * FROM no_such_table",
+    "WITH a AS (SELECT * FROM b) SELECT * FROM a",
+    "SELECT no_such_column FROM range(1)",
+    "SELECT no_such_function(1)",
+    "SELECT id FROM range(2), range(3)",
+    "SELECT sum(id), id FROM range(3)",
+    "SELECT 1 UNION SELECT 1, 2",
+    "SELECT 'a' + array(1)",
+    "SELECT :x",
+    "SELECT DATE '2020-13-13'",
+    "SELECT * FROM VALUES (1), (2, 3)",
+]
+FAILURES = [
+    "SELECT 1 / 0",
+    "SELECT id / (id - 5) FROM range(10)",
+    "SELECT CAST('a' AS INT)",
+    "SELECT 1L + 9223372036854775807L",
+    "SELECT element_at(array(1), 5)",
+    "SELECT (SELECT id FROM range(3))",
+    "SELECT raise_error('HAPROC_NO_QUERY: DeleteFromTable')",
+    "SELECT * FROM parquet.`/no/such/path`",
+]
+
+
+def told(error: EngineError) -> tuple[Any, ...]:
+    """Return all of an error, but the numbers of columns in the plan that it shows."""
+    message = re.sub(r"#\d+", "#", error.message)
+    return (error.kind, message, error.error_class, error.sqlstate, error.details)
+
+
+@pytest.mark.parametrize("sql", [*MISTAKES, *FAILURES])
+async def test_guarded_query_that_is_wrong_gives_the_error_of_itself(
+    engine: SparkConnectEngine, sql: str
+) -> None:
+    session = engine.session("wrong")
+    plain = await failure(chunks(session, SqlText(sql)))
+    assert told(await failure(chunks(session, GuardedSql(sql)))) == told(plain)
+
+
+@pytest.mark.parametrize("sql", [*MISTAKES[1:], "INSERT INTO no_such_table VALUES (1)"])
+async def test_reading_of_what_is_wrong_gives_the_error_of_itself(
+    engine: SparkConnectEngine, sql: str
+) -> None:
+    session = engine.session("wrong")
+    plain = await failure(chunks(session, SqlText(sql)))
+    assert told(await failure(reading(session, sql))) == told(plain)
+
+
+async def test_statement_that_is_nested_too_deeply_is_an_error_and_the_server_lives(
+    engine: SparkConnectEngine,
+) -> None:
+    session = engine.session("deep")
+    for sql in (
+        f"SELECT {'(' * 5000}1{')' * 5000}",
+        f"SELECT {' + '.join('1' * 600)}",
+        f"SELECT {'NOT ' * 3000}true",
+    ):
+        error = await failure(reading(session, sql))
+        assert error.kind in (ErrorKind.APPLICATION, ErrorKind.ENVIRONMENT), error.message
+        assert "deeply" in error.message or "COMPLEX" in error.error_class, error.message
+    assert (await reading(session, "SELECT 1")).unseen == ""
+
+
+async def test_statement_of_a_megabyte_is_read(engine: SparkConnectEngine) -> None:
+    values = ", ".join(f"({n}, 'text number {n}')" for n in range(40_000))
+    sql = f"SELECT * FROM VALUES {values} AS t(k, n)"
+    assert len(sql) > 1_000_000
+    found = await reading(engine.session("large"), sql)
+    assert found.analyzed is not None and "Project" in classes(found.analyzed)
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "says"),
+    [
+        ("haproc/read", b"\x00\xff", "not what HAProc sends"),
+        ("haproc/read", b"", "not what HAProc sends"),
+        ("haproc/read", b"{}", "not what HAProc sends: .*no plan"),
+        ("haproc/read", b'{"plan": 5}', "not what HAProc sends: .*no plan"),
+        ("haproc/query", b'{"plan": "%%"}', "not what HAProc sends"),
+        ("haproc/query", b'{"plan": "AAAA"}', "not what HAProc sends"),
+        ("haproc/nothing", b"{}", "NO_HANDLER_FOR_EXTENSION"),
+    ],
+)
+async def test_request_that_is_malformed_is_a_clear_error(
+    engine: SparkConnectEngine, what: str, value: bytes, says: str
+) -> None:
+    plan = protos.base.Plan()
+    plan.root.extension.type_url, plan.root.extension.value = what, value
+    asked = SparkPlan(plan.SerializeToString())
+    error = await failure(chunks(engine.session("malformed"), asked))
+    assert error.kind is ErrorKind.APPLICATION and re.search(says, error.message), error.message
+
+
+# -- guarded queries ---------------------------------------------------------------------------
+
+QUERIES = [
+    "SELECT 1 AS a, 'x' AS b, DATE'2024-02-29' AS c, array(1, NULL) AS d",
+    "SELECT id, id % 7 AS m, string(id) AS s FROM range(0, 100000, 1, 4)",
+    "SELECT id % 3 AS k, count(*) AS n FROM range(1000) GROUP BY ALL ORDER BY k",
+    "WITH RECURSIVE r(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM r WHERE n < 5) TABLE r",
+    "FROM range(3) |> WHERE id > 0 |> SELECT id * 2 AS d",
+    "VALUES (1, 'a'), (2, NULL)",
+    "SELECT explode(array(1, 2)), x FROM tv, (SELECT x AS y)",
+    "SELECT * FROM range(0) WHERE id IN (SELECT k FROM tv)",
+    "SELECT count(*) FROM {s}.t VERSION AS OF 0",
+]
+
+
+@pytest.fixture
+async def session(engine: SparkConnectEngine, schema: str) -> AsyncIterator[SparkSession]:
+    made = engine.session("guarded")
+    for sql in (*OBJECTS[:2], *OBJECTS[-3:]):
+        await rows(made, sql.format(s=schema))
+    yield made
+    await made.aclose()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+async def test_guarded_query_gives_the_rows_and_the_schema_of_itself(
+    session: SparkSession, schema: str, query: str
+) -> None:
+    sql = query.format(s=schema)
+    tables = [
+        pa.concat_tables(pa.ipc.open_stream(chunk.data).read_all() for chunk in each)
+        for each in [await chunks(session, asked) for asked in (SqlText(sql), GuardedSql(sql))]
+    ]
+    assert tables[0].schema.equals(tables[1].schema, check_metadata=True)
+    assert tables[0].equals(tables[1])
+    assert await session.schema(GuardedSql(sql)) == await session.schema(SqlText(sql))
+
+
+async def test_guarded_query_reports_the_metrics_of_itself(session: SparkSession) -> None:
+    remote: RemoteSession = session._remote
+    found = []
+    for question in (SqlText("SELECT count(*) FROM tv"), GuardedSql("SELECT count(*) FROM tv")):
+        told = remote.execute(plan_of(question), str(uuid.uuid4()), TIMEOUT_S)
+        found.append(
+            [
+                (each.name, sorted(each.execution_metrics))
+                async for response in told
+                for each in response.metrics.metrics
+            ]
+        )
+    assert found[0] == found[1] != []
+
+
+REFUSED = {
+    "INSERT INTO {s}.t VALUES (9, 'z')": "InsertIntoStatement",
+    "WITH a AS (SELECT 9, 'z') INSERT INTO {s}.t SELECT * FROM a": "InsertIntoStatement",
+    "FROM tv INSERT INTO {s}.t SELECT *": "InsertIntoStatement",
+    "DELETE FROM {s}.t": "DeleteFromTable",
+    "DROP TABLE {s}.t": "DropTable",
+    "SHOW TABLES": "ShowTables",
+    "SET spark.sql.shuffle.partitions = 9": "SetCommand",
+    "BEGIN DELETE FROM {s}.t; END": "CompoundBody",
+    "EXECUTE IMMEDIATE 'DELETE FROM {s}.t'": "UnresolvedExecuteImmediate",
+    "SELECT reflect('java.lang.System', 'setProperty', 'a', 'b')": "CallMethodViaReflection",
+    "SELECT TRANSFORM (k) USING 'cat' AS (a) FROM tv": "ScriptTransformation",
+}
+
+
+async def test_guarded_query_that_is_none_runs_nothing_and_says_what_it_is(
+    session: SparkSession, schema: str
+) -> None:
+    for sql, effect in REFUSED.items():
+        error = await failure(chunks(session, GuardedSql(sql.format(s=schema))))
+        assert isinstance(error, NoQueryError), (sql, error.message)
+        assert any(effect in each for each in error.effects), (sql, error.effects)
+        assert (error.kind, error.error_class) == (ErrorKind.APPLICATION, ErrorClass.NO_QUERY)
+    assert await rows(session, f"SELECT count(*) FROM {schema}.t") == [(2,)]
+    assert await rows(session, "SET spark.sql.shuffle.partitions") != [
+        ("spark.sql.shuffle.partitions", "9")
+    ]
+
+
+async def test_guarded_query_that_is_cancelled_or_left_ends(session: SparkSession) -> None:
+    """SLOW itself calls a method of Java's, which a guarded query may not."""
+    assert isinstance(await failure(chunks(session, GuardedSql(SLOW))), NoQueryError)
+    busy = "SELECT count(*) FROM range(0, 40000000000, 1, 100) WHERE sha2(string(id), 256) = ''"
+    for ends in ("cancel", "left"):
+        reading_on = asyncio.ensure_future(chunks(session, GuardedSql(busy)))
+        await _until(lambda: session.busy)
+        await asyncio.sleep(1.0)
+        if ends == "cancel":
+            await session.cancel()
+            error = await failure(reading_on)
+            assert error.error_class == "OPERATION_CANCELED"
+        else:
+            reading_on.cancel()
+            await asyncio.gather(reading_on, return_exceptions=True)
+        await _until(lambda: not session.busy)
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
