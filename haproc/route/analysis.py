@@ -25,6 +25,7 @@ from haproc.route.explain import ALONE, Carried, Explaining, size_of
 from haproc.route.kept_answers import key_of
 from haproc.route.offload import Inline, Texts
 from haproc.route.planning import Planning
+from haproc.route.readings import Readings
 from haproc.route.remembered import Remembered
 from haproc.route.shared_sessions import SharedSessions
 from haproc.sessions.client import ClientSession
@@ -322,6 +323,15 @@ class Analysis:
         if not all(isinstance(plan, Plan) for plan in plans):
             return None
         return OF_ONE_RUN.sub("", "\n".join(texts))
+
+    def readings(self, paths: tuple[str, ...]) -> Readings:
+        """Return what has Spark read statements; ``paths``: below which it may look at files."""
+        shared, timeout_s = self._shared, self._timeout_s
+        return Readings(shared, self._epoch, self._texts, self._planning, timeout_s, paths)
+
+    async def _shared(self, settings: Settings) -> Session:
+        """Return a session of HAProc's own with these settings, in which nothing temporary is."""
+        return await self._session(settings, self._sessions)
 
     async def clean(self, settings: Settings, user: str, carried: Carried = ALONE) -> Explaining:
         """Return how to ask a session of HAProc's own, in which nothing temporary is."""

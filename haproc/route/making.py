@@ -28,8 +28,9 @@ from haproc.route.offload import Texts
 from haproc.route.plan_analysis import PlanAnalysis
 from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.rows.reading import fitted
+from haproc.route.stand_in import as_written
 from haproc.sessions.client import ClientSession
-from haproc.witness.judge import Verdict
+from haproc.witness.judge import OF_ROWS, Verdict
 
 
 class Making:
@@ -50,11 +51,13 @@ class Making:
         foresee: Callable[[Operation], None],
         *,
         fanout_parallel: bool,
+        paths: tuple[str, ...] = (),
     ) -> None:
         self._me = core.me
         self._bytes_max = core.limits.operation_bytes_max
         self._engine = engine
         self.analysis = analysis
+        self.readings = analysis.readings(paths)
         self._plans = Plans(
             engine, texts, PlanAnalysis(analysis), classifying, get_blob, core.limits.part_bytes_max
         )
@@ -108,6 +111,8 @@ class Making:
         statement = asked.statement
         ground = None if statement.insert else await self._ground(_named(statement))
         self._foresee(self._made(asked, statement, SqlText(statement.sql)))
+        if statement.insert is None and statement.kind in OF_ROWS:
+            return await self._judged(asked, ground)
         pinned, verdict = await self._pinned(asked)
         if pinned.sql != statement.sql:
             override = statement.operation_class
@@ -140,9 +145,31 @@ class Making:
         ground = await self._ground(_named(asked.statement))
         self._foresee(self._made(asked, asked.statement, SparkPlan(data)))
         frames = await self._plans.with_frames(asked)
+        if asked.statement.kind in OF_ROWS:
+            return await self._judged(asked, ground, frames)
         pinned, verdict = await self._pinned(asked, frames)
         write = frames.write(pinned, verdict)
         return self._resting(asked, asked.statement, write, verdict, ground)
+
+    async def _judged(
+        self, asked: Understood, ground: Ground | None, frames: Frames | None = None
+    ) -> Operation:
+        """Return a text that changes rows as an operation, by what Spark reads in it."""
+        statement, session = asked.statement, asked.session
+        carried, rests = (None, "") if frames is None else (frames.carried.sent, frames.rests)
+        found = await self.readings.judged(
+            statement, asked.settings, session, _moment(asked), carried, rests
+        )
+        if found.moved and frames is None:  # it may insert nothing but literals now
+            statement = await self._classifying.text(
+                found.sql, asked.settings, asked.request.user, statement.operation_class
+            )
+        ref, plan = session_ref(session), frames.plan if frames is not None else None
+        write = as_written(found, ref, plan)
+        verdict = Verdict(
+            found.treatment, found.reasons, found.reads, found.rests_on, known=found.known
+        )
+        return self._resting(asked, statement, write, verdict, ground)
 
     def _resting(
         self,
@@ -195,15 +222,7 @@ class Making:
     ) -> tuple[Pinned, Verdict]:
         """Return the statement made the same everywhere, and what Spark's analysis said of it."""
         statement, settings, user = asked.statement, asked.settings, asked.request.user
-        moment = Moment(
-            now=datetime.now(UTC),
-            random=secrets.randbits(64),
-            time_zone=settings.time_zone,
-            user=user,
-            catalog=settings.catalog,
-            schema=settings.schema,
-        )
-        pinned = await self._pin(statement, moment)
+        pinned = await self._pin(statement, _moment(asked))
         if frames is not None:
             pinned = frames.with_text(pinned)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
@@ -221,6 +240,18 @@ class Making:
         # An INSERT of literals is not looked at, however long.
         size = len(statement.sql) if statement.insert is None else 0
         return await self._texts.run(moment.user, size, pin, statement, moment)
+
+
+def _moment(asked: Understood) -> Moment:
+    settings = asked.settings
+    return Moment(
+        now=datetime.now(UTC),
+        random=secrets.randbits(64),
+        time_zone=settings.time_zone,
+        user=asked.request.user,
+        catalog=settings.catalog,
+        schema=settings.schema,
+    )
 
 
 def _named(statement: Classified) -> frozenset[str]:

@@ -1,12 +1,13 @@
 """Which tables a query reads, so that it need not wait for what is still written to others.
 
 A query shows nothing but its tables. So it is fresh enough once all that may change these is
-applied, whatever else still runs in front of it, be it a table that is computed for an hour. Which
-tables they are is what Spark's analysis says, in a session in which nothing temporary is. It fails
-closed: a query in a session that holds something temporary, one with views, functions of its own or
-tables of another kind waits for everything, and so does one whose tables may have been defined anew
-since it was analyzed. If a statement changes the session meanwhile, the names may mean something
-else by the time the query runs: whoever runs it looks again once Spark has begun to answer.
+applied, whatever else still runs in front of it, be it a table that is computed for an hour.
+Which tables they are is what Spark reads in it, in a
+session in which nothing temporary is. It fails closed: a query in a session that holds something
+temporary, or one that reads tables of another kind waits for everything, and so does one of which
+something may have been defined anew since it was read: a table, a view, a function. If a statement
+changes the session meanwhile, the names may mean something else by the time the query runs: whoever
+runs it looks again once Spark has begun to answer.
 """
 
 from __future__ import annotations
@@ -26,17 +27,14 @@ from haproc.classify.plans.reading import Does
 from haproc.classify.rules import CACHEABLE_KINDS, Rules
 from haproc.engine.errors import EngineError
 from haproc.engine.staging import CATALOG
-from haproc.engine.statement import SparkPlan
+from haproc.engine.statement import SparkPlan, SqlText
 from haproc.replicate.member.core import Core
-from haproc.route.analysis import Analysis
 from haproc.route.caching import TEXT_MAX, unfit, unfit_text
 from haproc.route.classifying import Understood, read_of
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.model import SentPlan
+from haproc.route.readings import Readings
 from haproc.sessions.client import ClientSession
-from haproc.witness.judge import user_functions
-from haproc.witness.plan import Plan, UnreadableError
-from haproc.witness.targets import tables_named
 
 OURS: Final = f"{CATALOG}."
 KNOWN_MAX: Final = 2_000
@@ -45,9 +43,13 @@ KNOWN_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What a query reads. ``since``: all below that may define it anew was applied by then."""
+    """What a query reads: tables, and ``rests_on``, what else decides which these are.
+
+    ``since``: all below that may define any of it anew was applied by then.
+    """
 
     names: frozenset[str]
+    rests_on: frozenset[str]
     since: int
 
 
@@ -66,9 +68,9 @@ _SHOWN: Final = ("show_string", "html_string")
 class Narrowing:
     """See the module."""
 
-    def __init__(self, core: Core, analysis: Analysis) -> None:
+    def __init__(self, core: Core, readings: Readings) -> None:
         self._core = core
-        self._analysis = analysis
+        self._readings = readings
         self._known: OrderedDict[Key, Tables] = OrderedDict()
 
     async def applied(self, asked: Understood) -> Callable[[], int] | None:
@@ -82,7 +84,7 @@ class Narrowing:
         if tables is None or not self._hold(tables):
             try:
                 tables = await self._tables(asked)
-            except (EngineError, UnreadableError):
+            except (EngineError, RefusedError):
                 return None  # running it tells what is wrong
             if tables is None:
                 return None
@@ -103,7 +105,7 @@ class Narrowing:
             query = query_in(asked)
             shown = query is not None or not unfit_text(asked)
             tables = await self._tables(asked, query) if shown else None
-        except (EngineError, UnreadableError, RefusedError):
+        except (EngineError, RefusedError):
             return None  # running it tells what is wrong
         if tables is None:
             return None
@@ -113,26 +115,25 @@ class Narrowing:
         )
 
     def _hold(self, tables: Tables) -> bool:
-        return self._core.heard.definitions.unchanged(tables.names, tables.since)
+        return self._core.heard.definitions.unchanged(tables.rests_on, tables.since)
 
     async def _tables(self, asked: Understood, query: SparkPlan | None = None) -> Tables | None:
         """Return what a query reads: its text, or a plan."""
         core, user = self._core, asked.request.user
         definitions = core.watermarks.definitions_applied
-        explaining = await self._analysis.clean(asked.settings, user)
-        if query is None:
-            plan = await explaining.plan(asked.statement.sql)
-        else:
-            plan = await explaining.read(await explaining.spoken(query))
-        names = named(plan)
-        if names is None or not (query is None or asked.statement.reads <= names):
+        found = await self._readings.query(
+            query or SqlText(asked.statement.sql), asked.settings, user
+        )
+        if not found.known or found.of_session or found.elsewhere:
             return None
-        for table in sorted(names):
-            if not (table.startswith(OURS) and await explaining.is_managed_delta(table)):
-                return None
+        if not (query is None or asked.statement.reads <= found.reads):
+            return None
+        if not all(each.startswith(OURS) for each in found.reads):
+            return None
         if core.watermarks.definitions_applied != definitions:
             return None  # the look may have met the one before
-        return Tables(names, core.schedule.applied_of(names))
+        applied = core.schedule.applied_of(found.rests_on)
+        return Tables(found.reads, found.rests_on, applied)
 
 
 def query_in(asked: Understood) -> SparkPlan | None:
@@ -159,9 +160,3 @@ def query_in(asked: Understood) -> SparkPlan | None:
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
     kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
     return SparkPlan(plan.SerializeToString()) if kinds <= CACHEABLE_KINDS else None
-
-
-def named(plan: Plan) -> frozenset[str] | None:
-    """Return all that a query's plan reads; None if it may be more than the names say."""
-    names, complete = tables_named(plan)
-    return names if complete and not user_functions(plan) else None

@@ -114,6 +114,13 @@ class Frames:
         """How the text is explained."""
         return Carried(lambda text: SparkPlan(text_question(self.plan, text)), frames_of(self.plan))
 
+    @property
+    def rests(self) -> str:
+        """Why the DataFrames are known to the client's session alone; empty if they are not."""
+        reading = read_plan(self.plan)
+        rests = reading.user_code or reading.blobs or reading.handles
+        return "it reads a DataFrame that only the client's session has" if rests else ""
+
     def with_text(self, pinned: Pinned) -> Pinned:
         """Return what the first reading makes of the text and its DataFrames together."""
         found = self.differing

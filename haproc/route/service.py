@@ -114,9 +114,10 @@ class RingService:
             sessions.get_blob,
             replica.foresee,
             fanout_parallel=config.fanout_parallel,
+            paths=rules.paths.prefixes,
         )
-        self._narrowing = Narrowing(core, self._analysis)
-        repeatable = Repeatable(core, self._analysis, self._texts)
+        self._narrowing = Narrowing(core, self._making.readings)
+        repeatable = Repeatable(core, self._making.readings)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
         self._shared = SharedSessions(
             lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX

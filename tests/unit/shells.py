@@ -211,6 +211,7 @@ SHELLS: Final = {
     "haproc/route/offload.py": "a process",
     "haproc/route/offload_worker.py": "a process",
     "haproc/route/planning.py": "futures of those that wait",
+    "haproc/route/readings.py": "asks Spark",
     "haproc/route/reads.py": "waits with deadlines",
     "haproc/route/parquet_pieces.py": "a process",
     "haproc/route/parquet_worker.py": "a process",

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from haproc.config.cache import Cache
-from haproc.engine.interface import Column, Observed
-from haproc.engine.statement import GuardedSql, Question, SqlText
+from haproc.engine.interface import Observed
+from haproc.engine.statement import GuardedSql, Question, SparkPlan, SqlText
 from haproc.engine.tasks import Planned
 from tests.unit import test_reads_between_doors as between
-from tests.unit.canned import CannedStream, chunks_of
+from tests.unit.canned import CannedStream
+from tests.unit.made_readings import alias, files, said, table
 from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, Spark, pair
-from tests.unit.test_witness import explained
 
 QUERY = "SELECT name FROM t"
-RELATION = "Relation spark_catalog.default.t[name#1] parquet"
-PLAN = ("name: string", "Project [name#1]", f"+- {RELATION}")
+TABLE = "spark_catalog.default.t"
+PLAN = said(table(TABLE))
 
 
 @dataclass
 class ExplainingSpark(Spark):
     """One that says what it makes of a query."""
 
-    plan: tuple[str, ...] = PLAN
-    format: str = "delta"
-    type: str = "MANAGED"
+    said: str = PLAN
     asked: list[str] = field(default_factory=list)
+    looks: int = 0
 
     async def query(
         self,
@@ -44,16 +42,13 @@ class ExplainingSpark(Spark):
     ) -> CannedStream:
         assert isinstance(statement, SqlText | GuardedSql)
         self.asked.append(statement.sql)
-        if statement.sql.startswith("EXPLAIN"):
-            return CannedStream(chunks_of(pa.table({"plan": [explained(*self.plan)]})))
-        if statement.sql.startswith("DESCRIBE TABLE EXTENDED"):
-            told = {"Provider": self.format, "Type": self.type}
-            names, values = ["name", *told], ["string", *told.values()]
-            return CannedStream(chunks_of(pa.table({"col_name": names, "data_type": values})))
         return await super().query(statement, timeout_s=timeout_s)
 
-    async def columns(self, sql: str) -> list[Column]:
-        return [Column("name", "string")]
+    async def reading(
+        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+    ) -> str:
+        self.looks += 1
+        return self.said
 
 
 @contextlib.asynccontextmanager
@@ -101,7 +96,7 @@ async def test_query_is_answered_again_until_its_table_is_written(
         levels: dict[str, Any] = {"consistency": "linearizable", "cache": True}
         assert not (await cached(both, a, **levels) or {})["hit"]
         assert (await cached(both, a, **levels) or {})["hit"]
-        assert sum(text.startswith("EXPLAIN") for text in spark.asked) == 2
+        assert spark.looks == 2
         metrics = a.metrics.text().decode()
         assert 'haproc_cache_queries_total{outcome="hit"} 6.0' in metrics
         assert 'haproc_cache_given_up{why="written"} 1.0' in metrics
@@ -120,33 +115,26 @@ async def test_request_that_says_no_is_run_and_header_says_yes(
 
 
 @pytest.mark.parametrize(
-    ("sql", "plan", "table_format", "reason"),
+    ("sql", "answer", "reason"),
     [
-        ("SELECT current_date() AS name FROM t", PLAN, "delta", "current_date()"),
-        (QUERY, ("name: string", "Project [uuid() AS name#1]", f"+- {RELATION}"), "", "uuid"),
-        (QUERY, PLAN, "parquet", "spark_catalog.default.t is no managed Delta table"),
-        (
-            QUERY,
-            ("name: string", "View (`spark_catalog`.`default`.`t`, [name#1])", f"+- {RELATION}"),
-            "",
-            "is a view",
-        ),
-        (QUERY, ("nonsense",), "", "cannot read"),
-        (QUERY, ("name: string", "Project [name#1]", "+- Relation [name#1] csv"), "", "files"),
-        ("SHOW TABLES", PLAN, "delta", "it is no SELECT"),
-        ("SELECT name FROM t@v3", PLAN, "delta", "@ reads an older version"),
+        (QUERY, said(table(TABLE), items=(alias("CurrentDate", "DATE"),)), "clock"),
+        (QUERY, said(table(TABLE), items=(alias("Uuid", "STRING"),)), "uuid"),
+        (QUERY, said(table(TABLE, "parquet")), "spark_catalog.default.t is no managed Delta table"),
+        (QUERY, said(table(TABLE, kind="EXTERNAL")), "spark_catalog.default.t is no managed Delta"),
+        (QUERY, "nonsense", "no reading"),
+        (QUERY, said(files()), "files"),
+        ("SHOW TABLES", PLAN, "it is no SELECT"),
     ],
 )
 async def test_what_is_not_known_to_be_repeatable_is_not_kept(
     sql: str,
-    plan: tuple[str, ...],
-    table_format: str,
+    answer: str,
     reason: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with ring(tmp_path, monkeypatch) as (both, a, spark):
-        spark.plan, spark.format = plan, table_format
+        spark.said = answer
         for _ in range(2):
             told = await cached(both, a, sql, cache=True)
             assert told is not None and not told["hit"] and not told["kept"]

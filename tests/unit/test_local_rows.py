@@ -181,6 +181,9 @@ class LookedAtError(Exception):
 class Analysis:
     """Stands where Spark's analysis is asked: that ends the test of a plan."""
 
+    def readings(self, paths: tuple[str, ...]) -> None:
+        """None is needed for rows."""
+
     epoch = 0
 
     async def confirm_query(self, statement: Classified, *_: Any) -> None:

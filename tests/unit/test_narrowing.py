@@ -13,7 +13,9 @@ from haproc import protos
 from haproc.classify.model import Classified, Kind, OperationClass
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Settings
-from haproc.engine.statement import SparkPlan
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.reading.judge import JudgedQuery
+from haproc.reading.model import Facts
 from haproc.replicate.heard.definitions import Definitions
 from haproc.replicate.queue.coalesce import BatchLimits
 from haproc.replicate.queue.schedule import Schedule
@@ -21,35 +23,30 @@ from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.progress import Progress
 from haproc.route.classifying import Understood
 from haproc.route.model import Request, SentPlan, SentSql
-from haproc.route.narrowing import Narrowing, named
-from haproc.witness.plan import Plan
+from haproc.route.narrowing import Narrowing
+from haproc.route.readings import judged_query
+from tests.unit.made_readings import files, said, table, view
 from tests.unit.operations import ddl, insert, table_as, table_ddl, unknown_tables
-from tests.unit.test_witness import plan_of
 
 X = "spark_catalog.s.x"
 Y = "spark_catalog.s.y"
 SLOW = "spark_catalog.s.slow"
-OF_VIEW = "View (`spark_catalog`.`s`.`v`, [a#1])\n+- Relation spark_catalog.s.x[a#1] parquet"
-OF_FILES = "Relation [a#1] parquet"
-OF_FUNCTION = "Project [spark_catalog.s.f(a#1) AS b#2]\n+- Relation spark_catalog.s.x[a#1] parquet"
+OF_VIEW = said(view("spark_catalog.s.v", table(X)))
+OF_FILES = said(files())
 
 
 def reading(*tables: str) -> str:
-    """Return the plan of a query of these tables."""
-    leaves = [f"Relation {table}[a#{n}] parquet" for n, table in enumerate(tables)]
-    if len(leaves) == 1:
-        return f"Project [a#0]\n+- {leaves[0]}"
-    return "Join Cross\n:- " + "\n+- ".join(leaves)  # of two
+    """Return the reading of a query of these tables."""
+    return said(*(table(each, "parquet" if each.endswith(".v") else "delta") for each in tables))
 
 
 class Cluster:
     """A cluster that has read some records, and what its Spark says of one query."""
 
-    def __init__(self, plan: str = "") -> None:
+    def __init__(self, said: str = "") -> None:
         self.schedule = Schedule("a", Progress(), 0, BatchLimits())
         self.definitions = Definitions(1_000)
-        self.plan_text = plan
-        self.others = {"v"}
+        self.said = said
         self.analyzed = 0
         self.watermarks = SimpleNamespace(definitions_applied=0)
         self.meanwhile: Callable[[], None] = lambda: None
@@ -60,20 +57,14 @@ class Cluster:
         )
         self.narrowing = Narrowing(core, self)  # type: ignore[arg-type]
 
-    # -- stands for haproc.route.analysis
+    # -- stands for haproc.route.readings
 
-    async def clean(self, settings: Settings, user: str) -> Any:
-        return self
-
-    async def plan(self, sql: str) -> Plan:
+    async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
         self.analyzed += 1
-        if not self.plan_text:
+        if not self.said:
             raise EngineError(ErrorKind.APPLICATION, "no such table")
         self.meanwhile()
-        return plan_of(*self.plan_text.split("\n"))
-
-    async def is_managed_delta(self, table: str) -> bool:
-        return table.rpartition(".")[2] not in self.others
+        return judged_query(self.said, "", Facts())
 
     # -- the log
 
@@ -136,8 +127,8 @@ def test_query_waits_for_everything_if_there_is_what_may_define_anything_anew() 
 
 @pytest.mark.parametrize(
     "plan",
-    [reading("spark_catalog.s.v"), OF_VIEW, OF_FILES, OF_FUNCTION, reading("other.s.x"), ""],
-    ids=["no Delta", "a view", "files", "a function", "another catalog", "Spark refuses it"],
+    [reading("spark_catalog.s.v"), OF_FILES, reading("other.s.x"), ""],
+    ids=["no Delta", "files", "another catalog", "Spark refuses it"],
 )
 def test_query_of_more_than_plain_tables_waits_for_everything(plan: str) -> None:
     cluster = Cluster(plan)
@@ -183,10 +174,13 @@ def test_query_waits_for_everything_if_something_is_defined_during_the_look() ->
     assert cluster.applied() is None
 
 
-def test_names_are_all_or_nothing() -> None:
-    assert named(plan_of(*reading(X, Y).split("\n"))) == {X, Y}
-    assert named(plan_of(*OF_FUNCTION.split("\n"))) is None
-    assert named(plan_of(*OF_FILES.split("\n"))) is None
+def test_view_is_seen_through_and_may_be_another_one_itself() -> None:
+    cluster = Cluster(OF_VIEW)
+    cluster.read(slow())
+    assert cluster.applied() == 1
+    cluster.read(table_ddl("1", "spark_catalog.s.v", "a"))
+    assert cluster.applied() == cluster.schedule.low == 0
+    assert cluster.analyzed == 2
 
 
 # -- in a client's session ---------------------------------------------------------------------
@@ -197,7 +191,7 @@ class OfSession(Cluster):
 
     def __init__(self, plan: str, query: Any = None, *also: str) -> None:
         super().__init__(plan)
-        self.query = query if query is not None else table_plan()
+        self.sent = query if query is not None else table_plan()
         self.reads = frozenset({X, *also})
         self.session: Any = SimpleNamespace(
             holds_temporaries=False, handles=set(), changes=0, unchanged=self._unchanged
@@ -207,18 +201,11 @@ class OfSession(Cluster):
         now = self.session.changes
         return lambda: bool(self.session.changes == now)
 
-    async def clean(self, settings: Settings, user: str) -> Any:
-        async def spoken(query: SparkPlan) -> str:
-            return ""
-
-        managed = self.is_managed_delta
-        return SimpleNamespace(spoken=spoken, read=self.plan, is_managed_delta=managed)
-
     def told(self, session: Any = None) -> Callable[[], int] | None:
         statement = Classified(
             "", Kind.SELECT, OperationClass.QUERY, self.reads, frozenset(), True, "default"
         )
-        sent = SentPlan(self.query.SerializeToString())
+        sent = SentPlan(self.sent.SerializeToString())
         request = Request("r", sent, "", "u", session_id="s", relayed=True)
         asked = Understood(request, self.session, Settings(), statement)
         return asyncio.run(self.narrowing.applied(asked))
@@ -242,7 +229,7 @@ def counted(plan: Any) -> Any:
     return over
 
 
-def said(sql: str) -> Any:
+def over_text(sql: str) -> Any:
     plan = protos.base.Plan()
     plan.root.limit.input.sql.query = sql
     return plan
@@ -254,13 +241,14 @@ def beside(cluster: OfSession) -> OfSession:
     return cluster
 
 
-@pytest.mark.parametrize("query", [table_plan(), shown(table_plan()), said("SELECT a FROM x")])
+@pytest.mark.parametrize("query", [table_plan(), shown(table_plan()), over_text("SELECT a FROM x")])
 def test_plan_in_a_session_waits_for_its_own_tables_alone(query: Any) -> None:
     assert beside(OfSession(reading(X), query)).applied() == 1
 
 
 @pytest.mark.parametrize(
-    "query", [counted(table_plan()), said("SHOW TABLES"), said("DESCRIBE x"), protos.base.Plan()]
+    "query",
+    [counted(table_plan()), over_text("SHOW TABLES"), over_text("DESCRIBE x"), protos.base.Plan()],
 )
 def test_plan_that_spark_runs_when_it_analyzes_it_waits_for_everything(query: Any) -> None:
     assert beside(OfSession(reading(X), query)).applied() is None

@@ -1,0 +1,194 @@
+"""Has Spark read statements that change rows, and the judge say what becomes of them.
+
+A statement is read in its client's session if that holds temporary things, so what it means there
+is what it means; else in a session of HAProc's own under the same settings. What was judged holds
+until a definition changes on this cluster, unless something moves in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from haproc.classify.model import Classified, Kind, RefusedError
+from haproc.classify.names import Context
+from haproc.engine.interface import Session, Settings
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.failure import ErrorClass
+from haproc.pin.model import Moment, Treatment
+from haproc.reading.judge import Judged, JudgedQuery, as_rows, judge, judge_query
+from haproc.reading.model import Facts
+from haproc.reading.tree import UnreadableError, read
+from haproc.route.kept_answers import Key, key_of
+from haproc.route.offload import Texts
+from haproc.route.planning import Planning
+from haproc.route.remembered import Remembered
+from haproc.route.stand_in import merge_over, source_query
+from haproc.sessions.client import ClientSession
+from haproc.witness.plans import empty_rows
+
+JUDGED_MAX: Final = 2_000
+_CHARACTERS_PER_BYTE: Final = 8
+"""So much of an answer takes as long to read as a character of a text. Measured."""
+_ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), 0, "UTC", "", "", "")
+"""Of a query only that it moves is asked, not where to."""
+_HINT: Final = "write it in a plainer form: plain names, one table, one statement"
+_HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
+_PARSER: Final = "spark.sql.legacy.timeparserpolicy"
+_ASSIGNMENT: Final = "spark.sql.storeassignmentpolicy"
+
+
+class Readings:
+    """See the module. ``shared`` gives HAProc's own session of these settings."""
+
+    def __init__(
+        self,
+        shared: Callable[[Settings], Awaitable[Session]],
+        epoch: Callable[[], int],
+        texts: Texts,
+        planning: Planning,
+        timeout_s: float,
+        paths: tuple[str, ...] = (),
+    ) -> None:
+        self._shared = shared
+        self._epoch = epoch
+        self._texts = texts
+        self._planning = planning
+        self._timeout_s = timeout_s
+        self._paths = paths
+        self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
+
+    async def judged(
+        self,
+        statement: Classified,
+        settings: Settings,
+        session: ClientSession | None,
+        moment: Moment,
+        carried: Callable[[str], SqlText | SparkPlan] | None = None,
+        rests: str = "",
+    ) -> Judged:
+        """Return what becomes of a statement; raises RefusedError, EngineError.
+
+        ``carried`` returns how a text is sent, if DataFrames come with it; ``rests`` says why these
+        are not the same on other clusters, if so. An EngineError of kind
+        APPLICATION is Spark's own answer to a statement that is wrong.
+        """
+        own = session is not None and session.holds_temporaries
+        key, epoch = key_of(statement.sql, settings), self._epoch()
+        is_kept = not own and carried is None
+        known = self._judged.find(key) if is_kept else None
+        if known is not None:
+            return known
+        spark = await self._session(settings, session)
+        asked = carried(statement.sql) if carried else SqlText(statement.sql)
+        found = await self._read(spark, asked, statement.sql, settings, moment)
+        if rests and found.treatment is not Treatment.REFUSE:
+            found = replace(as_rows(found, [rests]), of_session=True)
+        _check(statement, found)
+        if found.treatment is Treatment.MATERIALISE and found.kind is Kind.MERGE:
+            await self._confirmed(spark, found, settings, moment, carried or SqlText)
+        if is_kept and not found.moved:
+            self._judged.keep(key, found, epoch)
+        return found
+
+    async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
+        """Return what a query would give elsewhere; raises RefusedError, EngineError.
+
+        It is read in a session in which nothing temporary is.
+        """
+        text = asked.sql if isinstance(asked, SqlText) else ""
+        spark = await self._shared(settings)
+        async with self._planning.turn(user, self._timeout_s, len(text)):
+            data = await spark.reading(asked, timeout_s=self._timeout_s, paths=self._paths)
+        size = len(data) // _CHARACTERS_PER_BYTE
+        return await self._texts.run(user, size, judged_query, data, text, facts_of(settings))
+
+    async def _session(self, settings: Settings, session: ClientSession | None) -> Session:
+        if session is not None and session.holds_temporaries:
+            await session.spark.ready()
+            return session.spark
+        return await self._shared(settings)
+
+    async def _read(
+        self,
+        spark: Session,
+        asked: SqlText | SparkPlan,
+        text: str,
+        settings: Settings,
+        moment: Moment,
+    ) -> Judged:
+        user = moment.user
+        async with self._planning.turn(user, self._timeout_s, len(text)):
+            data = await spark.reading(asked, timeout_s=self._timeout_s, paths=self._paths)
+        size = len(data) // _CHARACTERS_PER_BYTE
+        context = Context(settings.catalog, settings.schema, user)
+        values = (data, text, context, facts_of(settings), moment)
+        return await self._texts.run(user, size, judged_text, *values)
+
+    async def _confirmed(
+        self,
+        spark: Session,
+        found: Judged,
+        settings: Settings,
+        moment: Moment,
+        carried: Callable[[str], SqlText | SparkPlan],
+    ) -> None:
+        """Refuse a MERGE that is not the same with rows in place of its source."""
+        assert found.cut is not None
+        asked = carried(source_query(found.cut))
+        if isinstance(asked, SparkPlan):
+            columns = list((await spark.analyzed(asked)).columns)
+        else:
+            columns = await spark.columns(asked.sql)
+        rows = empty_rows([(column.name, column.type_text) for column in columns])
+        text, plan = merge_over(found.cut, rows)
+        again = await self._read(spark, plan, text, settings, moment)
+        if again.treatment is not Treatment.REPLICATE or again.moved:
+            reasons = (*found.reasons, *again.reasons)
+            raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE)
+
+
+def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
+    """Return what becomes of a statement, as read in the server's answer; raises RefusedError."""
+    try:
+        reading = read(data, text)
+    except UnreadableError as error:
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, str(error), _HINT) from error
+    return judge(reading, context, facts, moment)
+
+
+def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
+    """Return what a query would give elsewhere; raises RefusedError."""
+    try:
+        reading = read(data, text)
+    except UnreadableError as error:
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, str(error), _HINT) from error
+    if reading.analyzed is None:
+        raise RefusedError(ErrorClass.PATH, "it names files", _HINT)
+    return judge_query(reading, facts, _ANY_MOMENT)
+
+
+def facts_of(settings: Settings) -> Facts:
+    """Return what the settings say about how a statement is computed."""
+    confs = {name.lower(): value.strip().upper() for name, value in settings.confs}
+    return Facts(
+        ansi=settings.ansi,
+        legacy=confs.get(_PARSER, "CORRECTED") not in ("CORRECTED", "EXCEPTION"),
+        assigns_strictly=confs.get(_ASSIGNMENT, "ANSI") != "LEGACY",
+    )
+
+
+def _check(statement: Classified, found: Judged) -> None:
+    """Refuse what Spark takes for another statement than HAProc has."""
+    if found.kind is not statement.kind or found.writes != statement.writes:
+        theirs, ours = (", ".join(sorted(names)) for names in (found.writes, statement.writes))
+        raise RefusedError(
+            ErrorClass.NONDETERMINISTIC,
+            f"Spark takes the statement for {found.kind.value} of {theirs or 'no table'}, HAProc "
+            f"for {statement.kind.value} of {ours or 'a table that cannot be told'}",
+            _HINT,
+        )
+    if found.treatment is Treatment.REFUSE:
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(found.reasons), found.hint)
