@@ -1,0 +1,49 @@
+"""The statements of the corpus, and the worlds (schemas with tables) that they are read in.
+
+A file of `corpus/` or `worlds/` has a statement on each line; one that holds line ends, begins with
+`"` or `#`, or has blanks around it stands as a JSON string. Lines that begin with `#` are comments.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+WORLDS: Final = ("default", "wide", "witness", "session")
+"""`session` is `witness` beside temporary views, functions and variables."""
+_READ_IN: Final = {"witness": ("witness",), "session": ("session",), "issue": ("session", "wide")}
+
+
+def names() -> list[str]:
+    """Return the names of the parts of the corpus."""
+    return sorted(path.stem for path in (HERE / "corpus").glob("*.txt"))
+
+
+def statements(name: str) -> list[str]:
+    """Return the statements of a part."""
+    return _lines(HERE / "corpus" / f"{name}.txt")
+
+
+def worlds_of(name: str) -> tuple[str, ...]:
+    """Return the worlds in which a part's statements are tried, one after another."""
+    return _READ_IN.get(name, ("default", "wide", "witness"))
+
+
+def world(name: str) -> list[str]:
+    """Return the statements that make a world, in a schema of its name that is empty."""
+    return _lines(HERE / "worlds" / f"{name}.txt")
+
+
+def line_of(statement: str) -> str:
+    """Return the line that stands for a statement in a file."""
+    plain = statement.strip() == statement and statement.isprintable()
+    return statement if plain and statement[:1] not in ('"', "#", "") else json.dumps(statement)
+
+
+def _lines(path: Path) -> list[str]:
+    # Split at line feeds alone: other line ends may stand in statements.
+    lines = path.read_text(encoding="utf-8").split("\n")
+    kept = (line for line in lines if line and not line.startswith("#"))
+    return [json.loads(line) if line.startswith('"') else line for line in kept]

@@ -1,0 +1,63 @@
+"""Readings as they were recorded, so that what judges them is tested without Spark."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from haproc.reading.tree import Reading, read
+
+FOLDER: Final = Path(__file__).parent.parent / "golden" / "readings"
+WAREHOUSE: Final = "file:/warehouse"
+"""Stands in readings for where the server kept its tables."""
+NOW: Final = "2026-03-01 23:30:00"
+"""Stands in readings for when they were made, in UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What Spark said of a statement: a reading as JSON, or the name of an error.
+
+    ``world``: the schema that it was read in.
+    """
+
+    world: str
+    data: str = ""
+    error: str = ""
+
+    def reading(self, statement: str) -> Reading:
+        """Return it as trees; raises LookupError for an error."""
+        if self.error:
+            raise LookupError(f"{statement}: Spark says {self.error}")
+        return read(self.data, statement)
+
+
+@functools.cache
+def part(name: str) -> dict[str, Recorded]:
+    """Return what was recorded of a part of the corpus, by statement, in its order."""
+    said = json.loads(gzip.decompress((FOLDER / f"{name}.json.gz").read_bytes()))
+    return {statement: _recorded(each) for statement, each in said.items()}
+
+
+def recorded(statement: str) -> Recorded:
+    """Return what was recorded of a statement, in the first part that holds it."""
+    for path in sorted(FOLDER.glob("*.json.gz")):
+        found = part(path.name.removesuffix(".json.gz")).get(statement)
+        if found is not None:
+            return found
+    raise LookupError(f"no reading of {statement!r} is recorded: add it to tests/readings/corpus")
+
+
+def reading_of(statement: str) -> Reading:
+    """Return the reading of a statement; raises LookupError if there is none, or an error."""
+    return recorded(statement).reading(statement)
+
+
+def _recorded(said: dict[str, Any]) -> Recorded:
+    if "error" in said:
+        return Recorded(said["world"], error=said["error"])
+    return Recorded(said["world"], data=json.dumps(said["reading"]))
