@@ -12,7 +12,7 @@ KILLS ?= 100
 SPREAD := --numprocesses 2 --no-loadscope-reorder
 export PYTHON
 
-.PHONY: help setup demo quick test test-all check ring bench simulate stories torture wheel lock clean
+.PHONY: help setup demo quick test test-all check ring bench simulate stories readings torture wheel lock clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,6 +55,9 @@ simulate: $(READY) ## A ring on a virtual clock: make simulate SEEDS=n FIRST=see
 
 stories: $(READY) ## Write the golden traces of the simulation anew (tests/golden/stories)
 	@$(PY) -m tests.simulation.stories
+
+readings: $(READY) ## Record anew what Spark makes of the statements of the tests (tests/golden/readings)
+	@$(PY) -m tests.readings
 
 torture: $(READY) ## Kill a ring's parts: make torture MINUTES=n KILLS=n LOG=sqlite|kafka SEED=n OPTIONS=...
 	@$(PY) -m tests.fault.torture --minutes $(MINUTES) --kills $(KILLS) --log $(LOG) \

@@ -317,6 +317,8 @@ final class Trees {
         String name = type.getName();
         boolean own = OWN.stream().anyMatch(name::startsWith);
         String shown = own ? name.substring(name.lastIndexOf('.') + 1) : name;
+        int lambda = shown.indexOf("$$Lambda");  // what follows is of this run of the server
+        shown = lambda < 0 ? shown : shown.substring(0, lambda + "$$Lambda".length());
         return shown.endsWith("$") ? shown.substring(0, shown.length() - 1) : shown;
     }
 

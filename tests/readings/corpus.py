@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-WORLDS: Final = ("default", "wide", "witness", "session")
+WORLDS: Final = ("default", "texts", "one", "wide", "witness", "session")
 """`session` is `witness` beside temporary views, functions and variables."""
 _READ_IN: Final = {"witness": ("witness",), "session": ("session",), "issue": ("session", "wide")}
 
@@ -28,7 +28,7 @@ def statements(name: str) -> list[str]:
 
 def worlds_of(name: str) -> tuple[str, ...]:
     """Return the worlds in which a part's statements are tried, one after another."""
-    return _READ_IN.get(name, ("default", "wide", "witness"))
+    return _READ_IN.get(name, ("default", "texts", "one", "wide", "witness"))
 
 
 def world(name: str) -> list[str]:

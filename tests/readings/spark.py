@@ -63,9 +63,7 @@ class Spark:
         request.plan.root.CopyFrom(relation)
         rows: list[dict[str, Any]] = []
         try:
-            for part in self._stub.ExecutePlan(
-                request, metadata=self._metadata, timeout=timeout_s
-            ):
+            for part in self._stub.ExecutePlan(request, metadata=self._metadata, timeout=timeout_s):
                 if part.HasField("arrow_batch"):
                     rows += _decoded(part.arrow_batch.data)
         except grpc.RpcError as error:

@@ -1,0 +1,47 @@
+"""The recorded readings are those of the corpus, and can be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.readings import corpus, golden
+from tests.readings.compare import everything
+from tests.readings.generate import generate
+
+
+@pytest.mark.parametrize("name", corpus.names())
+def test_recorded_readings_are_those_of_the_corpus(name: str) -> None:
+    """Else `make readings` has to be run."""
+    assert list(golden.part(name)) == corpus.statements(name)
+
+
+def test_recorded_reading_is_a_tree_whose_places_lie_in_the_text() -> None:
+    wrong = []
+    for statement, recorded in everything():
+        if recorded.error:
+            continue
+        reading = recorded.reading(statement)
+        for tree in (reading.parsed, reading.analyzed):
+            for node in tree.walk() if tree is not None else ():
+                place = node.place
+                if place and not 0 <= place.start <= place.end <= len(statement):
+                    wrong.append((statement, node))
+    assert wrong == []
+
+
+def test_recorded_error_is_spark_s_own() -> None:
+    accidents = {"INTERNAL_ERROR", "UNAVAILABLE", "UNKNOWN", "DEADLINE_EXCEEDED", ""}
+    assert [each for each, said in everything() if said.error in accidents] == []
+
+
+def test_statement_on_a_line_is_the_statement() -> None:
+    for name in corpus.names():
+        lines = (corpus.HERE / "corpus" / f"{name}.txt").read_text(encoding="utf-8").split("\n")
+        kept = [line for line in lines if line and not line.startswith("#")]
+        assert [corpus.line_of(each) for each in corpus.statements(name)] == kept
+
+
+def test_generated_program_is_that_of_its_seed() -> None:
+    programs = [generate(seed) for seed in range(20)]
+    assert programs == [generate(seed) for seed in range(20)]
+    assert len({program.statements for program in programs}) == 20
