@@ -24,9 +24,9 @@ def version_plan() -> Any:
     return _plan(_VERSION, b"")
 
 
-def guarded_plan(sql: str) -> Any:
-    """Return the plan that runs a text if it is a query."""
-    return _plan(_QUERY, _asked(_of_text(sql)))
+def guarded_plan(sql: str, paths: Sequence[str] = ()) -> Any:
+    """Return the plan that runs a text if it is a query, and reads no files but below these."""
+    return _plan(_QUERY, _asked(_of_text(sql), paths))
 
 
 def reading_plan(statement: SqlText | SparkPlan, paths: Sequence[str] = ()) -> bytes:

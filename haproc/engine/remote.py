@@ -432,7 +432,7 @@ def plan_of(statement: Question) -> Any:
         case SqlText():
             return sql_plan(statement.sql)
         case GuardedSql():
-            return guarded_plan(statement.sql)
+            return guarded_plan(statement.sql, statement.paths)
         case ArrowRows():
             return _append_plan(statement)
         case SparkPlan():

@@ -45,10 +45,11 @@ class GuardedSql:
     """A query as text, bound, that Spark runs only if it is one; else it raises NoQueryError.
 
     Its rows, columns and errors are those of the same `SqlText`. It is never a write, so no log and
-    no lane knows it.
+    no lane knows it. ``paths``: how the names of files may begin that it reads.
     """
 
     sql: str
+    paths: tuple[str, ...] = ()
 
 
 Question: TypeAlias = Statement | GuardedSql

@@ -77,13 +77,14 @@ def as_it_runs(asked: Understood) -> Statement:
             assert_never(asked.request.statement)
 
 
-def as_query(asked: Understood) -> Question:
+def as_query(asked: Understood, paths: tuple[str, ...]) -> Question:
     """Return what a cluster is given of a query: Spark itself sees that it is nothing else.
 
-    SHOW, DESCRIBE and EXPLAIN are commands for Spark, and told by how they begin.
+    SHOW, DESCRIBE and EXPLAIN are commands for Spark, and told by how they begin. ``paths``: below
+    which the operator lets statements read files.
     """
     if isinstance(asked.request.statement, SentSql) and asked.statement.kind in _GUARDED:
-        return GuardedSql(asked.statement.sql)
+        return GuardedSql(asked.statement.sql, paths)
     return as_it_runs(asked)
 
 

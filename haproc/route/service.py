@@ -82,7 +82,7 @@ class RingService:
         self._unmade = set[tuple[str, str]]()
         """Writes under way of which no operation was made yet: the log can have none."""
         self._attempts = Attempts(replica)
-        self._asks_for_more = rules.ask_for_concern
+        self._asks_for_more, self._paths = rules.ask_for_concern, rules.paths.prefixes
         self._lending = Lending(replica)
         core = self._core
         limits = config.limits
@@ -360,7 +360,7 @@ class RingService:
         try:
             if session is not None:
                 await session.spark.ready()  # which may need the log
-            statement, timeout_s = as_query(asked), request.timeout_s
+            statement, timeout_s = as_query(asked, self._paths), request.timeout_s
             size = text_size(statement)
             turn = self.planning.turn(request.user, timeout_s, size, departures)
             async with turn as planned:

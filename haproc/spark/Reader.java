@@ -18,6 +18,7 @@ import org.apache.spark.connect.proto.Relation;
 import org.apache.spark.connect.proto.SubqueryAlias;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
+import org.apache.spark.sql.catalyst.analysis.PlanWithUnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAlias;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedInlineTable;
@@ -34,6 +35,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connect.planner.SparkConnectPlanner;
 import org.apache.spark.sql.connect.plugin.RelationPlugin;
+import org.apache.spark.sql.internal.VariableSubstitution;
 import org.sparkproject.connect.protobuf.Any;
 import org.sparkproject.connect.protobuf.CodedInputStream;
 import scala.Function1;
@@ -54,7 +56,8 @@ import scala.runtime.AbstractPartialFunction;
  *   <li>{@code haproc/version}: a row with the versions of the {@link Extension} that is loaded, of
  *       Spark, and of Delta (empty: there is none);
  *   <li>{@code haproc/read}: a row with the reading, see {@link Trees};
- *   <li>{@code haproc/query}: the rows of a text that is a query; an error if it is none.
+ *   <li>{@code haproc/query}: the rows of a text that is a query; an error if it is none, or if it
+ *       reads a path that may not be looked at or a table whose name is computed: reading tells.
  * </ul>
  *
  * <p>An error of the parser or analyzer is the one that the statement itself would meet.
@@ -139,6 +142,16 @@ public final class Reader implements RelationPlugin {
         LogicalPlan query() {
             LogicalPlan parsed = parsed();
             confirm(parsed);
+            String unseen = unseen(parsed);
+            for (TreeNode<?> node : Trees.all(parsed)) {
+                if (node instanceof PlanWithUnresolvedIdentifier named
+                        && !(named.identifierExpr() instanceof Literal)) {
+                    unseen = "PlanWithUnresolvedIdentifier";
+                }
+            }
+            if (!unseen.isEmpty()) {
+                throw new IllegalArgumentException(NO_QUERY + unseen);
+            }
             LogicalPlan analyzed = analyzed(parsed);
             confirm(analyzed);
             return analyzed;
@@ -153,7 +166,12 @@ public final class Reader implements RelationPlugin {
 
         LogicalPlan reading() throws IOException {
             String text = root.hasSql() ? root.getSql().getQuery() : "";
-            Trees trees = new Trees(text);
+            // Places are counted in what ${…} was replaced in: they would lie elsewhere in the text.
+            boolean replaced = !new VariableSubstitution().substitute(text).equals(text);
+            Trees trees = new Trees(replaced ? "" : text);
+            if (replaced) {
+                trees.say("substituted", "true");
+            }
             try {
                 LogicalPlan parsed = text.isEmpty() ? null : parsed();
                 String unseen = parsed == null ? "" : unseen(parsed);
@@ -191,8 +209,12 @@ public final class Reader implements RelationPlugin {
                     return kind;
                 }
                 String path = path(node);
-                boolean isPath = path.contains("/") || path.contains("\\");
-                if (isPath && paths.stream().noneMatch(path::startsWith)) {
+                if (isHiddenPath(path)) {
+                    return "path";
+                }
+                if (node instanceof PlanWithUnresolvedIdentifier named
+                        && named.identifierExpr() instanceof Literal literal
+                        && isPath(String.valueOf(literal.value()))) {
                     return "path";
                 }
             }
@@ -220,6 +242,14 @@ public final class Reader implements RelationPlugin {
                 }
             }
             return "";
+        }
+
+        private boolean isHiddenPath(String name) {
+            return isPath(name) && paths.stream().noneMatch(name::startsWith);
+        }
+
+        private static boolean isPath(String name) {
+            return name.contains("/") || name.contains("\\");
         }
 
         private LogicalPlan analyzed(LogicalPlan plan) {

@@ -22,6 +22,7 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Literal$;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -171,7 +172,9 @@ final class Trees {
         if (node instanceof Expression expression) {
             expression(expression);
         }
-        place(node.origin());
+        if (!isShared(node)) {
+            place(node.origin());
+        }
         fields(node, 0);
         List<TreeNode<?>> more = beside(node);
         if (!more.isEmpty()) {
@@ -206,6 +209,12 @@ final class Trees {
         } catch (Exception error) {
             return null;
         }
+    }
+
+    /** Whether there is one such node in the server: its place is where it was first needed. */
+    private static boolean isShared(TreeNode<?> node) {
+        return node.getClass().getName().endsWith("$") || node == Literal$.MODULE$.TrueLiteral()
+                || node == Literal$.MODULE$.FalseLiteral();
     }
 
     private void place(Origin origin) throws IOException {

@@ -117,7 +117,7 @@ class Normaliser:
 
     def _field(self, key: str, value: Any) -> Any:
         # Counted by the server over all statements; no other number has the name `id`.
-        if key in ("cteId", "id") and isinstance(value, int):
+        if key in ("cteId", "loopId", "id") and isinstance(value, int):
             return self._ctes.setdefault(value, len(self._ctes))
         return "label" if key == "label" and _LABEL.fullmatch(str(value)) else self._plain(value)
 
