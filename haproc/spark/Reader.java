@@ -1,5 +1,6 @@
 package haproc.spark;
 
+import com.fasterxml.jackson.core.JacksonException;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.core.exc.StreamConstraintsException;
@@ -38,6 +39,7 @@ import org.apache.spark.sql.connect.plugin.RelationPlugin;
 import org.apache.spark.sql.internal.VariableSubstitution;
 import org.sparkproject.connect.protobuf.Any;
 import org.sparkproject.connect.protobuf.CodedInputStream;
+import org.sparkproject.connect.protobuf.InvalidProtocolBufferException;
 import scala.Function1;
 import scala.Option;
 import scala.collection.immutable.Seq;
@@ -84,9 +86,11 @@ public final class Reader implements RelationPlugin {
                 case "haproc/query" -> Optional.of(new Asked(asked, planner).query());
                 default -> Optional.empty();
             };
-        } catch (IOException error) {
+        } catch (JacksonException | InvalidProtocolBufferException error) {
             // Without its cause: one of input and output would seem to be the cluster's fault.
             throw new IllegalArgumentException("not what HAProc sends: " + error);
+        } catch (IOException error) {
+            throw sneaky(error);  // the analyzer's is one that the statement itself would meet
         }
     }
 
