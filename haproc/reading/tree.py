@@ -6,12 +6,15 @@ It comes as the JSON that the plugin in the server writes (`haproc/spark/Trees.j
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-DEPTH_MAX: Final = 900
-"""Chosen: Spark's own stack ends before."""
+RECURSION_MAX: Final = 6_000
+"""Calls inside each other, for trees that are deep: Spark's own stack ends before. Chosen: so many
+of the JSON reader's own take half of a thread's stack."""
 
 
 class UnreadableError(ValueError):
@@ -100,6 +103,17 @@ class Reading:
     analyzed: Node | None
     unseen: str = ""
     computed: Node | None = None
+
+
+@contextmanager
+def deep() -> Iterator[None]:
+    """Let trees be followed as deep as Spark does."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, RECURSION_MAX))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def read(data: str, text: str = "") -> Reading:

@@ -20,7 +20,7 @@ from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import Judged, JudgedQuery, as_rows, judge, judge_query
 from haproc.reading.model import Facts
-from haproc.reading.tree import UnreadableError, read
+from haproc.reading.tree import UnreadableError, deep, read
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
 from haproc.route.planning import Planning
@@ -153,21 +153,26 @@ class Readings:
 def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
     """Return what becomes of a statement, as read in the server's answer; raises RefusedError."""
     try:
-        reading = read(data, text)
-    except UnreadableError as error:
-        raise RefusedError(ErrorClass.NONDETERMINISTIC, str(error), _HINT) from error
-    return judge(reading, context, facts, moment)
+        with deep():
+            return judge(read(data, text), context, facts, moment)
+    except (UnreadableError, RecursionError) as error:
+        raise _unreadable(error) from error
 
 
 def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
     """Return what a query would give elsewhere; raises RefusedError."""
     try:
-        reading = read(data, text)
-    except UnreadableError as error:
-        raise RefusedError(ErrorClass.NONDETERMINISTIC, str(error), _HINT) from error
-    if reading.analyzed is None:
-        raise RefusedError(ErrorClass.PATH, "it names files", _HINT)
-    return judge_query(reading, facts, _ANY_MOMENT)
+        with deep():
+            reading = read(data, text)
+            if reading.analyzed is None:
+                raise RefusedError(ErrorClass.PATH, "it names files", _HINT)
+            return judge_query(reading, facts, _ANY_MOMENT)
+    except (UnreadableError, RecursionError) as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> RefusedError:
+    return RefusedError(ErrorClass.NONDETERMINISTIC, f"it cannot be judged: {error}", _HINT)
 
 
 def facts_of(settings: Settings) -> Facts:

@@ -2,6 +2,7 @@ package haproc.spark;
 
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonGenerator;
+import com.fasterxml.jackson.core.StreamWriteConstraints;
 import java.io.IOException;
 import java.io.StringWriter;
 import java.util.ArrayList;
@@ -57,6 +58,9 @@ import scala.jdk.javaapi.CollectionConverters;
  */
 final class Trees {
     private static final int CHARACTERS_MAX = 64 << 20;
+    /** Some levels for each node: Spark's own stack ends before. */
+    private static final StreamWriteConstraints DEEP =
+            StreamWriteConstraints.builder().maxNestingDepth(50_000).build();
     private static final int NODES_MAX = 1_000_000;
     private static final int PRODUCTS_DEEP = 4;
     private static final List<String> OWN = List.of("org.apache.spark.", "io.delta.", "scala.");
@@ -70,7 +74,7 @@ final class Trees {
 
     Trees(String statement) throws IOException {
         this.statement = statement;
-        out = new JsonFactory().createGenerator(text);
+        out = JsonFactory.builder().streamWriteConstraints(DEEP).build().createGenerator(text);
         out.writeStartObject();
     }
 
