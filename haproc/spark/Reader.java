@@ -1,6 +1,5 @@
 package haproc.spark;
 
-import com.fasterxml.jackson.core.JacksonException;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.core.exc.StreamConstraintsException;
@@ -39,7 +38,6 @@ import org.apache.spark.sql.connect.plugin.RelationPlugin;
 import org.apache.spark.sql.internal.VariableSubstitution;
 import org.sparkproject.connect.protobuf.Any;
 import org.sparkproject.connect.protobuf.CodedInputStream;
-import org.sparkproject.connect.protobuf.InvalidProtocolBufferException;
 import scala.Function1;
 import scala.Option;
 import scala.collection.immutable.Seq;
@@ -79,18 +77,24 @@ public final class Reader implements RelationPlugin {
     @Override
     public Optional<LogicalPlan> transform(byte[] relation, SparkConnectPlanner planner) {
         try {
-            Any asked = Any.parseFrom(relation);
-            return switch (asked.getTypeUrl()) {
+            Any any = Any.parseFrom(relation);
+            return switch (any.getTypeUrl()) {
                 case "haproc/version" -> Optional.of(version(planner.session()));
-                case "haproc/read" -> Optional.of(new Asked(asked, planner).reading());
-                case "haproc/query" -> Optional.of(new Asked(asked, planner).query());
+                case "haproc/read" -> Optional.of(asked(any, planner).reading());
+                case "haproc/query" -> Optional.of(asked(any, planner).query());
                 default -> Optional.empty();
             };
-        } catch (JacksonException | InvalidProtocolBufferException error) {
-            // Without its cause: one of input and output would seem to be the cluster's fault.
-            throw new IllegalArgumentException("not what HAProc sends: " + error);
         } catch (IOException error) {
             throw sneaky(error);  // the analyzer's is one that the statement itself would meet
+        }
+    }
+
+    private static Asked asked(Any any, SparkConnectPlanner planner) {
+        try {
+            return new Asked(any, planner);
+        } catch (IOException error) {
+            // Without its cause: one of input and output would seem to be the cluster's fault.
+            throw new IllegalArgumentException("not what HAProc sends: " + error);
         }
     }
 

@@ -38,7 +38,7 @@ async def test_guarded_query_that_is_wrong_gives_the_error_of_itself(
 ) -> None:
     session = engine.session("wrong")
     plain = await failure(chunks(session, SqlText(sql)))
-    assert told(await failure(chunks(session, GuardedSql(sql)))) == told(plain)
+    assert told(await failure(chunks(session, GuardedSql(sql, ("/no",))))) == told(plain)
 
 
 QUERIES = [

@@ -116,9 +116,9 @@ def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -
     table = rig.table("id INT, x DOUBLE")
     end = rig.log_end()
     refused = [
-        f"UPDATE {table} SET x = rand()",
-        f"DELETE FROM {table} WHERE rand() < 0.5",
-        f"MERGE INTO {table} t USING (SELECT 1 AS id, rand() AS x) s ON t.id = s.id "
+        f"UPDATE {table} SET x = length(version())",
+        f"DELETE FROM {table} WHERE x = length(version())",
+        f"MERGE INTO {table} t USING (SELECT 1 AS id, 2.0D AS x) s ON t.id = length(version()) "
         "WHEN NOT MATCHED THEN INSERT *",
         f"CREATE TABLE {table}_d (id INT, x DOUBLE DEFAULT rand()) USING delta",
     ]
@@ -130,6 +130,33 @@ def test_statement_that_would_differ_and_cannot_be_pinned_is_refused(rig: Rig) -
             assert caught.value.outcome is haclient.Outcome.NOT_SENT, sql
             assert caught.value.hint, sql
     assert rig.log_end() == end
+
+
+def test_names_of_functions_that_are_columns_and_sources_of_a_session_mean_what_spark_says(
+    rig: Rig,
+) -> None:
+    days = rig.table("current_date DATE, user STRING, n INT")
+    with rig.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {days} VALUES (DATE'2020-01-01', 'x', 1), (DATE'2026-05-05', 'y', 2)"
+        )
+        cursor.execute(f"DELETE FROM {days} WHERE current_date > DATE'2026-01-01'")
+        cursor.execute(
+            f"INSERT INTO {days} REPLACE WHERE current_date >= DATE'2026-01-01' "
+            "SELECT DATE'2026-02-02', current_user, 3"
+        )
+    assert rig.everywhere(f"SELECT n FROM {days} ORDER BY n") == [(1,), (3,)]
+    with rig.cursor() as cursor:
+        cursor.execute("CREATE TEMPORARY VIEW fresh AS SELECT 3 AS n, uuid() AS u")
+        cursor.execute("DECLARE least INT DEFAULT 1")
+        cursor.execute(
+            f"MERGE INTO {days} d USING fresh f ON d.n = f.n "
+            "WHEN MATCHED THEN UPDATE SET user = f.u, current_date = current_date() "
+            "WHEN NOT MATCHED THEN INSERT (n) VALUES (f.n)"
+        )
+        cursor.execute(f"DELETE FROM {days} WHERE n = least")
+    assert rig.everywhere(f"SELECT count(DISTINCT user), min(n), max(n) FROM {days}") == [(2, 3, 4)]
+    rig.check_equal(days)
 
 
 @pytest.mark.thorough

@@ -14,7 +14,8 @@ from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.node.member import build_sessions
-from haproc.pin.model import Pinned
+from haproc.pin.model import Moment, Pinned, Treatment
+from haproc.reading.judge import Judged
 from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService
 from haproc.witness.judge import Verdict
@@ -70,6 +71,28 @@ class Looking:
         await self._meanwhile()
         return Verdict(pinned.treatment, rests_on=statement.reads | statement.writes)
 
+    async def judged(
+        self,
+        statement: Classified,
+        settings: Settings,
+        session: object,
+        moment: Moment,
+        carried: object = None,
+        rests: str = "",
+    ) -> Judged:
+        """What Spark reads in a write, as `haproc.route.readings` has it: it is as it seems."""
+        self.looks += 1
+        await self._spark.travel()
+        await self._meanwhile()
+        rests_on = statement.reads | statement.writes
+        return Judged(
+            statement.kind,
+            statement.writes,
+            Treatment.REPLICATE,
+            statement.sql,
+            rests_on=rests_on,
+        )
+
 
 def stream(table: pa.Table) -> bytes:
     """Return the Arrow IPC stream."""
@@ -93,7 +116,7 @@ def service(
     parsed, member, config = parse_rules(f"rules: {rules}"), life.member, stage.ring.config
     sessions, *_ = build_sessions(config, member, life.world)
     doors = RingService(config, member.replica, engine, parsed, member.assurance, reads, sessions)
-    doors._making.analysis = engine
+    doors._making.analysis = doors._making.readings = engine
     return doors
 
 
