@@ -13,7 +13,11 @@ from typing import Final
 HERE: Final = Path(__file__).parent
 WORLDS: Final = ("default", "texts", "one", "wide", "witness", "session")
 """`session` is `witness` beside temporary views, functions and variables."""
-_READ_IN: Final = {"witness": ("witness",), "session": ("session",), "issue": ("session", "wide")}
+_READ_IN: Final = {
+    "witness": ("witness",),
+    "session": ("session",),
+    "everyday": ("session", "wide"),
+}
 
 
 def names() -> list[str]:

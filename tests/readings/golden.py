@@ -12,6 +12,7 @@ from typing import Any, Final
 from haproc.reading.tree import Reading, read
 
 FOLDER: Final = Path(__file__).parent.parent / "golden" / "readings"
+CORPUS: Final = Path(__file__).parent / "corpus"
 WAREHOUSE: Final = "file:/warehouse"
 """Stands in readings for where the server kept its tables."""
 NOW: Final = "2026-03-01 23:30:00"
@@ -45,8 +46,8 @@ def part(name: str) -> dict[str, Recorded]:
 
 def recorded(statement: str) -> Recorded:
     """Return what was recorded of a statement, in the first part that holds it."""
-    for path in sorted(FOLDER.glob("*.json.gz")):
-        found = part(path.name.removesuffix(".json.gz")).get(statement)
+    for path in sorted(CORPUS.glob("*.txt")):
+        found = part(path.stem).get(statement)
         if found is not None:
             return found
     raise LookupError(f"no reading of {statement!r} is recorded: add it to tests/readings/corpus")

@@ -1,0 +1,93 @@
+"""The verdict on writes, over readings of a real Spark: as they stand, with literals, as rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from haproc.classify.model import RefusedError
+from haproc.classify.names import Context
+from haproc.pin.model import Moment, Treatment
+from haproc.reading.judge import Judged, judge
+from haproc.reading.model import Facts
+from tests.readings.golden import recorded
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def judged(sql: str) -> Judged:
+    found = recorded(sql)
+    moment = Moment(NOW, 7, "UTC", "ann", "spark_catalog", found.world)
+    context = Context("spark_catalog", found.world)
+    return judge(found.reading(sql), context, Facts(), moment)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM days WHERE current_date > DATE'2026-01-01'",
+        "INSERT INTO days REPLACE WHERE current_date >= DATE'2026-01-01' "
+        "SELECT current_date, n FROM days",
+        "INSERT INTO u SELECT a, b, `now()` FROM odd",
+        "DELETE FROM odd WHERE b = 'now()' AND a = 9",
+        "DELETE FROM odd WHERE `now()` = 1",
+        "INSERT INTO x SELECT k, current_user FROM audit",
+    ],
+)
+def test_column_is_one_whatever_function_has_its_name(sql: str) -> None:
+    found = judged(sql)
+    assert (found.treatment, found.sql, found.moved) == (Treatment.REPLICATE, sql, False)
+
+
+@pytest.mark.parametrize(
+    ("sql", "becomes"),
+    [
+        ("DELETE FROM t WHERE a > k", "DELETE FROM t WHERE a > 3"),
+        ("DELETE FROM t WHERE a > system.session.k", "DELETE FROM t WHERE a > 3"),
+        (
+            "UPDATE t SET d = current_date WHERE ts < current_timestamp",
+            "UPDATE t SET d = DATE '2026-03-01' WHERE ts < TIMESTAMP '2026-03-01 12:00:00+00:00'",
+        ),
+        (
+            "UPDATE us SET current_date = current_date() WHERE user = current_user()",
+            "UPDATE us SET current_date = DATE '2026-03-01' WHERE user = 'ann'",
+        ),
+    ],
+)
+def test_what_moves_is_a_literal_at_its_place(sql: str, becomes: str) -> None:
+    found = judged(sql)
+    assert (found.treatment, found.sql) == (Treatment.REPLICATE, becomes)
+    assert found.moved
+
+
+@pytest.mark.parametrize(
+    ("sql", "query"),
+    [
+        (
+            "MERGE INTO t USING tempview s ON t.a = s.a WHEN MATCHED THEN UPDATE SET b = s.b "
+            "WHEN NOT MATCHED THEN INSERT (a, b) VALUES (s.a, s.b)",
+            "SELECT * FROM tempview",
+        ),
+        ("INSERT INTO u SELECT a, b, i FROM tempview", "SELECT a, b, i FROM tempview"),
+        (
+            "INSERT INTO u SELECT a, b, tempfunction(i) FROM u",
+            "SELECT a, b, tempfunction(i) FROM u",
+        ),
+    ],
+)
+def test_query_over_what_the_session_has_becomes_rows_computed_there(sql: str, query: str) -> None:
+    found = judged(sql)
+    assert found.treatment is Treatment.MATERIALISE and found.of_session
+    assert found.cut is not None and found.cut.query == query
+    assert any("temporary view" in each or "function" in each for each in found.reasons)
+
+
+def test_change_feed_becomes_rows() -> None:
+    found = judged("INSERT INTO u SELECT a, b, i FROM table_changes('cdf', 1)")
+    assert found.treatment is Treatment.MATERIALISE and not found.of_session
+
+
+def test_several_inserts_in_one_are_refused() -> None:
+    with pytest.raises(RefusedError, match="several INSERTs"):
+        judged("FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2")
