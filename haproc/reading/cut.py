@@ -17,6 +17,8 @@ from haproc.reading.names import below, parts
 from haproc.reading.tree import Node, Place, Reading
 
 _BEGINS: Final = frozenset({"SELECT", "FROM", "VALUES", "TABLE", "WITH", "MAP", "REDUCE"})
+_CREATE_WORDS: Final = 4
+"""Among so many TABLE is the one of CREATE OR REPLACE TABLE."""
 _NAMES: Final = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
 
@@ -74,12 +76,12 @@ def cut(reading: Reading, kind: Kind, literals: Sequence[tuple[Place, str]] = ()
     root = whole
     while root.cls == "UnresolvedWith" and (child := root.node("child")) is not None:
         root = child
-    if root.place is None:
-        return None
     tokens = [token for token in tokenize(reading.text) if token.kind is not TokenKind.HINT]
     while tokens and tokens[-1].is_symbol(";"):
         tokens.pop()
     text = Spliced(reading.text, literals)
+    if root.place is None:  # Delta's parser leaves none where it reads CLUSTER BY
+        return _create_by_words(text, tokens) if kind is Kind.CREATE_TABLE_AS else None
     if kind in (Kind.INSERT, Kind.INSERT_OVERWRITE):
         if any(_is_default(node) for node in below([root])):
             return None
@@ -123,6 +125,25 @@ def _create(text: Spliced, root: Node, tokens: Sequence[Token]) -> Cut | None:
             start, end = token.start, tokens[-1].end
             return Cut(text[:start], text[start:end], text[end:], start, end)
         at = close + 1
+    return None
+
+
+def _create_by_words(text: Spliced, tokens: Sequence[Token]) -> Cut | None:
+    """Cut in front of the first word behind the clauses of the table that begins a query.
+
+    Where that is wrong, nothing that Spark could read stands in front of it.
+    """
+    closing, at = _closing(tokens), 0
+    while at < len(tokens):
+        token = tokens[at]
+        follows = tokens[at + 1].text if at + 1 < len(tokens) else ""
+        opened = token.is_symbol("(") and at and tokens[at - 1].upper == "AS"
+        is_with = token.upper == "WITH" and follows == "("
+        is_table = token.upper == "TABLE" and at < _CREATE_WORDS
+        if opened or (token.upper in _BEGINS and not is_with and not is_table):
+            start, end = token.start, tokens[-1].end
+            return Cut(text[:start], text[start:end], text[end:], start, end)
+        at = closing.get(at, at) + 1
     return None
 
 

@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from haproc.classify.model import RefusedError
+from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.pin.model import Moment, Treatment
+from haproc.reading.cut import cut
 from haproc.reading.judge import Judged, judge
 from haproc.reading.model import Facts
+from haproc.reading.tree import Node, Reading
 from tests.readings.golden import recorded
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -91,3 +93,17 @@ def test_change_feed_becomes_rows() -> None:
 def test_several_inserts_in_one_are_refused() -> None:
     with pytest.raises(RefusedError, match="several INSERTs"):
         judged("FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2")
+
+
+@pytest.mark.parametrize(
+    ("head", "query"),
+    [
+        ("CREATE OR REPLACE TABLE e.z USING delta CLUSTER BY (k) AS ", "(SELECT uuid() AS k)"),
+        ("CREATE TABLE z CLUSTER BY (a) COMMENT 'AS SELECT' AS ", "WITH q AS (SELECT 1 a) TABLE q"),
+        ("CREATE TABLE z CLUSTER BY (k) TBLPROPERTIES ('a'='b') ", "SELECT rand() AS k"),
+    ],
+)
+def test_query_of_a_clustered_table_is_cut_by_its_words(head: str, query: str) -> None:
+    create = Node("ReplaceTableAsSelect")  # Delta's parser leaves no places
+    found = cut(Reading(head + query, create, None), Kind.CREATE_TABLE_AS)
+    assert found is not None and (found.head, found.query) == (head, query)
