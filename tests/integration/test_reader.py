@@ -17,7 +17,7 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Chunk
 from haproc.engine.session import SparkSession
 from haproc.engine.statement import Question, SparkPlan, SqlText
-from haproc.reading.tree import Node, Reading, read
+from haproc.reading.tree import Node, Reading, deep, read
 from tests.integration.engine_calls import rows
 from tests.unit.recorded_plans import recorded
 
@@ -30,7 +30,8 @@ async def reading(
 ) -> Reading:
     statement = SqlText(asked) if isinstance(asked, str) else asked
     data = await session.reading(statement, timeout_s=TIMEOUT_S, paths=paths)
-    return read(data, asked if isinstance(asked, str) else "")
+    with deep():
+        return read(data, asked if isinstance(asked, str) else "")
 
 
 async def chunks(session: SparkSession, question: Question) -> list[Chunk]:
@@ -339,15 +340,11 @@ async def test_statement_that_is_nested_too_deeply_is_an_error_and_the_server_li
     engine: SparkConnectEngine,
 ) -> None:
     session = engine.session("deep")
-    for sql in (
-        f"SELECT {'(' * 5000}1{')' * 5000}",
-        f"SELECT {' + '.join('1' * 600)}",
-        f"SELECT {'NOT ' * 3000}true",
-    ):
+    for sql in (f"SELECT {'(' * 5000}1{')' * 5000}", f"SELECT {'NOT ' * 3000}true"):
         error = await failure(reading(session, sql))
         assert error.kind in (ErrorKind.APPLICATION, ErrorKind.ENVIRONMENT), error.message
         assert "deeply" in error.message or "COMPLEX" in error.error_class, error.message
-    assert (await reading(session, "SELECT 1")).unseen == ""
+    assert (await reading(session, f"SELECT {' + '.join('1' * 600)}")).unseen == ""
 
 
 async def test_statement_of_a_megabyte_is_read(engine: SparkConnectEngine) -> None:
