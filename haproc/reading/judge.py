@@ -21,6 +21,13 @@ from haproc.reading.names import VARIABLE, Uses, parts
 from haproc.reading.tree import Node, Place, Reading
 from haproc.reading.words import examine_words
 
+_NAMING: Final = frozenset(
+    {"ColumnDefinition", "QualifiedColType", "UnresolvedFieldName", "UnresolvedFieldPosition"}
+    | {"AlterColumnSpec", "UnresolvedTableSpec", "OptionList", "SerdeInfo", "ClusterBySpec"}
+    | {"IdentityTransform", "FieldReference", "First", "After"}
+)
+"""What says columns and their places in DDL, and computes nothing."""
+_HINT_SESSION: Final = "name tables, views and functions of the catalog alone"
 _SAID: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
 _HINT: Final = (
     "compute the values first (INSERT … SELECT into a table is replicated as rows) and change the "
@@ -109,6 +116,27 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
     if whole.source is not None:
         judged = replace(judged, cut=cut(reading, judged.kind, literals))
     return as_rows(judged, reasons) if reasons else judged
+
+
+def judge_definition(reading: Reading, context: Context) -> Judged | None:
+    """Return the verdict on DDL and the like, if it computes nothing; raises RefusedError."""
+    whole = anatomy(reading, context)
+    if whole.refusal is not None:
+        raise whole.refusal
+    said = {each.cls for node in whole.parsed_fixed for each in node.walk()}
+    if whole.source is not None or whole.fixed or whole.texts or not said <= _NAMING:
+        return None
+    judged = Judged(
+        whole.kind,
+        whole.writes,
+        Treatment.REPLICATE,
+        reading.text,
+        rests_on=whole.rests_on,
+        known=whole.known,
+    )
+    if not whole.of_session:
+        return judged
+    return _refused(judged, [f"it rests on {each}" for each in whole.of_session], _HINT_SESSION)
 
 
 def _expressions(node: Node) -> list[Node]:

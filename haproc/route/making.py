@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import assert_never
+from typing import Final, assert_never
 
-from haproc.classify.model import Classified, OperationClass, RefusedError
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
@@ -31,6 +31,13 @@ from haproc.route.rows.reading import fitted
 from haproc.route.stand_in import as_written
 from haproc.sessions.client import ClientSession
 from haproc.witness.judge import OF_ROWS, Verdict
+
+DEFINING: Final = frozenset(
+    {Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.DROP_TABLE, Kind.CREATE_VIEW, Kind.ALTER_VIEW}
+    | {Kind.DROP_VIEW, Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE}
+    | {Kind.DROP_FUNCTION, Kind.COMMENT}
+)
+"""DDL that Spark reads; if it computes something, that is explained."""
 
 
 class Making:
@@ -227,14 +234,28 @@ class Making:
             pinned = frames.with_text(pinned)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(pinned.reasons), pinned.hint)
-        verdict = await self.analysis.verdict(
-            statement, pinned, settings, asked.session, user, frames.carried if frames else ALONE
-        )
+        verdict = None
+        if statement.kind in DEFINING and frames is None and not pinned.reasons:
+            verdict = await self._defined(asked)
+        if verdict is None:
+            carried = frames.carried if frames else ALONE
+            verdict = await self.analysis.verdict(
+                statement, pinned, settings, asked.session, user, carried
+            )
         if verdict.treatment is Treatment.REFUSE:
             raise RefusedError(
                 ErrorClass.NONDETERMINISTIC, "; ".join(verdict.reasons), verdict.hint
             )
         return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
+
+    async def _defined(self, asked: Understood) -> Verdict | None:
+        """Return the verdict on DDL that computes nothing; None: it may compute something."""
+        found = await self.readings.definition(
+            asked.statement, asked.settings, asked.session, asked.request.user
+        )
+        if found is None:
+            return None
+        return Verdict(found.treatment, rests_on=found.rests_on, known=found.known)
 
     async def _pin(self, statement: Classified, moment: Moment) -> Pinned:
         # An INSERT of literals is not looked at, however long.

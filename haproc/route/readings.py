@@ -18,7 +18,7 @@ from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
-from haproc.reading.judge import Judged, JudgedQuery, as_rows, judge, judge_query
+from haproc.reading.judge import Judged, JudgedQuery, as_rows, judge, judge_definition, judge_query
 from haproc.reading.model import Facts
 from haproc.reading.tree import UnreadableError, deep, read
 from haproc.route.kept_answers import Key, key_of
@@ -93,6 +93,30 @@ class Readings:
             self._judged.keep(key, found, epoch)
         return found
 
+    async def definition(
+        self,
+        statement: Classified,
+        settings: Settings,
+        session: ClientSession | None,
+        user: str,
+    ) -> Judged | None:
+        """Return what becomes of a statement that computes nothing; None if it may compute.
+
+        Raises RefusedError, EngineError as `judged` does.
+        """
+        spark, text = await self._session(settings, session), statement.sql
+        data = await self._asked(spark, SqlText(text), text, user)
+        size = len(data) // _CHARACTERS_PER_BYTE
+        context = Context(settings.catalog, settings.schema, user)
+        found = await self._texts.run(user, size, judged_definition, data, text, context)
+        if found is not None:
+            _check(statement, found)
+        return found
+
+    async def _asked(self, spark: Session, asked: SqlText | SparkPlan, text: str, user: str) -> str:
+        async with self._planning.turn(user, self._timeout_s, len(text)):
+            return await spark.reading(asked, timeout_s=self._timeout_s, paths=self._paths)
+
     async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
         """Return what a query would give elsewhere; raises RefusedError, EngineError.
 
@@ -100,8 +124,7 @@ class Readings:
         """
         text = asked.sql if isinstance(asked, SqlText) else ""
         spark = await self._shared(settings)
-        async with self._planning.turn(user, self._timeout_s, len(text)):
-            data = await spark.reading(asked, timeout_s=self._timeout_s, paths=self._paths)
+        data = await self._asked(spark, asked, text, user)
         size = len(data) // _CHARACTERS_PER_BYTE
         return await self._texts.run(user, size, judged_query, data, text, facts_of(settings))
 
@@ -120,8 +143,7 @@ class Readings:
         moment: Moment,
     ) -> Judged:
         user = moment.user
-        async with self._planning.turn(user, self._timeout_s, len(text)):
-            data = await spark.reading(asked, timeout_s=self._timeout_s, paths=self._paths)
+        data = await self._asked(spark, asked, text, user)
         size = len(data) // _CHARACTERS_PER_BYTE
         context = Context(settings.catalog, settings.schema, user)
         values = (data, text, context, facts_of(settings), moment)
@@ -155,6 +177,15 @@ def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Mo
     try:
         with deep():
             return judge(read(data, text), context, facts, moment)
+    except (UnreadableError, RecursionError) as error:
+        raise _unreadable(error) from error
+
+
+def judged_definition(data: str, text: str, context: Context) -> Judged | None:
+    """Return the verdict on a statement that computes nothing; raises RefusedError."""
+    try:
+        with deep():
+            return judge_definition(read(data, text), context)
     except (UnreadableError, RecursionError) as error:
         raise _unreadable(error) from error
 

@@ -10,7 +10,7 @@ from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.cut import cut
-from haproc.reading.judge import Judged, judge
+from haproc.reading.judge import Judged, judge, judge_definition
 from haproc.reading.model import Facts
 from haproc.reading.tree import Node, Reading
 from tests.readings.golden import recorded
@@ -107,3 +107,22 @@ def test_query_of_a_clustered_table_is_cut_by_its_words(head: str, query: str) -
     create = Node("ReplaceTableAsSelect")  # Delta's parser leaves no places
     found = cut(Reading(head + query, create, None), Kind.CREATE_TABLE_AS)
     assert found is not None and (found.head, found.query) == (head, query)
+
+
+@pytest.mark.parametrize(
+    ("sql", "computes"),
+    [
+        ("CREATE TABLE t (a INT, b STRING) USING delta", False),
+        ("ALTER TABLE s.t DROP COLUMN a", False),
+        ("ALTER TABLE t ADD COLUMN q INT", False),
+        ("CREATE VIEW n AS SELECT current_date FROM us", False),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)", True),
+        ("ALTER TABLE t ALTER COLUMN a SET DEFAULT 5", True),
+        ("CREATE TABLE n (current_date DATE, y INT GENERATED ALWAYS AS (year(current_date))) "
+         "USING delta", True),
+    ],
+)  # fmt: skip
+def test_ddl_that_computes_nothing_is_told_by_its_trees(sql: str, computes: bool) -> None:
+    found = recorded(sql)
+    context = Context("spark_catalog", found.world)
+    assert (judge_definition(found.reading(sql), context) is None) is computes
