@@ -64,7 +64,7 @@ class Judged:
 class JudgedQuery:
     """The same of a query: ``reasons``: why it would not give the same everywhere, if it would not.
 
-    ``foreign``: code outside SQL runs in it. ``elsewhere``: what it reads that is no Delta table of
+    ``elsewhere``: what it reads that is no Delta table of
     which the catalog chose the place, and may change by other ways than writes to its name.
     """
 
@@ -73,7 +73,6 @@ class JudgedQuery:
     known: bool
     of_session: bool
     reasons: tuple[str, ...] = ()
-    foreign: bool = False
     elsewhere: tuple[str, ...] = ()
 
 
@@ -178,7 +177,6 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         uses.known,
         bool(uses.session),
         tuple(dict.fromkeys(reasons)),
-        any(each.remedy is Remedy.NONE for each in found),
         tuple(_elsewhere(reading.analyzed)),
     )
 

@@ -36,13 +36,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the session says about how a statement is computed.
+    """What the session says that the trees do not.
 
-    ``ansi``: what overflows is an error. ``legacy``: its time parser is the legacy one, in whose
-    formats the clock has a say. ``assigns_strictly``: rows are fitted to a table by the ANSI rules
-    of Spark's store assignment.
+    ``legacy``: its time parser is the legacy one, in whose formats the clock has a say.
     """
 
-    ansi: bool = True
     legacy: bool = False
-    assigns_strictly: bool = True

@@ -169,7 +169,7 @@ class Explaining:
             await self._schemas([*plans, *shown]),
             misleading=misleading,
             ansi=self._settings.ansi,
-            legacy=_is_legacy(self._settings),
+            legacy=is_legacy(self._settings),
         )
         return replace(
             of_bodies,
@@ -281,7 +281,7 @@ def _error(failure: Failure) -> EngineError:
     )
 
 
-def _is_legacy(settings: Settings) -> bool:
+def is_legacy(settings: Settings) -> bool:
     """Whether dates may be parsed as before Spark 3, by any spelling of the setting's name."""
     values = [value for name, value in settings.confs if name.lower() == PARSER.lower()]
     return not {each.strip().upper() for each in values} <= {"CORRECTED", "EXCEPTION"}

@@ -17,7 +17,7 @@ from haproc.pin.model import Moment, Pinned, Treatment
 from haproc.replicate.heard.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
-from haproc.replicate.records.rows import QueryWrite, SpooledRows, Write
+from haproc.replicate.records.rows import SpooledRows, Write
 from haproc.replicate.writes import now_ms
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying, Understood, texts_of
@@ -29,7 +29,6 @@ from haproc.route.plan_analysis import PlanAnalysis
 from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.rows.reading import fitted
 from haproc.route.stand_in import as_written
-from haproc.sessions.client import ClientSession
 from haproc.witness.judge import OF_ROWS, Verdict
 
 DEFINING: Final = frozenset(
@@ -126,8 +125,7 @@ class Making:
             statement = await self._classifying.text(
                 pinned.sql, asked.settings, asked.request.user, override
             )
-        write = _as_written(pinned, verdict, asked.session)
-        return self._resting(asked, statement, write, verdict, ground)
+        return self._resting(asked, statement, SqlText(pinned.sql), verdict, ground)
 
     async def _of_plan(self, asked: Understood, data: bytes) -> Operation:
         taken = await self._plans.taken(asked)
@@ -297,13 +295,3 @@ def _rests_on(statement: Classified, verdict: Verdict) -> frozenset[str]:
     if not verdict.known:
         named |= {ANYTHING}
     return named if asynchronous else named - statement.writes
-
-
-def _as_written(pinned: Pinned, verdict: Verdict, session: ClientSession | None) -> Write:
-    """Return what a pinned statement is in the log."""
-    if pinned.treatment is not Treatment.MATERIALISE:
-        return SqlText(pinned.sql)
-    source = pinned.source
-    assert source is not None
-    ref = session_ref(session) if verdict.of_session else None
-    return QueryWrite(source.head + source.query, len(source.head), verdict.of_session, ref)

@@ -21,6 +21,7 @@ from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import Judged, JudgedQuery, as_rows, judge, judge_definition, judge_query
 from haproc.reading.model import Facts
 from haproc.reading.tree import UnreadableError, deep, read
+from haproc.route.explain import is_legacy
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
 from haproc.route.planning import Planning
@@ -36,8 +37,6 @@ _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), 0, "UTC", "", "", 
 """Of a query only that it moves is asked, not where to."""
 _HINT: Final = "write it in a plainer form: plain names, one table, one statement"
 _HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
-_PARSER: Final = "spark.sql.legacy.timeparserpolicy"
-_ASSIGNMENT: Final = "spark.sql.storeassignmentpolicy"
 
 
 class Readings:
@@ -126,7 +125,9 @@ class Readings:
         spark = await self._shared(settings)
         data = await self._asked(spark, asked, text, user)
         size = len(data) // _CHARACTERS_PER_BYTE
-        return await self._texts.run(user, size, judged_query, data, text, facts_of(settings))
+        return await self._texts.run(
+            user, size, judged_query, data, text, Facts(is_legacy(settings))
+        )
 
     async def _session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None and session.holds_temporaries:
@@ -146,7 +147,7 @@ class Readings:
         data = await self._asked(spark, asked, text, user)
         size = len(data) // _CHARACTERS_PER_BYTE
         context = Context(settings.catalog, settings.schema, user)
-        values = (data, text, context, facts_of(settings), moment)
+        values = (data, text, context, Facts(is_legacy(settings)), moment)
         return await self._texts.run(user, size, judged_text, *values)
 
     async def _confirmed(
@@ -204,16 +205,6 @@ def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
 
 def _unreadable(error: Exception) -> RefusedError:
     return RefusedError(ErrorClass.NONDETERMINISTIC, f"it cannot be judged: {error}", _HINT)
-
-
-def facts_of(settings: Settings) -> Facts:
-    """Return what the settings say about how a statement is computed."""
-    confs = {name.lower(): value.strip().upper() for name, value in settings.confs}
-    return Facts(
-        ansi=settings.ansi,
-        legacy=confs.get(_PARSER, "CORRECTED") not in ("CORRECTED", "EXCEPTION"),
-        assigns_strictly=confs.get(_ASSIGNMENT, "ANSI") != "LEGACY",
-    )
 
 
 def _check(statement: Classified, found: Judged) -> None:
