@@ -87,6 +87,17 @@ class Paths:
         place = place_of(path)
         return place is not None and any(_below(place, place_of(each)) for each in self.prefixes)
 
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """How a path below one of the prefixes may begin; it may lie beside one, too."""
+        found = dict[str, None]()
+        for prefix in self.prefixes:
+            found[prefix] = None
+            if (place := place_of(prefix)) is not None and place.scheme and not place.authority:
+                path = "/".join(place.names)
+                found |= dict.fromkeys(f"{place.scheme}:{slash}{path}" for slash in ("/", "///"))
+        return tuple(found)
+
     def check(self, paths: frozenset[str]) -> None:
         """Raise RefusedError for the first of these paths that isn't allowed."""
         for path in sorted(paths):

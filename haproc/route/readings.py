@@ -14,6 +14,7 @@ from typing import Final
 
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
+from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass
@@ -32,7 +33,7 @@ from haproc.witness.plans import empty_rows
 
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
-"""So much of an answer takes as long to read as a character of a text. Measured."""
+"""So much of an answer counts as a character of a text. Chosen: a reading of 14 kB takes 1 ms."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), 0, "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _HINT: Final = "write it in a plainer form: plain names, one table, one statement"
@@ -71,8 +72,8 @@ class Readings:
         """Return what becomes of a statement; raises RefusedError, EngineError.
 
         ``carried`` returns how a text is sent, if DataFrames come with it; ``rests`` says why these
-        are not the same on other clusters, if so. An EngineError of kind
-        APPLICATION is Spark's own answer to a statement that is wrong.
+        are not the same on other clusters, if so. An EngineError of kind APPLICATION is Spark's own
+        answer to a statement that is wrong.
         """
         own = session is not None and session.holds_temporaries
         key, epoch = key_of(statement.sql, settings), self._epoch()
@@ -167,7 +168,15 @@ class Readings:
             columns = await spark.columns(asked.sql)
         rows = empty_rows([(column.name, column.type_text) for column in columns])
         text, plan = merge_over(found.cut, rows)
-        again = await self._read(spark, plan, text, settings, moment)
+        try:
+            again = await self._read(spark, plan, text, settings, moment)
+        except EngineError as error:
+            if error.kind is not ErrorKind.APPLICATION:
+                raise
+            reasons = (*found.reasons, f"rows can't stand for its source: {error.message}")
+            raise RefusedError(
+                ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE
+            ) from error
         if again.treatment is not Treatment.REPLICATE or again.moved:
             reasons = (*found.reasons, *again.reasons)
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE)

@@ -82,7 +82,7 @@ class RingService:
         self._unmade = set[tuple[str, str]]()
         """Writes under way of which no operation was made yet: the log can have none."""
         self._attempts = Attempts(replica)
-        self._asks_for_more, self._paths = rules.ask_for_concern, rules.paths.prefixes
+        self._asks_for_more, self._paths = rules.ask_for_concern, rules.paths.spellings
         self._lending = Lending(replica)
         core = self._core
         limits = config.limits
@@ -114,7 +114,7 @@ class RingService:
             sessions.get_blob,
             replica.foresee,
             fanout_parallel=config.fanout_parallel,
-            paths=rules.paths.prefixes,
+            paths=rules.paths.spellings,
         )
         self._narrowing = Narrowing(core, self._making.readings)
         repeatable = Repeatable(core, self._making.readings)

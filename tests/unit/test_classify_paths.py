@@ -145,3 +145,10 @@ def test_names_that_a_temporary_view_would_take_are_told(sql: str, bare: set[str
     full = {1: "spark_catalog.default.", 2: "spark_catalog.", 3: ""}
     expected = {full[name.count(".") + 1] + name for name in bare}
     assert classify(sql, Context(), Rules.builtin()).bare == expected
+
+
+def test_beginnings_of_allowed_paths_are_spelt_as_paths_may_be() -> None:
+    spelt = Paths(("file:///data/in/", "s3a://bucket/x", "/mnt")).spellings
+    for path in ("file:/data/in/a", "file:///data/in/a", "s3a://bucket/x/a", "/mnt/a"):
+        assert path.startswith(spelt)
+    assert not "file:/data/other".startswith(spelt)
