@@ -1,10 +1,10 @@
-"""What Spark's analysis of writes costs, on one HAProc in this process and one local Spark.
+"""What Spark's reading of writes costs, on one HAProc in this process and one local Spark.
 
 Each statement is run repeated, so that its verdict is known, and in a form never seen before, so
-that Spark is asked. The time of its analysis is taken out of its own time, because two statements
+that Spark is asked. The time of its reading is taken out of its own time, because two statements
 of their own differ more than by that.
 
-``python -m bench.bench_witness [rounds]``; a server that runs already is used with
+``python -m bench.bench_reading [rounds]``; a server that runs already is used with
 ``HOST:PORT:TOKEN`` as a second argument.
 """
 
@@ -33,12 +33,12 @@ from haproc.membership.members import Members
 from haproc.membership.peer_doors import PeerDoors
 from haproc.metrics import Metrics
 from haproc.node.member import World, build_member, build_reads, build_sessions
+from haproc.reading.judge import Judged
 from haproc.ring.ports import free_port
 from haproc.ring.spark import LocalSpark
 from haproc.route.forward import HttpForwarding
 from haproc.route.model import Request, SentSql
 from haproc.route.service import RingService
-from haproc.witness.judge import Verdict
 
 ROUNDS = 15
 STATEMENTS = {
@@ -46,32 +46,24 @@ STATEMENTS = {
     "INSERT … SELECT": "INSERT INTO {s}.t SELECT a + {n}, b, i FROM {s}.u WHERE a{c} > 0",
     "UPDATE": "UPDATE {s}.t SET b = 'y{n}' WHERE a = {n} AND a{c} > 0",
 }
-"""``{c}`` makes statements that were never seen before; empty, the same shape comes again."""
+"""``{c}`` and ``{n}`` make statements that were never seen before."""
 
 
 class Timed:
-    """In place of the analysis: the analysis, and how long it took in all."""
+    """In place of the readings: these, and how long they took in all."""
 
-    def __init__(self, analysis: Any) -> None:
-        self._analysis = analysis
+    def __init__(self, readings: Any) -> None:
+        self._readings = readings
         self.taken_s = 0.0
 
-    async def verdict(self, *given: Any) -> Verdict:
-        """Ask the analysis."""
+    async def judged(self, *given: Any) -> Judged:
+        """Have a statement read and judged."""
         started = time.perf_counter()
         try:
-            verdict: Verdict = await self._analysis.verdict(*given)
-            return verdict
+            judged: Judged = await self._readings.judged(*given)
+            return judged
         finally:
             self.taken_s += time.perf_counter() - started
-
-    async def confirm_query(self, *given: Any) -> None:
-        """Ask the analysis."""
-        await self._analysis.confirm_query(*given)
-
-    async def confirm_session_statement(self, *given: Any) -> None:
-        """Ask the analysis."""
-        await self._analysis.confirm_session_statement(*given)
 
 
 def main() -> None:
@@ -79,7 +71,7 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     with tempfile.TemporaryDirectory(prefix="haproc-bench-") as folder:
         rows = asyncio.run(_measured(Path(folder), rounds))
-    report("witness", rows)
+    report("reading", rows)
 
 
 async def _measured(folder: Path, rounds: int) -> list[Row]:
@@ -100,26 +92,26 @@ async def _measured(folder: Path, rounds: int) -> list[Row]:
 
 
 async def _compared(service: RingService, schema: str, rounds: int) -> list[Row]:
-    timed: Any = Timed(service._making.analysis)
-    service._analysis = service._making.analysis = timed
+    timed: Any = Timed(service._making.readings)
+    service._making.readings = timed
     rows = []
     for name, text in STATEMENTS.items():
         whole: dict[str, list[float]] = {"repeated": [], "never seen": []}
         rest: dict[str, list[float]] = {"repeated": [], "never seen": []}
         for n in range(-2, rounds):
             for kind in whole:
-                # Other words make another shape; another number does not.
-                new = f" + {n + 10}" * (n + 10) if kind == "never seen" else ""
+                number = n + 10 if kind == "never seen" else 0
+                sql = text.format(s=schema, n=number, c=f" + {number}" * number)
                 timed.taken_s = 0.0
                 started = time.perf_counter()
-                await _run(service, text.format(s=schema, n=n + 10, c=new))
+                await _run(service, sql)
                 taken = time.perf_counter() - started
                 if n >= 0:
                     whole[kind].append(taken)
                     rest[kind].append(taken - timed.taken_s)
         for kind, times in whole.items():
             value, without = statistics.median(times), statistics.median(rest[kind])
-            compared = "the same without its analysis"
+            compared = "the same without its reading"
             rows.append(Row(f"{name}, {kind}", "ms", value * 1000, compared, without * 1000))
     return rows
 
