@@ -34,9 +34,11 @@ class CsvRecords:
 
     def __init__(self, delimiter: str) -> None:
         within = rb"[^\r\n" + re.escape(delimiter.encode()) + rb"]"
-        field = rb'[^"\n]++|(?<!' + within + rb')"[^"]*+(?:""[^"]*+)*+"|(?<=' + within + rb')"'
-        self._first = re.compile(rb"(?:" + field + rb")*+\n")
-        self._all = re.compile(rb"(?:(?:" + field + rb")*+\n)*+")
+        # Atomic groups: Python before 3.11.5 gets possessive ones wrong.
+        quoted = rb'"(?>[^"]*(?:""[^"]*)*)"'
+        field = rb'[^"\n]++|(?<!' + within + rb")" + quoted + rb"|(?<=" + within + rb')"'
+        self._first = re.compile(rb"(?>(?:" + field + rb")*)\n")
+        self._all = re.compile(rb"(?>(?:(?>(?:" + field + rb")*)\n)*)")
 
     def end(self, data: bytes) -> int:
         """Return where the last whole record ends, 0 if there is none."""

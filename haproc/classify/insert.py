@@ -35,7 +35,7 @@ from haproc.classify.strings import decoded
 from haproc.classify.tokens import SPACE, LexicalError, Token, TokenKind, tokenize
 
 _TEXT = rf"""(?:
-      (?P<s>'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+')
+      (?P<s>'[^'\\]*+(?>(?:(?:\\.|'')[^'\\]*+)*)')
     | (?P<i>-?[0-9]+)
     | (?P<d>-?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:BD)?)
     | (?P<n>NULL)
@@ -51,13 +51,13 @@ _TEXT = rf"""(?:
     | (?P<h>-?[0-9]+S)
     | (?P<y>-?[0-9]+Y)
     | (?P<x>X{SPACE}*'[0-9A-F]*')
-    | (?P<q>"[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*+")
+    | (?P<q>"[^"\\]*+(?>(?:(?:\\.|"")[^"\\]*+)*)")
     )"""
 _FLAGS = re.VERBOSE | re.DOTALL | re.IGNORECASE | re.ASCII
 _ALONE = re.compile(_TEXT, _FLAGS)
 _LITERAL = re.compile(rf"{SPACE}*{_TEXT}{SPACE}*[,)]", _FLAGS)
 _NEXT_ROW = re.compile(rf"{SPACE}*,{SPACE}*\(")
-_END = re.compile(rf"(?:{SPACE}|;|--[^\r\n\\]*+(?:\\\n?[^\r\n\\]*+)*+)*+\Z")
+_END = re.compile(rf"(?>(?:{SPACE}|;|--[^\r\n\\]*+(?>(?:\\\n?[^\r\n\\]*+)*))*)\Z")
 
 _INT_MAX, _INT_MIN = 2**31 - 1, -(2**31)
 _BIGINT_MAX, _BIGINT_MIN = 2**63 - 1, -(2**63)

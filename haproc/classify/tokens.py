@@ -80,11 +80,11 @@ SPACE = "[ \\t\\n\\f\\r\\u000B\\u00A0\\u1680\\u2000-\\u200A\\u2028\\u202F\\u205F
 _TOKEN = re.compile(
     rf"""
     (?P<space>{SPACE}+)
-  | (?P<comment>--[^\r\n\\]*+(?:\\\n?[^\r\n\\]*+)*+)
+  | (?P<comment>--[^\r\n\\]*+(?>(?:\\\n?[^\r\n\\]*+)*))
   | (?P<bracket>/\*)
   | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
-  | (?P<string>'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+'|"[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*+")
-  | (?P<quoted>`[^`]*+(?:``[^`]*+)*+`)
+  | (?P<string>'[^'\\]*+(?>(?:(?:\\.|'')[^'\\]*+)*)'|"[^"\\]*+(?>(?:(?:\\.|"")[^"\\]*+)*)")
+  | (?P<quoted>`[^`]*+(?>(?:``[^`]*+)*)`)
   | (?P<dollar>\$[A-Za-z]*\$)
   | (?P<number>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:E[+-]?[0-9]+)?(?:BD|[FD])?(?![A-Za-z0-9_])
       |[0-9]+E[+-][0-9]+(?:BD|[FD])?
@@ -198,7 +198,7 @@ def tokenize(sql: str, start: int = 0) -> Iterator[Token]:
         raise UnclosedError("the hint", hint_at)
 
 
-_RUN: Final = rf"(?P<run>(?:[^\W\d]\w*+(?!['\"])|{SPACE}|[(),=<>+*/;!|&^~%@-]|\.(?!\d))++)"
+_RUN: Final = rf"(?P<run>(?>(?:[^\W\d]\w*+(?!['\"])|{SPACE}|[(),=<>+*/;!|&^~%@-]|\.(?!\d))+))"
 """Words, spaces and symbols in which no literal begins: most of a statement, as one match."""
 _RUNS: Final = re.compile(f"{_RUN}|{_TOKEN.pattern}", _TOKEN.flags)
 _PLAIN_LITERALS: Final = frozenset(_RUNS.groupindex[name] for name in ("raw", "string", "number"))

@@ -64,9 +64,11 @@ class Records:
 
     def __init__(self, delimiter: str) -> None:
         before = rb"[^\r\n" + re.escape(delimiter.encode()) + rb"]"
-        field = rb'[^"\n]++|(?<!' + before + rb')"[^"]*+(?:""[^"]*+)*+"|(?<=' + before + rb')"'
-        self._one = re.compile(rb"(?:" + field + rb")*+\n")
-        self._all = re.compile(rb"(?:(?:" + field + rb")*+\n)*+")
+        # Atomic groups: Python before 3.11.5 gets possessive ones wrong.
+        quoted = rb'"(?>[^"]*(?:""[^"]*)*)"'
+        field = rb'[^"\n]++|(?<!' + before + rb")" + quoted + rb"|(?<=" + before + rb')"'
+        self._one = re.compile(rb"(?>(?:" + field + rb")*)\n")
+        self._all = re.compile(rb"(?>(?:(?>(?:" + field + rb")*)\n)*)")
         self._beside = np.zeros(256, np.bool_)
         self._beside[list(delimiter.encode() + b'\r\n"')] = True
 
