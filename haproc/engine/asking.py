@@ -52,14 +52,19 @@ class Asking(ABC):
         return self._stream(plan_of(statement), timeout_s, planned, observed)
 
     async def reading(
-        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+        self,
+        statement: SqlText | SparkPlan,
+        *,
+        timeout_s: float,
+        paths: Sequence[str] = (),
+        parsed_only: bool = False,
     ) -> str:
         """Return what Spark's parser and analyzer make of a statement, which does not run.
 
         See Queries.
         """
         given = statement.sql if isinstance(statement, SqlText) else statement.plan
-        plan = await by_size(len(given), reading_plan, statement, paths)
+        plan = await by_size(len(given), reading_plan, statement, paths, parsed_only=parsed_only)
         async with contextlib.aclosing(self._stream(plan, timeout_s)) as stream:
             chunks = [chunk.data async for chunk in stream]
         return await by_size(sum(map(len, chunks)), _only_value, chunks)

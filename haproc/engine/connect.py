@@ -18,7 +18,7 @@ from haproc.engine.channel import Channel, EngineLimits
 from haproc.engine.configured import Defaults
 from haproc.engine.confs import quoted_name
 from haproc.engine.errors import REFUSED, EngineError, ErrorKind
-from haproc.engine.interface import Column, EngineAddress, Named, Restore, Sort, TableState
+from haproc.engine.interface import Column, EngineAddress, Named, Restore, TableState
 from haproc.engine.lane import Authorise, SparkLane, anybody, lane_session_id
 from haproc.engine.plugin import Plugin
 from haproc.engine.pools import CHECKS_POOL, pool_of_lane
@@ -77,12 +77,6 @@ class SparkConnectEngine:
             await self._marker.check(own, timeout_s)
         else:
             await rows_in_turn(own, _PROBE, timeout_s)
-
-    async def _look(self, own: RemoteSession, timeout_s: float) -> None:
-        if self._marker.known:
-            await self._marker.look(own, timeout_s)
-        else:
-            await self._probe(own, timeout_s)
 
     async def _refuses(self) -> bool:
         """Whether nothing listens there, which the errors of gRPC don't tell from silence."""
@@ -178,23 +172,9 @@ class SparkConnectEngine:
     async def standing(self, named: Sequence[Named]) -> str:
         """See Engine."""
         timeout_s = self._limits.small_statement_timeout_s
-        # A session goes on with the functions that it has looked up before.
-        fresh = RemoteSession(self._channel, lambda _: uuid.uuid4())
-
-        async def one(each: Named) -> str:
-            if each.sort is Sort.FUNCTION:
-                return await objects.standing(fresh, each, timeout_s)
-            return await self._in_own_session(lambda own: objects.standing(own, each, timeout_s))
-
-        try:
-            _, *found = await asyncio.gather(
-                self._in_own_session(lambda own: self._look(own, timeout_s)),
-                *(one(each) for each in named),
-            )
-        finally:
-            if any(each.sort is Sort.FUNCTION for each in named):
-                await fresh.release()
-        return "/".join(str(each) for each in found)
+        return await self._in_own_session(
+            lambda own: objects.standing(own, self._marker, named, timeout_s)
+        )
 
     async def table_bytes(self, table: str) -> int | None:
         """See Engine."""

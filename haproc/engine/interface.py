@@ -246,7 +246,12 @@ class Queries(Protocol):
         ...
 
     async def reading(
-        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+        self,
+        statement: SqlText | SparkPlan,
+        *,
+        timeout_s: float,
+        paths: Sequence[str] = (),
+        parsed_only: bool = False,
     ) -> str:
         """Return what Spark's parser and analyzer make of a statement, which does not run.
 
@@ -254,6 +259,7 @@ class Queries(Protocol):
         for whoever judges them to read, in the process that does so: what is read takes many times
         the memory. A plan's root is a relation: a DataFrame, or a text with those that it reads.
         ``paths``: how the names of files may begin that are looked at; others are left unseen.
+        ``parsed_only``: the analyzer is not asked, which costs as much as running DDL.
         Raises EngineError: a statement that is wrong gives the error that it would meet itself.
         """
         ...

@@ -7,6 +7,8 @@ the same. The catalog's list of names does, and does not touch the tables' files
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any, Final
@@ -15,9 +17,18 @@ from haproc.classify.names import STAGING_SCHEMA
 from haproc.engine.confs import parts_of, quoted, quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import ABSENT, PRESENT, UNREADABLE, Column, Named, Sort
+from haproc.engine.plugin_plans import standing_plan
 from haproc.engine.remote import RemoteSession, table_relation
 from haproc.engine.staging import CATALOG
-from haproc.engine.table import HISTORY_TIMEOUT_S, all_rows, columns_of, metadata_of, single_row
+from haproc.engine.storage import Marker
+from haproc.engine.table import (
+    HISTORY_TIMEOUT_S,
+    all_rows,
+    columns_of,
+    metadata_of,
+    rows_in_turn,
+    single_row,
+)
 
 _PLAIN_FEATURES: Final = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "clustering", "domainMetadata", "timestampNtz"}
@@ -29,6 +40,9 @@ check refuses rows, and changes none."""
 _PLAIN_PARTITIONS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "boolean", "date"})
 """Types whose values come back from the text that a partition is named by. An empty text does not:
 Delta makes NULL of it."""
+
+
+_COMMIT: Final = re.compile(r"[0-9]++@[0-9]++")
 
 
 class What(Enum):
@@ -115,13 +129,29 @@ def unreadable(name: str, error: EngineError) -> EngineError:
     )
 
 
-async def standing(remote: RemoteSession, named: Named, timeout_s: float) -> str:
-    """Return a text that is another one as soon as what stands under the name has changed.
+async def standing(
+    remote: RemoteSession, marker: Marker, named: Sequence[Named], timeout_s: float
+) -> str:
+    """Return a text that is another one as soon as what stands under the names has changed.
 
-    ABSENT if there is nothing; the newest commit of a Delta table (it has an @); a hash of the
-    description of everything else. PRESENT for any table whose content is not asked for: a table's
-    history is slow to read. The session must be a fresh one where functions are asked for.
+    A part for each name, with slashes between. ABSENT if there is nothing; the newest commit of a
+    Delta table (it has an @); a hash of the description of everything else. PRESENT for any table
+    whose content is not asked for.
     """
+    asked = [(each.sort.value, parts_of(each.name), each.content) for each in named]
+    plan = standing_plan(await marker.folder(remote), asked)
+    (row,) = await rows_in_turn(remote, plan, timeout_s)
+    answer = json.loads(str(*row.values()))
+    found = [
+        await _standing(remote, each, timeout_s) if told is None else _shortened(told)
+        for each, told in zip(named, answer["standing"], strict=True)
+    ]
+    await marker.look(remote, timeout_s, answer["files"])
+    return "/".join(found)
+
+
+async def _standing(remote: RemoteSession, named: Named, timeout_s: float) -> str:
+    """Ask by statements, for a name in a catalog that the plugin does not know its way in."""
     name = quoted_name(named.name)
     if named.sort is Sort.FUNCTION:
         return _hash(await _rows(remote, f"DESCRIBE FUNCTION EXTENDED {name}", timeout_s))
@@ -179,6 +209,13 @@ async def _rows(remote: RemoteSession, sql: str, timeout_s: float) -> list[dict[
 
 
 def _hash(rows: list[dict[str, Any]] | None) -> str:
-    if rows is None:
-        return ABSENT
-    return hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()
+    return ABSENT if rows is None else _digest(repr(rows))
+
+
+def _shortened(told: str) -> str:
+    as_told = told in (ABSENT, PRESENT, UNREADABLE) or _COMMIT.fullmatch(told)
+    return told if as_told else _digest(told)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -17,6 +17,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 _VERSION: Final = "haproc/version"
 _READ: Final = "haproc/read"
 _QUERY: Final = "haproc/query"
+_STANDING: Final = "haproc/standing"
 
 
 def version_plan() -> Any:
@@ -29,10 +30,23 @@ def guarded_plan(sql: str, paths: Sequence[str] = ()) -> Any:
     return _plan(_QUERY, _asked(_of_text(sql), paths))
 
 
-def reading_plan(statement: SqlText | SparkPlan, paths: Sequence[str] = ()) -> bytes:
+def reading_plan(
+    statement: SqlText | SparkPlan, paths: Sequence[str] = (), *, parsed_only: bool = False
+) -> bytes:
     """Return the bytes of the plan whose one value is a statement's reading."""
     plan = statement.plan if isinstance(statement, SparkPlan) else _of_text(statement.sql)
-    return bytes(_plan(_READ, _asked(plan, paths)).SerializeToString())
+    return bytes(_plan(_READ, _asked(plan, paths, parsed_only=parsed_only)).SerializeToString())
+
+
+def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
+    """Return the plan whose one value is JSON: a folder's ``files``, and what is ``standing``.
+
+    ``named``: sort, parts of the name, whether the content is asked for; see `Standing.java`.
+    """
+    asked = [
+        {"sort": sort, "parts": [*parts], "content": content} for sort, parts, content in named
+    ]
+    return _plan(_STANDING, json.dumps({"folder": folder, "named": asked}).encode())
 
 
 def _of_text(sql: str) -> bytes:
@@ -41,8 +55,9 @@ def _of_text(sql: str) -> bytes:
     return bytes(plan.SerializeToString())
 
 
-def _asked(plan: bytes, paths: Sequence[str] = ()) -> bytes:
-    return json.dumps({"plan": base64.b64encode(plan).decode(), "paths": [*paths]}).encode()
+def _asked(plan: bytes, paths: Sequence[str], *, parsed_only: bool = False) -> bytes:
+    said = {"plan": base64.b64encode(plan).decode(), "paths": [*paths], "analyze": not parsed_only}
+    return json.dumps(said).encode()
 
 
 def _plan(what: str, asked: bytes) -> Any:

@@ -217,13 +217,6 @@ class RemoteSession:
         response = await self._unary("AnalyzePlan", request, timeout_s)
         return str(response.explain.explain_string)
 
-    async def input_files(self, relation: Any, timeout_s: float) -> frozenset[str]:
-        """Return the files that a relation reads, which does not run."""
-        request = self._request(_base.AnalyzePlanRequest)
-        request.input_files.plan.root.CopyFrom(relation)
-        response = await self._unary("AnalyzePlan", request, timeout_s)
-        return frozenset(response.input_files.files)
-
     async def interrupt(self, operation_id: str | None = None) -> None:
         """Ask the server to stop one operation, or all of this session."""
         kinds = _base.InterruptRequest.InterruptType

@@ -10,9 +10,10 @@ the cursor belongs, and nothing that the cluster says of its tables counts.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 
 from haproc.engine.errors import EngineError, ErrorKind
-from haproc.engine.remote import RemoteSession, sql_relation
+from haproc.engine.remote import RemoteSession
 from haproc.engine.table import all_rows, rows_in_turn
 from haproc.failure import ErrorClass
 
@@ -60,24 +61,18 @@ class Marker:
                 error_class=ErrorClass.STORAGE_AWAY,
             )
 
-    async def look(self, remote: RemoteSession, timeout_s: float) -> None:
-        """See to it that the files are there in which `check` found it: no job, a few ms.
+    async def look(self, remote: RemoteSession, timeout_s: float, files: Collection[str]) -> None:
+        """See to it that these files of its `folder` are those in which `check` found it.
 
-        Nobody writes into a file of Spark's a second time. Raises EngineError like `check`.
+        Nobody writes into a file of Spark's a second time. Raises EngineError like `check`; nothing
+        as long as it is not known.
         """
-        relation = sql_relation(await self._query(remote))
-        try:
-            files = await remote.input_files(relation, timeout_s)
-        except EngineError as error:
-            if error.kind is not ErrorKind.APPLICATION:
-                raise
-            files = frozenset()
-        if not files or files != self._files:
+        if self.known and (not files or frozenset(files) != self._files):
             await self.check(remote, timeout_s)
-            self._files = files
+            self._files = frozenset(files)
 
     async def _query(self, remote: RemoteSession) -> str:
-        return f"SELECT value FROM text.`{(await self._place(remote)).replace('`', '``')}`"
+        return f"SELECT value FROM text.`{(await self.folder(remote)).replace('`', '``')}`"
 
     async def _read(self, remote: RemoteSession, timeout_s: float) -> str:
         try:
@@ -89,12 +84,13 @@ class Marker:
         return str(rows[0]["value"]) if rows else ""
 
     async def _write(self, remote: RemoteSession, marker: str) -> None:
-        path = (await self._place(remote)).replace("\\", "\\\\").replace("'", "\\'")
+        path = (await self.folder(remote)).replace("\\", "\\\\").replace("'", "\\'")
         sql = f"INSERT OVERWRITE DIRECTORY '{path}' USING text SELECT '{marker}'"
         async for _ in all_rows(remote, sql, self._timeout_s):
             pass
 
-    async def _place(self, remote: RemoteSession) -> str:
+    async def folder(self, remote: RemoteSession) -> str:
+        """Return where it is, below the warehouse."""
         if not self._path:
             confs = await remote.get_confs([_WAREHOUSE])
             self._path = f"{confs[_WAREHOUSE].rstrip('/')}/{_FOLDER}"

@@ -19,7 +19,7 @@ from haproc.failure import ErrorClass
 from haproc.reading import limits
 from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES, REASONS, RUN_BY_ANALYZER
 from haproc.reading.names import Uses, below, computed, parts, without
-from haproc.reading.tree import Node, Reading
+from haproc.reading.tree import UNASKED, Node, Reading
 
 _TARGET_FIELDS: Final = """targetTable table name child target tableName tableIdent tableIdentifier
     identifier catalogTable tableDesc logicalRelation deltaTable oldName ident relation deltaLog
@@ -39,6 +39,11 @@ _UNBOUND: Final = frozenset(
     | {Kind.DROP_FUNCTION, Kind.GRANT}
 )
 """Kinds that may touch any table."""
+_BY_TEXT: Final = frozenset(
+    {Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.COMMENT}
+    | {Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE, Kind.DROP_FUNCTION}
+)
+"""Kinds that name what they are about, and mostly compute nothing."""
 _MANY: Final = frozenset(
     {"AnalyzeTables", "CommentOnNamespace", "RefreshFunction", "RefreshResource"}
     | {"CreateTempViewUsing"}
@@ -111,6 +116,40 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
     elif kind in (Kind.SET, Kind.RESET):
         limits.check_setting(parsed)
     return _told(kind, parsed, reading.parsed, analyzed, reading.text, context)
+
+
+def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
+    """Return what DDL is made of, told by its text alone; None if the analyzer has to tell.
+
+    ``reading`` is of a session that holds nothing temporary: what has a name there is in the
+    catalog. What DDL reads (views, above all) the analyzer tells. Raises RefusedError.
+    """
+    assert reading.parsed is not None, "a DataFrame has no kind"
+    limits.check_text(reading.text)
+    parsed = _proper(reading.parsed)
+    kind = _kind(parsed)
+    if kind not in _BY_TEXT:
+        return None
+    _check_hidden(reading)
+    computed([parsed])
+    if reading.unseen != UNASKED:
+        raise _path_error(parsed, parsed, context)
+    refusal = _refusal(kind, parsed, parsed, parsed)
+    limits.check_options(parsed, kind)
+    limits.check_partition(reading.text, parsed)
+    held, fields = _target(parsed)
+    uses, written = Uses(), frozenset[str]()
+    uses.take_parsed(without(parsed, fields), context)
+    if refusal is not None or uses.reads or any(limits.paths_in([parsed])):
+        return None
+    uses.known = kind not in _UNBOUND and parsed.cls not in _MANY
+    if uses.known:
+        if held is None:
+            return None
+        written = _written_names(parsed, tuple(completed(parts(held), context)), context)
+    if kind not in _COMPUTING:
+        return _made(kind, uses, written, None)
+    return replace(_computing(kind, uses, written, parsed, parsed, fields), fixed=())
 
 
 def query_anatomy(reading: Reading) -> Anatomy:
@@ -331,12 +370,16 @@ def _written(
         said = target(parts(held), context)
         if said != joined(full):
             raise _differs(f"{said} was analyzed as {joined(full) or 'no table'}")
+    return kind, _written_names(parsed, full, context), fields
+
+
+def _written_names(parsed: Node, full: tuple[str, ...], context: Context) -> frozenset[str]:
     written = {target(full, context)}
     if parsed.cls == "RenameTable":
         new = tuple(parsed["newName"] or ())
         # An unqualified new name stays in the old one's schema, wherever the session is.
         written.add(target((*full[: max(0, 3 - len(new))], *new), context))
-    return kind, frozenset(written), fields
+    return frozenset(written)
 
 
 def _of_session(kind: Kind, parsed: Node, analyzed: Node) -> Kind:

@@ -13,12 +13,12 @@ from typing import Final
 from haproc.classify.model import Kind
 from haproc.classify.names import Context, joined
 from haproc.pin.model import Moment, Treatment
-from haproc.reading.anatomy import anatomy
+from haproc.reading.anatomy import anatomy, parsed_anatomy
 from haproc.reading.cut import Cut, Spliced, cut
 from haproc.reading.exact import examine
 from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.names import VARIABLE, Uses, parts
-from haproc.reading.tree import Node, Place, Reading
+from haproc.reading.tree import UNASKED, Node, Place, Reading
 from haproc.reading.words import examine_words
 
 _NAMING: Final = frozenset(
@@ -118,8 +118,15 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
 
 
 def judge_definition(reading: Reading, context: Context) -> Judged | None:
-    """Return the verdict on DDL and the like, if it computes nothing; raises RefusedError."""
-    whole = anatomy(reading, context)
+    """Return the verdict on DDL and the like; None if it computes something; raises RefusedError.
+
+    The analyzer need not be asked where the session holds nothing temporary; None also if it has
+    to be.
+    """
+    by_text = reading.unseen == UNASKED
+    whole = parsed_anatomy(reading, context) if by_text else anatomy(reading, context)
+    if whole is None:
+        return None
     if whole.refusal is not None:
         raise whole.refusal
     said = {each.cls for node in whole.parsed_fixed for each in node.walk()}

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+UNASKED: Final = "unasked"
+"""Why the analyzer has said nothing."""
 RECURSION_MAX: Final = 6_000
 """Calls inside each other, for trees that are deep: Spark's own stack ends before. Chosen: so many
 of the JSON reader's own take half of a thread's stack."""
@@ -93,7 +95,8 @@ class Reading:
 
     ``text``: the statement; empty for a DataFrame. ``parsed``: None for a DataFrame. ``analyzed``:
     None if the analyzer was not asked, for the reason ``unseen``: it would run something
-    (``UnresolvedExecuteImmediate``, ``CompoundBody``) or look at a path that it may not (``path``).
+    (``UnresolvedExecuteImmediate``, ``CompoundBody``) or look at a path that it may not (``path``);
+    or nobody wanted it (UNASKED).
     ``computed``: a plan of what the analyzer has computed itself, so that it is not in
     ``analyzed``: items of rows in the text that are no literals, and what ``range`` is given.
     """

@@ -83,6 +83,10 @@ class Analysis:
         self._sessions = SharedSessions(
             lambda key, _: engine.session(f"analysis/{key}"), SESSIONS_MAX
         )
+        self._parsing = SharedSessions(
+            lambda key, _: engine.session(f"analysis/texts/{key}"), SESSIONS_MAX
+        )
+        """In which nothing is looked up, so DDL leaves them as they are."""
         self._of_frames = SharedSessions(
             lambda key, _: engine.session(f"analysis/frames/{key}"), SESSIONS_MAX
         )
@@ -326,12 +330,23 @@ class Analysis:
 
     def readings(self, paths: tuple[str, ...]) -> Readings:
         """Return what has Spark read statements; ``paths``: below which it may look at files."""
-        shared, timeout_s = self._shared, self._timeout_s
-        return Readings(shared, self._epoch, self._texts, self._planning, timeout_s, paths)
+        return Readings(
+            self._shared,
+            self._for_texts,
+            self._epoch,
+            self._texts,
+            self._planning,
+            self._timeout_s,
+            paths,
+        )
 
     async def _shared(self, settings: Settings) -> Session:
         """Return a session of HAProc's own with these settings, in which nothing temporary is."""
         return await self._session(settings, self._sessions)
+
+    async def _for_texts(self, settings: Settings) -> Session:
+        """Return one with these settings to have texts parsed."""
+        return await self._session(settings, self._parsing)
 
     async def clean(self, settings: Settings, user: str, carried: Carried = ALONE) -> Explaining:
         """Return how to ask a session of HAProc's own, in which nothing temporary is."""
@@ -356,7 +371,8 @@ class Analysis:
         self, settings: Settings, sessions: SharedSessions, user: str = ""
     ) -> Session:
         wanted = _in_full(settings)
-        spark = await sessions.get(wanted, self._epoch(), self._now(), user)
+        epoch = 0 if sessions is self._parsing else self._epoch()
+        spark = await sessions.get(wanted, epoch, self._now(), user)
         await spark.configure(wanted)
         return spark
 

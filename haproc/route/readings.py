@@ -41,11 +41,15 @@ _HINT_MERGE: Final = "give the source an alias, and its columns names of their o
 
 
 class Readings:
-    """See the module. ``shared`` gives HAProc's own session of these settings."""
+    """See the module.
+
+    ``shared`` gives HAProc's own session of these settings, ``parsing`` one to parse texts in.
+    """
 
     def __init__(
         self,
         shared: Callable[[Settings], Awaitable[Session]],
+        parsing: Callable[[Settings], Awaitable[Session]],
         epoch: Callable[[], int],
         texts: Texts,
         planning: Planning,
@@ -53,6 +57,7 @@ class Readings:
         paths: tuple[str, ...] = (),
     ) -> None:
         self._shared = shared
+        self._parsing = parsing
         self._epoch = epoch
         self._texts = texts
         self._planning = planning
@@ -104,18 +109,32 @@ class Readings:
 
         Raises RefusedError, EngineError as `judged` does.
         """
-        spark, text = await self._session(settings, session), statement.sql
-        data = await self._asked(spark, SqlText(text), text, user)
-        size = len(data) // _CHARACTERS_PER_BYTE
-        context = Context(settings.catalog, settings.schema, user)
-        found = await self._texts.run(user, size, judged_definition, data, text, context)
-        if found is not None:
-            _check(statement, found)
-        return found
+        text, context = statement.sql, Context(settings.catalog, settings.schema, user)
+        own = session is not None and session.holds_temporaries
+        for parsed_only in (False,) if own or statement.reads else (True, False):
+            asking = self._parsing(settings) if parsed_only else self._session(settings, session)
+            spark = await asking
+            data = await self._asked(spark, SqlText(text), text, user, parsed_only=parsed_only)
+            size = len(data) // _CHARACTERS_PER_BYTE
+            found = await self._texts.run(user, size, judged_definition, data, text, context)
+            if found is not None:
+                _check(statement, found)
+                return found
+        return None
 
-    async def _asked(self, spark: Session, asked: SqlText | SparkPlan, text: str, user: str) -> str:
+    async def _asked(
+        self,
+        spark: Session,
+        asked: SqlText | SparkPlan,
+        text: str,
+        user: str,
+        *,
+        parsed_only: bool = False,
+    ) -> str:
         async with self._planning.turn(user, self._timeout_s, len(text)):
-            return await spark.reading(asked, timeout_s=self._timeout_s, paths=self._paths)
+            return await spark.reading(
+                asked, timeout_s=self._timeout_s, paths=self._paths, parsed_only=parsed_only
+            )
 
     async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
         """Return what a query would give elsewhere; raises RefusedError, EngineError.

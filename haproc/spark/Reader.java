@@ -50,12 +50,14 @@ import scala.runtime.AbstractPartialFunction;
  *
  * <p>It is asked by a relation of its own, whose bytes are JSON: {@code plan} is a plan of Spark
  * Connect whose root is a SQL text (with the DataFrames that it reads, perhaps) or a DataFrame;
- * {@code paths} are the beginnings of paths that may be looked at. What is asked says the type:
+ * {@code paths} are the beginnings of paths that may be looked at; {@code analyze} is false where a
+ * text is only to be parsed. What is asked says the type:
  *
  * <ul>
  *   <li>{@code haproc/version}: a row with the versions of the {@link Extension} that is loaded, of
  *       Spark, and of Delta (empty: there is none);
  *   <li>{@code haproc/read}: a row with the reading, see {@link Trees};
+ *   <li>{@code haproc/standing}: a row with what stands under names, see {@link Standing};
  *   <li>{@code haproc/query}: the rows of a text that is a query; an error if it is none, or if it
  *       reads a path that may not be looked at or a table whose name is computed: reading tells.
  * </ul>
@@ -68,6 +70,7 @@ public final class Reader implements RelationPlugin {
     /** As many as Spark Connect takes from its clients: bytes, and messages inside each other. */
     private static final int PLAN_BYTES_MAX = 128 << 20;
     private static final int MESSAGES_DEEP = 1024;
+    private static final String UNASKED = "unasked";
     private static final String TOO_DEEP = "the statement is nested too deeply to be read";
     /** How the names of Delta's functions of paths end, and those of tables to be found begin. */
     private static final String BY_PATH = "_by_path";
@@ -80,7 +83,10 @@ public final class Reader implements RelationPlugin {
             Any any = Any.parseFrom(relation);
             return switch (any.getTypeUrl()) {
                 case "haproc/version" -> Optional.of(version(planner.session()));
-                case "haproc/read" -> Optional.of(asked(any, planner).reading());
+                case "haproc/read" ->
+                        Optional.of(value(asked(any, planner).reading(), planner.session()));
+                case "haproc/standing" -> Optional.of(value(
+                        Standing.of(planner.session(), said(any)), planner.session()));
                 case "haproc/query" -> Optional.of(asked(any, planner).query());
                 default -> Optional.empty();
             };
@@ -96,6 +102,14 @@ public final class Reader implements RelationPlugin {
             // Without its cause: one of input and output would seem to be the cluster's fault.
             throw new IllegalArgumentException("not what HAProc sends: " + error);
         }
+    }
+
+    private static JsonNode said(Any asked) throws IOException {
+        return MAPPER.readTree(asked.getValue().toByteArray());
+    }
+
+    private static LogicalPlan value(String value, SparkSession session) {
+        return session.createDataset(List.of(value), Encoders.STRING()).logicalPlan();
     }
 
     private static ObjectMapper mapper() {
@@ -122,13 +136,15 @@ public final class Reader implements RelationPlugin {
         private final SparkConnectPlanner planner;
         private final SparkSession session;
         private final Relation root;
+        private final boolean isAnalyzed;
         private final List<String> paths = new ArrayList<>();
         private final Map<String, Relation> frames = new HashMap<>();
 
         Asked(Any asked, SparkConnectPlanner planner) throws IOException {
-            JsonNode said = MAPPER.readTree(asked.getValue().toByteArray());
+            JsonNode said = said(asked);
             this.planner = planner;
             session = planner.session();
+            isAnalyzed = said.path("analyze").asBoolean(true);
             said.path("paths").forEach(each -> paths.add(each.asText()));
             byte[] plan = said.path("plan").binaryValue();
             if (plan == null) {
@@ -172,7 +188,7 @@ public final class Reader implements RelationPlugin {
             }
         }
 
-        LogicalPlan reading() throws IOException {
+        String reading() throws IOException {
             String text = root.hasSql() ? root.getSql().getQuery() : "";
             // Places are counted in what ${…} was replaced in: they would lie elsewhere in the text.
             boolean replaced = !new VariableSubstitution().substitute(text).equals(text);
@@ -184,16 +200,16 @@ public final class Reader implements RelationPlugin {
                 LogicalPlan parsed = text.isEmpty() ? null : parsed();
                 String unseen = parsed == null ? "" : unseen(parsed);
                 trees.put("parsed", parsed);
-                if (unseen.isEmpty()) {
+                if (unseen.isEmpty() && isAnalyzed) {
                     trees.put("analyzed", parsed == null ? frame() : analyzed(parsed));
                     trees.put("computed", parsed == null ? null : computed(parsed));
                 } else {
-                    trees.say("unseen", unseen);
+                    trees.say("unseen", unseen.isEmpty() ? UNASKED : unseen);
                 }
             } catch (StackOverflowError | StreamConstraintsException error) {
                 throw new IllegalArgumentException(TOO_DEEP);
             }
-            return session.createDataset(List.of(trees.json()), Encoders.STRING()).logicalPlan();
+            return trees.json();
         }
 
         private LogicalPlan parsed() {

@@ -100,8 +100,11 @@ async def test_what_stands_under_a_name_is_told_apart_before_and_after_ddl(
         now = await engine.standing(named)
         assert now != before, sql
         assert await engine.standing(named) == now
+        spelled = [replace(each, name=each.name.upper()) for each in named]
+        assert await engine.standing(spelled) == now
         before = now
     await apply(engine, f"DROP SCHEMA {schema}_2")
+    assert await engine.standing([Named(Sort.TABLE, "no_catalog.a.b")]) == ABSENT
     there = [replace(named[0], content=False)]
     assert await engine.standing(there) == PRESENT
     await apply(engine, "DROP VIEW t", settings=inside)

@@ -128,7 +128,12 @@ class FakeSpark:
         raise NotImplementedError
 
     async def reading(
-        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+        self,
+        statement: SqlText | SparkPlan,
+        *,
+        timeout_s: float,
+        paths: Sequence[str] = (),
+        parsed_only: bool = False,
     ) -> str:
         raise NotImplementedError
 

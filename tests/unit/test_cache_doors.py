@@ -45,7 +45,12 @@ class ExplainingSpark(Spark):
         return await super().query(statement, timeout_s=timeout_s)
 
     async def reading(
-        self, statement: SqlText | SparkPlan, *, timeout_s: float, paths: Sequence[str] = ()
+        self,
+        statement: SqlText | SparkPlan,
+        *,
+        timeout_s: float,
+        paths: Sequence[str] = (),
+        parsed_only: bool = False,
     ) -> str:
         self.looks += 1
         return self.said

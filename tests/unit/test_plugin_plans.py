@@ -39,11 +39,13 @@ def test_guarded_query_is_asked_for_as_its_text() -> None:
 
 def test_reading_is_asked_for_of_a_text_and_of_a_plan_with_the_paths() -> None:
     what, about, said = asked(reading_plan(SqlText("DELETE FROM t"), ["/data/"]))
-    assert (what, about.sql.query, said) == ("haproc/read", "DELETE FROM t", {"paths": ["/data/"]})
+    assert (what, about.sql.query) == ("haproc/read", "DELETE FROM t")
+    assert said == {"paths": ["/data/"], "analyze": True}
     frame = protos.base.Plan()
     frame.root.range.end = 5
-    _, about, said = asked(reading_plan(SparkPlan(frame.SerializeToString())))
-    assert (about.range.end, said) == (5, {"paths": []})
+    plan = reading_plan(SparkPlan(frame.SerializeToString()), parsed_only=True)
+    _, about, said = asked(plan)
+    assert (about.range.end, said) == (5, {"paths": [], "analyze": False})
 
 
 def failed(message: str, error_class: str = "", java_class: str = ARGUMENT) -> EngineError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,8 +14,8 @@ from haproc.pin.model import Moment, Treatment
 from haproc.reading.cut import cut
 from haproc.reading.judge import Judged, judge, judge_definition
 from haproc.reading.model import Facts
-from haproc.reading.tree import Node, Reading
-from tests.readings.golden import recorded
+from haproc.reading.tree import UNASKED, Node, Reading
+from tests.readings.golden import CORPUS, part, recorded
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -126,3 +128,48 @@ def test_ddl_that_computes_nothing_is_told_by_its_trees(sql: str, computes: bool
     found = recorded(sql)
     context = Context("spark_catalog", found.world)
     assert (judge_definition(found.reading(sql), context) is None) is computes
+
+
+def of_definitions(whole: bool) -> dict[str, Judged]:
+    """Return the verdicts on all that is recorded, by statement, with the analyzer or without."""
+    verdicts = {}
+    for path in sorted(CORPUS.glob("*.txt")):
+        for sql, found in part(path.stem).items():
+            reading = None if found.error else found.reading(sql)
+            if reading is None or reading.analyzed is None:
+                continue
+            if not whole:
+                reading = replace(reading, analyzed=None, unseen=UNASKED)
+            with contextlib.suppress(RefusedError):
+                judged = judge_definition(reading, Context("spark_catalog", found.world))
+                if judged is not None:
+                    verdicts[sql] = judged
+    return verdicts
+
+
+def test_definition_is_told_by_its_text_as_the_analyzer_tells_it() -> None:
+    by_text, analyzed = of_definitions(whole=False), of_definitions(whole=True)
+    assert len(by_text) > 50
+    for sql, told in by_text.items():
+        # What turns out to be a temporary view is none in a session that holds nothing.
+        full = analyzed[sql]
+        assert (told.kind, told.writes, told.treatment) == (full.kind, full.writes, full.treatment)
+    assert not any(sql.startswith(("CREATE VIEW", "CREATE OR REPLACE VIEW")) for sql in by_text)
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_told"),
+    [
+        ("CREATE TABLE t (a INT, b STRING) USING delta", True),
+        ("ALTER TABLE t ADD COLUMN q INT", True),
+        ("DROP TABLE t", True),
+        ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)", False),
+        ("ALTER TABLE t ALTER COLUMN a SET DEFAULT 5", False),
+        ("CREATE VIEW n AS SELECT current_date FROM us", False),
+    ],
+)
+def test_definition_that_computes_or_reads_is_not_told_by_its_text(sql: str, is_told: bool) -> None:
+    found = recorded(sql)
+    reading = replace(found.reading(sql), analyzed=None, unseen=UNASKED)
+    context = Context("spark_catalog", found.world)
+    assert (judge_definition(reading, context) is not None) is is_told
