@@ -62,10 +62,15 @@ final class CacheIdentity extends Rule<LogicalPlan> {
         this.session = session;
     }
 
+    /** Whether users' queries run in a session. */
+    static boolean isOfUser(SparkSession session) {
+        return "true".equals(session.conf().get(SETTING, "false"));
+    }
+
     @Override
     public LogicalPlan apply(LogicalPlan plan) {
         try {
-            boolean shared = "true".equals(session.conf().get(SETTING, "false"));
+            boolean shared = isOfUser(session);
             return tagged(plan, new Tags(shared));
         } catch (Exception | LinkageError error) {
             LOGGER.warn("what is cached is not used for this plan", error);

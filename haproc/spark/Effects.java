@@ -31,7 +31,7 @@ final class Effects {
         return found;
     }
 
-    private static boolean isEffect(TreeNode<?> node) {
+    static boolean isEffect(TreeNode<?> node) {
         return node instanceof Command || node instanceof ParsedStatement
                 || node instanceof CompoundPlanStatement || node instanceof InsertIntoDir
                 || node instanceof ScriptTransformation || node instanceof CallMethodViaReflection

@@ -66,7 +66,7 @@ import scala.runtime.AbstractPartialFunction;
  */
 public final class Reader implements RelationPlugin {
     /** What an error begins with that says that a text is no query; what it is follows. */
-    private static final String NO_QUERY = "HAPROC_NO_QUERY: ";
+    static final String NO_QUERY = "HAPROC_NO_QUERY: ";
     /** As many as Spark Connect takes from its clients: bytes, and messages inside each other. */
     private static final int PLAN_BYTES_MAX = 128 << 20;
     private static final int MESSAGES_DEEP = 1024;
@@ -278,7 +278,8 @@ public final class Reader implements RelationPlugin {
 
         private LogicalPlan analyzed(LogicalPlan plan) {
             QueryPlanningTracker tracker = new QueryPlanningTracker(Option.empty());
-            return session.sessionState().analyzer().executeAndCheck(plan, tracker);
+            return Guard.reading(
+                    () -> session.sessionState().analyzer().executeAndCheck(plan, tracker));
         }
 
         /**

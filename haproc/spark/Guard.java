@@ -1,0 +1,149 @@
+package haproc.spark;
+
+import java.util.ArrayDeque;
+import java.util.Collections;
+import java.util.Deque;
+import java.util.IdentityHashMap;
+import java.util.Set;
+import java.util.function.Supplier;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
+import org.apache.spark.sql.catalyst.plans.QueryPlan;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.execution.command.CreateDataSourceTableAsSelectCommand;
+import org.apache.spark.sql.execution.command.ExplainCommand;
+import scala.Option;
+import scala.Product;
+import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractFunction1;
+import scala.runtime.BoxedUnit;
+
+/**
+ * Lets the sessions in which users' queries run change nothing but themselves.
+ *
+ * <p>What changes the ring's data runs in sessions of HAProc's own, behind the log. So whatever the
+ * analyzer finds in a user's session that has another effect was taken for a query by mistake, and
+ * ends before it does anything. Nothing of that rests on how it is written, or where it stands: each
+ * command is analyzed before it runs, also one inside another statement.
+ */
+final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
+    private static final String STAGING = "haproc_staging";
+    /** What changes its session only, or tells something. */
+    private static final Set<String> OF_SESSION = Set.of(
+            "SetCommand", "ResetCommand", "SetCatalogAndNamespace", "SetNamespaceCommand",
+            "SetCatalogCommand", "CreateTempViewUsing", "DropTempViewCommand", "CreateVariable",
+            "DropVariable", "SetVariable", "CacheTable", "CacheTableAsSelect", "UncacheTable",
+            "ClearCacheCommand", "ExplainCommand", "NoopCommand", "ListJarsCommand",
+            "ListFilesCommand", "ListArchivesCommand");
+    /** How the names of what tells something begin. */
+    private static final Set<String> TELLING = Set.of("Show", "Describe");
+    /** Whose own field says whether it is the session's. */
+    private static final Set<String> FLAGS = Set.of("isTemp", "viewType");
+    private static final Set<String> AROUND = Set.of(
+            ExplainCommand.class.getName(), CreateDataSourceTableAsSelectCommand.class.getName());
+    private static final ThreadLocal<Boolean> READING = ThreadLocal.withInitial(() -> false);
+    private final SparkSession session;
+
+    Guard(SparkSession session) {
+        this.session = session;
+    }
+
+    /** Return what is told of a statement that is analyzed and does not run. */
+    static <T> T reading(Supplier<T> analysis) {
+        boolean before = READING.get();
+        READING.set(true);
+        try {
+            return analysis.get();
+        } finally {
+            READING.set(before);
+        }
+    }
+
+    @Override
+    public BoxedUnit apply(LogicalPlan plan) {
+        if (!READING.get() && CacheIdentity.isOfUser(session)) {
+            TreeNode<?> found = effect(plan);
+            if (found != null && !isInside()) {
+                throw new IllegalArgumentException(
+                        Reader.NO_QUERY + found.getClass().getSimpleName());
+            }
+        }
+        return BoxedUnit.UNIT;
+    }
+
+    private static TreeNode<?> effect(LogicalPlan root) {
+        Set<Object> seen = Collections.newSetFromMap(new IdentityHashMap<>());
+        Deque<TreeNode<?>> waiting = new ArrayDeque<>(Set.of(root));
+        while (!waiting.isEmpty()) {
+            TreeNode<?> node = waiting.pop();
+            if (!seen.add(node)) {
+                continue;
+            }
+            if (Effects.isEffect(node) && !isOfSession(node) && !isStaging(node)) {
+                return node;
+            }
+            if (node instanceof ExplainCommand) {
+                continue;
+            }
+            CollectionConverters.asJava(node.children()).forEach(each -> push(waiting, each));
+            CollectionConverters.asJava(node.innerChildren()).forEach(each -> push(waiting, each));
+            if (node instanceof QueryPlan<?> plan) {
+                CollectionConverters.asJava(plan.expressions()).forEach(waiting::push);
+            } else if (node instanceof PlanExpression<?> subquery) {
+                push(waiting, subquery.plan());
+            }
+        }
+        return null;
+    }
+
+    private static void push(Deque<TreeNode<?>> waiting, Object node) {
+        if (node instanceof TreeNode<?> tree) {
+            waiting.push(tree);
+        }
+    }
+
+    private static boolean isOfSession(TreeNode<?> node) {
+        String name = node.getClass().getSimpleName().replace("$", "");  // of an object
+        if (OF_SESSION.contains(name) || TELLING.stream().anyMatch(name::startsWith)) {
+            return true;
+        }
+        for (int i = 0; i < node.productArity(); i++) {
+            if (FLAGS.contains(node.productElementName(i))) {
+                String flag = String.valueOf(node.productElement(i));
+                return flag.equals("true") || flag.equals("LocalTempView");
+            }
+        }
+        return false;
+    }
+
+    /** Whether it fills a table of HAProc's own, which no client can name. */
+    private static boolean isStaging(Product node) {
+        for (Object each : CollectionConverters.asJava(node.productIterator().toList())) {
+            Object value = each instanceof Option<?> option && option.isDefined()
+                    ? option.get() : each;
+            if (value instanceof CatalogTable table) {
+                value = table.identifier();
+            }
+            if (value instanceof TableIdentifier name && name.database().contains(STAGING)
+                    || value instanceof Identifier other && other.namespace().length == 1
+                            && other.namespace()[0].equals(STAGING)) {
+                return true;
+            }
+            if (value instanceof LogicalPlan && value.getClass().getSimpleName()
+                    .equals("ResolvedIdentifier") && isStaging((Product) value)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** Whether it is a part of what was let pass before: of a table's filling, or of EXPLAIN. */
+    private static boolean isInside() {
+        return StackWalker.getInstance().walk(frames -> frames.anyMatch(
+                frame -> AROUND.contains(frame.getClassName())));
+    }
+}

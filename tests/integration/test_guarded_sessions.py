@@ -1,0 +1,147 @@
+"""Sessions of users on a real Spark: whatever is taken for a query there changes nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from haproc import protos
+from haproc.engine.connect import SparkConnectEngine
+from haproc.engine.errors import EngineError, NoQueryError
+from haproc.engine.interface import Settings
+from haproc.engine.pools import pool_of
+from haproc.engine.session import SparkSession
+from haproc.engine.staging import DROP_SCHEMA, MAKE_SCHEMA, drop, fill
+from haproc.engine.statement import Question, SparkPlan, SqlText
+from tests.integration.engine_calls import rows
+
+pytestmark = pytest.mark.spark
+CHANGING = [
+    "INSERT INTO t VALUES (2)",
+    "WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a",
+    "FROM t INSERT INTO t SELECT id",
+    "INSERT OVERWRITE t VALUES (2)",
+    "DELETE FROM t",
+    "UPDATE t SET id = 3",
+    "MERGE INTO t USING (SELECT 1 AS k) s ON s.k = id WHEN MATCHED THEN DELETE",
+    "TRUNCATE TABLE t",
+    "CREATE TABLE u USING delta AS SELECT 1 AS a",
+    "CREATE TABLE u (a INT) USING parquet",
+    "CREATE TABLE u USING parquet AS SELECT 1 AS a",
+    "CREATE OR REPLACE TABLE t USING delta AS SELECT 1 AS a",
+    "CREATE VIEW v AS SELECT 1",
+    "CREATE GLOBAL TEMPORARY VIEW v AS SELECT 1",
+    "CREATE FUNCTION f(x INT) RETURNS INT RETURN x",
+    "CREATE DATABASE another",
+    "ALTER TABLE t ADD COLUMN n INT",
+    "DROP TABLE t",
+    "DROP TABLE IF EXISTS nothing",
+    "OPTIMIZE t",
+    "VACUUM t",
+    "RESTORE TABLE t TO VERSION AS OF 0",
+    "ANALYZE TABLE t COMPUTE STATISTICS",
+    "COMMENT ON TABLE t IS 'x'",
+    "EXECUTE IMMEDIATE 'INSERT INTO t VALUES (5)'",
+    "BEGIN INSERT INTO t VALUES (6); END",
+    "INSERT OVERWRITE DIRECTORY '/tmp/nowhere' USING parquet SELECT 1",
+    "SELECT java_method('java.util.UUID', 'randomUUID')",
+    "SELECT TRANSFORM (id) USING 'cat' FROM t",
+]
+ITS_OWN = [
+    "CACHE TABLE t",
+    "UNCACHE TABLE t",
+    "CLEAR CACHE",
+    "CREATE TEMPORARY VIEW tv AS SELECT * FROM t",
+    "CREATE OR REPLACE TEMPORARY VIEW tv AS SELECT 1 AS a",
+    "CREATE TEMPORARY VIEW tu (a INT) USING csv OPTIONS (path '{folder}')",
+    "DROP VIEW tv",
+    "CREATE TEMPORARY FUNCTION f(x INT) RETURNS INT RETURN x + 1",
+    "CREATE TEMPORARY FUNCTION g() RETURNS TABLE(a INT) RETURN SELECT 1",
+    "SELECT f(1), a FROM g()",
+    "DROP TEMPORARY FUNCTION f",
+    "DECLARE VARIABLE k INT DEFAULT 3",
+    "SET VAR k = (SELECT max(id) FROM t)",
+    "DROP TEMPORARY VARIABLE k",
+    "SET spark.sql.shuffle.partitions = 5",
+    "USE default",
+    "SHOW TABLES",
+    "DESCRIBE EXTENDED {schema}.t",
+    "DESCRIBE HISTORY {schema}.t",
+    "SHOW FUNCTIONS",
+    "EXPLAIN EXTENDED DELETE FROM {schema}.t",
+    "EXPLAIN INSERT INTO {schema}.t VALUES (5)",
+    "SELECT count(*) FROM {schema}.t VERSION AS OF 0",
+]
+
+
+@pytest.fixture
+async def users(engine: SparkConnectEngine, schema: str) -> SparkSession:
+    """A session like those in which a user's queries run, beside a table of one row."""
+    own = engine.session("own")
+    for sql in (f"CREATE TABLE {schema}.t (id BIGINT) USING delta",
+                f"INSERT INTO {schema}.t VALUES (1)"):  # fmt: skip
+        await rows(own, sql)
+    session = engine.session("users", pool=pool_of("ann"))
+    await session.configure(Settings(schema=schema))
+    return session
+
+
+def command(sql: str) -> SparkPlan:
+    """Return a statement as PySpark sends it."""
+    plan = protos.base.Plan()
+    plan.command.sql_command.input.sql.query = sql
+    return SparkPlan(plan.SerializeToString())
+
+
+async def run(session: SparkSession, asked: Question) -> None:
+    async for _ in await session.query(asked, timeout_s=60):
+        pass
+
+
+async def test_session_of_a_user_changes_nothing_but_itself(
+    engine: SparkConnectEngine, users: SparkSession, schema: str
+) -> None:
+    before = await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t")
+    ran = []
+    for sql in CHANGING:
+        for asked in (SqlText(sql), command(sql)):
+            try:
+                await run(users, asked)
+            except NoQueryError:
+                continue
+            except EngineError as error:
+                ran.append((sql, error.message))
+            else:
+                ran.append((sql, "it ran"))
+    assert ran == []
+    assert await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t") == before
+    tables = await rows(engine.session("own"), f"SHOW TABLES IN {schema}")
+    assert [row[1] for row in tables] == ["t"]
+
+
+async def test_session_of_a_user_may_change_itself_and_tell(
+    users: SparkSession, schema: str, tmp_path: Path
+) -> None:
+    for sql in ITS_OWN:
+        await run(users, SqlText(sql.format(schema=schema, folder=tmp_path)))
+
+
+async def test_session_of_a_user_reads_what_it_may_not_run(users: SparkSession) -> None:
+    for sql in CHANGING[:7]:
+        assert json.loads(await users.reading(SqlText(sql), timeout_s=60))["analyzed"]
+
+
+async def test_session_of_a_user_fills_a_table_of_our_own(
+    engine: SparkConnectEngine, users: SparkSession
+) -> None:
+    own, table = engine.session("own"), "spark_catalog.haproc_staging.r_1_1_1"
+    query = SqlText("SELECT id FROM t")
+    await run(own, MAKE_SCHEMA)
+    try:
+        await run(users, fill(table, query, await users.schema(query)))
+        assert len(await rows(own, f"SELECT * FROM {table}")) == 1
+        await run(own, drop(table))
+    finally:
+        await run(own, DROP_SCHEMA)
