@@ -112,6 +112,9 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
             return true;
         }
         for (int i = 0; i < node.productArity(); i++) {
+            if (name.startsWith("Alter") && node.productElement(i) instanceof TableIdentifier of) {
+                return of.database().isEmpty();  // all but temporary views have one
+            }
             if (FLAGS.contains(node.productElementName(i))) {
                 String flag = String.valueOf(node.productElement(i));
                 return flag.equals("true") || flag.equals("LocalTempView");

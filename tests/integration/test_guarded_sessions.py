@@ -36,6 +36,9 @@ CHANGING = [
     "CREATE FUNCTION f(x INT) RETURNS INT RETURN x",
     "CREATE DATABASE another",
     "ALTER TABLE t ADD COLUMN n INT",
+    "ALTER VIEW pv AS SELECT 2 AS a",
+    "ALTER VIEW pv SET TBLPROPERTIES ('k' = 'v')",
+    "ALTER VIEW pv RENAME TO pw",
     "DROP TABLE t",
     "DROP TABLE IF EXISTS nothing",
     "OPTIMIZE t",
@@ -56,7 +59,9 @@ ITS_OWN = [
     "CREATE TEMPORARY VIEW tv AS SELECT * FROM t",
     "CREATE OR REPLACE TEMPORARY VIEW tv AS SELECT 1 AS a",
     "CREATE TEMPORARY VIEW tu (a INT) USING csv OPTIONS (path '{folder}')",
-    "DROP VIEW tv",
+    "ALTER VIEW tv AS SELECT 2 AS a",
+    "ALTER VIEW tv RENAME TO tw",
+    "DROP VIEW tw",
     "CREATE TEMPORARY FUNCTION f(x INT) RETURNS INT RETURN x + 1",
     "CREATE TEMPORARY FUNCTION g() RETURNS TABLE(a INT) RETURN SELECT 1",
     "SELECT f(1), a FROM g()",
@@ -81,7 +86,8 @@ async def users(engine: SparkConnectEngine, schema: str) -> SparkSession:
     """A session like those in which a user's queries run, beside a table of one row."""
     own = engine.session("own")
     for sql in (f"CREATE TABLE {schema}.t (id BIGINT) USING delta",
-                f"INSERT INTO {schema}.t VALUES (1)"):  # fmt: skip
+                f"INSERT INTO {schema}.t VALUES (1)",
+                f"CREATE VIEW {schema}.pv AS SELECT 1 AS a"):  # fmt: skip
         await rows(own, sql)
     session = engine.session("users", pool=pool_of("ann"))
     await session.configure(Settings(schema=schema))
@@ -118,7 +124,7 @@ async def test_session_of_a_user_changes_nothing_but_itself(
     assert ran == []
     assert await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t") == before
     tables = await rows(engine.session("own"), f"SHOW TABLES IN {schema}")
-    assert [row[1] for row in tables] == ["t"]
+    assert sorted(row[1] for row in tables) == ["pv", "t"]
 
 
 async def test_session_of_a_user_may_change_itself_and_tell(
