@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from haproc.pin.sqltypes import quote_name
 from haproc.reading.known import is_text
 from haproc.reading.moving import is_moment_type
-from haproc.reading.names import below
+from haproc.reading.names import below, parts
 from haproc.reading.order import at
 from haproc.reading.tree import Node, Reading, UnreadableError
 
@@ -37,7 +37,7 @@ def queries(reading: Reading) -> list[str]:
     alone = [*_defaults(parsed), *_set_defaults(parsed, analyzed), *_options(parsed, reading.text)]
     columns = _columns_of(analyzed)
     beside = [*_generated(parsed), *_checks(parsed)]
-    found = [f"SELECT {', '.join(alone)}"] if alone else []
+    found = [over(alone)] if alone else []
     return [*found, over(beside, columns)] if beside else found
 
 
@@ -46,10 +46,15 @@ def is_numbered(parsed: Node) -> bool:
     return any(node.cls in _NUMBERED for node in parsed.walk())
 
 
-def over(expressions: Sequence[str], columns: Columns) -> str:
-    """Return a query of expressions over these columns."""
+def over(expressions: Sequence[str], columns: Columns = (), owner: str = "q") -> str:
+    """Return a query of expressions over these columns; ``owner``: what these may be called by."""
+    items = ", ".join(f"{each} AS x{nth}" for nth, each in enumerate(expressions))
+    return f"SELECT {items}" + _from(columns, owner)
+
+
+def _from(columns: Columns, owner: str) -> str:
     shown = ", ".join(f"{_unknown(kind)} AS {quote_name(name)}" for name, kind in columns)
-    return f"SELECT {', '.join(expressions)}" + (f" FROM (SELECT {shown})" if shown else "")
+    return f" FROM (SELECT {shown}) AS {quote_name(owner)}" if shown else ""
 
 
 def _unknown(kind: str) -> str:
@@ -141,15 +146,19 @@ def function_queries(function: Node, tables: Sequence[Reading]) -> list[str]:
     returned = trees[-1] if len(trees) > (given is not None) else None
     parameters = [] if given is None else _columns_of(given)
     defaults = [] if given is None else list(_defaults(given))
-    found = [f"SELECT {', '.join(defaults)}"] if defaults else []
+    found = [over(defaults)] if defaults else []
+    named = function.node("child") or function.node("name")
+    name = (parts(named) if named is not None else ("q",))[-1]
     body = function["queryText"] or function["exprText"]
     if not isinstance(body, str):
         raise UnreadableError("the function's body cannot be told")
     if not function["isTableFunc"]:
         kind = function["returnTypeText"]
-        return [*found, over([_typed(body, kind) if kind else f"({body}\n)"], parameters)]
+        return [*found, over([_typed(body, kind) if kind else f"({body}\n)"], parameters, name)]
     if returned is not None:
         columns = [(f"c{nth}", kind) for nth, (_, kind) in enumerate(_columns_of(returned))]
         casts = ", ".join(f"CAST({name} AS {kind})" for name, kind in columns)
         body = f"SELECT {casts} FROM ({body}\n) AS q({', '.join(name for name, _ in columns)})"
-    return [*found, f"{over(['*'], parameters)}, LATERAL ({body}\n)" if parameters else body]
+    if parameters:
+        body = f"SELECT *{_from(parameters, name)}, LATERAL ({body}\n)"
+    return [*found, body]
