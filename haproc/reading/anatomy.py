@@ -420,13 +420,13 @@ def _computing(
     sources = _SOURCES if source is not None else ()
     return replace(
         made,
-        fixed=tuple(_expressions([*without(analyzed, (*own, *sources)), *wrapping])),
+        fixed=tuple(expressions([*without(analyzed, (*own, *sources)), *wrapping])),
         parsed_fixed=tuple(without(parsed, (*fields, *sources))),
         texts=tuple(texts),
     )
 
 
-def _expressions(nodes: Iterable[Node]) -> Iterator[Node]:
+def expressions(nodes: Iterable[Node]) -> Iterator[Node]:
     """Yield the outermost expressions in these nodes, those that are one column left out."""
     waiting, seen = list(nodes)[::-1], set[int]()
     while waiting:

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from haproc.classify.model import Kind
+from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context, joined
+from haproc.classify.rules import QUERY_KINDS
+from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
-from haproc.reading.anatomy import anatomy, parsed_anatomy
+from haproc.reading.anatomy import Anatomy, anatomy, expressions, parsed_anatomy
 from haproc.reading.cut import Cut, Spliced, cut
+from haproc.reading.definitions import function_of, is_numbered, queries
 from haproc.reading.exact import examine
 from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.names import VARIABLE, Uses, parts
@@ -28,6 +31,12 @@ _NAMING: Final = frozenset(
 )
 """What says columns and their places in DDL, and computes nothing."""
 _HINT_SESSION: Final = "name tables, views and functions of the catalog alone"
+_HINT_LATER: Final = (
+    "every cluster computes it anew whenever rows are written or the function is called: write "
+    "only what gives the same everywhere there, and other values in the INSERT"
+)
+_CLONE: Final = "CloneTableStatement"
+_HINT_CLONE: Final = "write CREATE TABLE … AS SELECT * FROM the table"
 _SAID: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
 _HINT: Final = (
     "compute the values first (INSERT … SELECT into a table is replicated as rows) and change the "
@@ -61,6 +70,19 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Definition:
+    """The verdict on DDL and the like, as far as its own reading tells.
+
+    ``queries``: what it computes later, to be read and judged, too (`with_part`). ``function``:
+    what makes a function, whose body is to be read (`haproc.reading.definitions`).
+    """
+
+    judged: Judged
+    queries: tuple[str, ...] = ()
+    function: Node | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JudgedQuery:
     """The same of a query: ``reasons``: why it would not give the same everywhere, if it would not.
 
@@ -84,6 +106,9 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
     whole = anatomy(reading, context)
     if whole.refusal is not None:
         raise whole.refusal
+    if reading.parsed is not None and reading.parsed.cls == _CLONE:
+        reason = "a clone names a version of a table, which each cluster numbers itself"
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, reason, _HINT_CLONE)
     source = examine(reading, whole.source, facts, moment) if whole.source is not None else []
     beside = [each for node in whole.fixed for each in _expressions(node)]
     fixed = [f for node in beside for f in examine(reading, node, facts, moment)]
@@ -117,20 +142,27 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
     return as_rows(judged, reasons) if reasons else judged
 
 
-def judge_definition(reading: Reading, context: Context) -> Judged | None:
-    """Return the verdict on DDL and the like; None if it computes something; raises RefusedError.
+def judge_definition(
+    reading: Reading, context: Context, facts: Facts, moment: Moment, *, vouched: bool = False
+) -> Definition | None:
+    """Return the verdict on what changes no rows; raises RefusedError.
 
-    The analyzer need not be asked where the session holds nothing temporary; None also if it has
-    to be.
+    The analyzer need not be asked where the session holds nothing temporary; None if it has to be.
+    ``vouched``: a rule of the operator's allows a statement of unknown kind.
     """
     by_text = reading.unseen == UNASKED
+    if by_text and vouched:
+        return None
     whole = parsed_anatomy(reading, context) if by_text else anatomy(reading, context)
     if whole is None:
         return None
+    if vouched:
+        return Definition(_vouched(reading, whole, facts, moment))
     if whole.refusal is not None:
         raise whole.refusal
     said = {each.cls for node in whole.parsed_fixed for each in node.walk()}
-    if whole.source is not None or whole.fixed or whole.texts or not said <= _NAMING:
+    computes = bool(whole.source or whole.fixed or whole.texts) or not said <= _NAMING
+    if computes and by_text:
         return None
     judged = Judged(
         whole.kind,
@@ -140,9 +172,76 @@ def judge_definition(reading: Reading, context: Context) -> Judged | None:
         rests_on=whole.rests_on,
         known=whole.known,
     )
-    if not whole.of_session:
+    if whole.of_session:
+        reasons = [f"it rests on {each}" for each in whole.of_session]
+        return Definition(_refused(judged, reasons, _HINT_SESSION))
+    if not computes:
+        return Definition(judged)
+    found = [each for node in whole.fixed for each in examine(reading, node, facts, moment)]
+    return _computing(reading, judged, found)
+
+
+def _computing(reading: Reading, judged: Judged, findings: list[Finding]) -> Definition:
+    """Return the verdict on DDL that computes something later; ``findings``: of its trees."""
+    assert reading.parsed is not None
+    reasons = _reasons(findings)
+    if is_numbered(reading.parsed):
+        reasons.append("every cluster numbers the rows of an IDENTITY column itself")
+    if reasons:
+        return Definition(_refused(judged, reasons, _HINT_LATER))
+    if (function := function_of(reading)) is not None:
+        return Definition(judged, function=function)
+    return Definition(judged, tuple(queries(reading)))
+
+
+def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> Judged:
+    """Return the verdict on what a rule allows: values are put in, and nothing may be by chance."""
+    assert reading.analyzed is not None
+    nodes = expressions([reading.analyzed])
+    found = [each for node in nodes for each in examine(reading, node, facts, moment)]
+    literals = _literals(found)
+    judged = Judged(
+        whole.kind,
+        whole.writes,
+        Treatment.REPLICATE,
+        Spliced(reading.text, literals)[:],
+        moved=bool(literals),
+        reads=whole.reads,
+        rests_on=whole.rests_on,
+        known=False,
+    )
+    reasons = _reasons(each for each in found if each.remedy is not Remedy.VALUE)
+    return _refused(judged, reasons, _HINT) if reasons else judged
+
+
+def with_part(
+    judged: Judged, part: Reading, context: Context, facts: Facts, moment: Moment
+) -> Judged:
+    """Return the verdict on DDL, given the reading of a query of what it computes later.
+
+    Raises RefusedError.
+    """
+    confirm_query(part, context)
+    found = judge_query(part, facts, moment)
+    judged = replace(
+        judged, rests_on=judged.rests_on | found.rests_on, known=judged.known and found.known
+    )
+    if not found.reasons:
         return judged
-    return _refused(judged, [f"it rests on {each}" for each in whole.of_session], _HINT_SESSION)
+    return _refused(judged, [*judged.reasons, *found.reasons], _HINT_LATER)
+
+
+def confirm_query(reading: Reading, context: Context) -> None:
+    """Raise RefusedError if a text is no query, or one that runs code outside SQL."""
+    whole = anatomy(reading, context)
+    if whole.refusal is not None:
+        raise whole.refusal
+    if whole.kind not in QUERY_KINDS:
+        raise RefusedError(
+            ErrorClass.ANALYSIS_DIFFERS,
+            f"Spark takes it for {whole.kind.value}, which is no query",
+            "send a query by itself, without other statements",
+        )
 
 
 def _expressions(node: Node) -> list[Node]:

@@ -188,8 +188,10 @@ class Classifying:
 
 
 def texts_of(sent: Sent, statement: Classified) -> list[str]:
-    """Return the texts of a query that Spark's analysis may have to confirm."""
-    if isinstance(sent, SentPlan) and statement.confirm:
+    """Return the texts of a query of which Spark has to confirm that they are no more."""
+    if not statement.confirm:
+        return []
+    if isinstance(sent, SentPlan):
         return [part.text for part in read_of(sent).reading.sqls]
     return [statement.sql]
 

@@ -1,4 +1,4 @@
-"""Makes a statement an operation: pinned, looked at by Spark, ready for the log."""
+"""Makes a statement an operation: read by Spark, judged, ready for the log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
-from haproc.pin.determinism import pin
-from haproc.pin.model import Moment, Pinned, Treatment
+from haproc.pin.model import Moment, Treatment
 from haproc.replicate.heard.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
@@ -21,7 +20,6 @@ from haproc.replicate.records.rows import SpooledRows, Write
 from haproc.replicate.writes import now_ms
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying, Understood, texts_of
-from haproc.route.explain import ALONE
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
@@ -31,12 +29,17 @@ from haproc.route.rows.reading import fitted
 from haproc.route.stand_in import as_written
 from haproc.witness.judge import OF_ROWS, Verdict
 
-DEFINING: Final = frozenset(
-    {Kind.CREATE_TABLE, Kind.ALTER_TABLE, Kind.DROP_TABLE, Kind.CREATE_VIEW, Kind.ALTER_VIEW}
-    | {Kind.DROP_VIEW, Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE}
-    | {Kind.DROP_FUNCTION, Kind.COMMENT}
-)
-"""DDL that Spark reads; if it computes something, that is explained."""
+REFUSED: Final = {
+    Kind.RESTORE: (
+        "each cluster numbers and dates the versions of its tables itself",
+        "write the rows that the table should hold",
+    ),
+    Kind.COPY: (
+        "every cluster would read the files again, at another time or not at all",
+        "load them with INSERT … SELECT from the files, which is replicated as rows",
+    ),
+}
+"""What is refused whatever it says: why, and what to do instead."""
 
 
 class Making:
@@ -117,15 +120,10 @@ class Making:
         statement = asked.statement
         ground = None if statement.insert else await self._ground(_named(statement))
         self._foresee(self._made(asked, statement, SqlText(statement.sql)))
-        if statement.insert is None and statement.kind in OF_ROWS:
-            return await self._judged(asked, ground)
-        pinned, verdict = await self._pinned(asked)
-        if pinned.sql != statement.sql:
-            override = statement.operation_class
-            statement = await self._classifying.text(
-                pinned.sql, asked.settings, asked.request.user, override
-            )
-        return self._resting(asked, statement, SqlText(pinned.sql), verdict, ground)
+        if statement.insert is not None:  # of literals
+            verdict = Verdict(Treatment.REPLICATE)
+            return self._resting(asked, statement, SqlText(statement.sql), verdict, ground)
+        return await self._judged(asked, ground)
 
     async def _of_plan(self, asked: Understood, data: bytes) -> Operation:
         taken = await self._plans.taken(asked)
@@ -137,34 +135,31 @@ class Making:
         statement, columns = await self._plans.target(asked, taken)
         self._foresee(self._made(asked, statement, SparkPlan(data)))
         for text in texts_of(asked.request.statement, asked.statement):
-            read = replace(asked.statement, sql=text)  # Spark runs what it is to explain otherwise
-            await self.analysis.confirm_query(
-                read, asked.settings, asked.session, asked.request.user
-            )
+            # Spark would run what it is to explain.
+            await self.readings.confirm(text, asked.settings, asked.session, asked.request.user)
         found = await self._plans.examined(asked, taken, statement, columns)
         operation = self._resting(asked, statement, found.write, found.verdict, ground)
         return replace(operation, evolves=evolves)
 
     async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Operation:
-        """A SQL text that reads DataFrames which came with it: pinned like any other text."""
+        """A SQL text that reads DataFrames which came with it: judged like any other text."""
         ground = await self._ground(_named(asked.statement))
         self._foresee(self._made(asked, asked.statement, SparkPlan(data)))
-        frames = await self._plans.with_frames(asked)
-        if asked.statement.kind in OF_ROWS:
-            return await self._judged(asked, ground, frames)
-        pinned, verdict = await self._pinned(asked, frames)
-        write = frames.write(pinned, verdict)
-        return self._resting(asked, asked.statement, write, verdict, ground)
+        return await self._judged(asked, ground, await self._plans.with_frames(asked))
 
     async def _judged(
         self, asked: Understood, ground: Ground | None, frames: Frames | None = None
     ) -> Operation:
-        """Return a text that changes rows as an operation, by what Spark reads in it."""
-        statement, session = asked.statement, asked.session
+        """Return a text as an operation, by what Spark reads in it."""
+        statement, session, moment = asked.statement, asked.session, _moment(asked)
         carried, rests = (None, "") if frames is None else (frames.carried.sent, frames.rests)
-        found = await self.readings.judged(
-            statement, asked.settings, session, _moment(asked), carried, rests
-        )
+        if statement.kind in REFUSED:
+            raise RefusedError(ErrorClass.NONDETERMINISTIC, *REFUSED[statement.kind])
+        values = (statement, asked.settings, session, moment, carried)
+        if statement.kind in OF_ROWS:
+            found = await self.readings.judged(*values, rests)
+        else:
+            found = await self.readings.definition(*values)
         if found.moved and frames is None:  # it may insert nothing but literals now
             statement = await self._classifying.text(
                 found.sql, asked.settings, asked.request.user, statement.operation_class
@@ -221,44 +216,6 @@ class Making:
         if request.fanout is not None:
             parallel = request.fanout is Fanout.PARALLEL
         return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
-
-    async def _pinned(
-        self, asked: Understood, frames: Frames | None = None
-    ) -> tuple[Pinned, Verdict]:
-        """Return the statement made the same everywhere, and what Spark's analysis said of it."""
-        statement, settings, user = asked.statement, asked.settings, asked.request.user
-        pinned = await self._pin(statement, _moment(asked))
-        if frames is not None:
-            pinned = frames.with_text(pinned)
-        if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
-            raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(pinned.reasons), pinned.hint)
-        verdict = None
-        if statement.kind in DEFINING and frames is None and not pinned.reasons:
-            verdict = await self._defined(asked)
-        if verdict is None:
-            carried = frames.carried if frames else ALONE
-            verdict = await self.analysis.verdict(
-                statement, pinned, settings, asked.session, user, carried
-            )
-        if verdict.treatment is Treatment.REFUSE:
-            raise RefusedError(
-                ErrorClass.NONDETERMINISTIC, "; ".join(verdict.reasons), verdict.hint
-            )
-        return replace(pinned, treatment=verdict.treatment, reasons=verdict.reasons), verdict
-
-    async def _defined(self, asked: Understood) -> Verdict | None:
-        """Return the verdict on DDL that computes nothing; None: it may compute something."""
-        found = await self.readings.definition(
-            asked.statement, asked.settings, asked.session, asked.request.user
-        )
-        if found is None:
-            return None
-        return Verdict(found.treatment, rests_on=found.rests_on, known=found.known)
-
-    async def _pin(self, statement: Classified, moment: Moment) -> Pinned:
-        # An INSERT of literals is not looked at, however long.
-        size = len(statement.sql) if statement.insert is None else 0
-        return await self._texts.run(moment.user, size, pin, statement, moment)
 
 
 def _moment(asked: Understood) -> Moment:

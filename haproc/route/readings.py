@@ -1,4 +1,4 @@
-"""Has Spark read statements that change rows, and the judge say what becomes of them.
+"""Has Spark read statements, and the judge say what becomes of them.
 
 A statement is read in its client's session if that holds temporary things, so what it means there
 is what it means; else in a session of HAProc's own under the same settings. What was judged holds
@@ -7,10 +7,11 @@ until a definition changes on this cluster, unless something moves in it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
@@ -19,9 +20,21 @@ from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
-from haproc.reading.judge import Judged, JudgedQuery, as_rows, judge, judge_definition, judge_query
+from haproc.reading.anatomy import anatomy
+from haproc.reading.definitions import function_of, function_queries, schemas
+from haproc.reading.judge import (
+    Definition,
+    Judged,
+    JudgedQuery,
+    as_rows,
+    confirm_query,
+    judge,
+    judge_definition,
+    judge_query,
+    with_part,
+)
 from haproc.reading.model import Facts
-from haproc.reading.tree import UnreadableError, deep, read
+from haproc.reading.tree import Node, UnreadableError, deep, read
 from haproc.route.explain import is_legacy
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
@@ -31,6 +44,7 @@ from haproc.route.stand_in import merge_over, source_query
 from haproc.sessions.client import ClientSession
 from haproc.witness.plans import empty_rows
 
+T = TypeVar("T")
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
 """So much of an answer counts as a character of a text. Chosen: a reading of 14 kB takes 1 ms."""
@@ -103,24 +117,77 @@ class Readings:
         statement: Classified,
         settings: Settings,
         session: ClientSession | None,
-        user: str,
-    ) -> Judged | None:
-        """Return what becomes of a statement that computes nothing; None if it may compute.
+        moment: Moment,
+        carried: Callable[[str], SqlText | SparkPlan] | None = None,
+    ) -> Judged:
+        """Return what becomes of a statement that changes no rows.
 
-        Raises RefusedError, EngineError as `judged` does.
+        ``carried``: as for `judged`. Raises RefusedError, EngineError as `judged` does.
         """
-        text, context = statement.sql, Context(settings.catalog, settings.schema, user)
+        text, user = statement.sql, moment.user
         own = session is not None and session.holds_temporaries
-        for parsed_only in (False,) if own or statement.reads else (True, False):
-            asking = self._parsing(settings) if parsed_only else self._session(settings, session)
-            spark = await asking
-            data = await self._asked(spark, SqlText(text), text, user, parsed_only=parsed_only)
-            size = len(data) // _CHARACTERS_PER_BYTE
-            found = await self._texts.run(user, size, judged_definition, data, text, context)
-            if found is not None:
-                _check(statement, found)
-                return found
-        return None
+        vouched = statement.kind is Kind.UNKNOWN
+        by_text = not (own or statement.reads or carried or vouched)
+        asked = carried(text) if carried else SqlText(text)
+        context = Context(settings.catalog, settings.schema, user)
+        values = (context, Facts(is_legacy(settings)), moment)
+        found = None
+        if by_text:
+            data = await self._parsed(settings, text, user)
+            found = await self._work(user, data, judged_definition, text, *values)
+        spark = await self._session(settings, session)
+        if found is None:
+            data = await self._asked(spark, asked, text, user)
+            found = await self._work(user, data, judged_definition, text, *values, vouched)
+        assert found is not None
+        judged, queries = found.judged, found.queries
+        _check(statement, judged)
+        if found.function is not None:
+            queries = await self._computed_by(found.function, settings, user)
+        for query in queries:
+            data = await self._asked(spark, SqlText(query), query, user)
+            judged = await self._work(user, data, judged_part, query, judged, *values)
+            _check(statement, judged)
+        return judged
+
+    async def _computed_by(self, function: Node, settings: Settings, user: str) -> tuple[str, ...]:
+        """Return the queries that show what a function computes."""
+        texts = schemas(function)
+        tables = [(await self._parsed(settings, text, user), text) for text in texts]
+        size = "".join(data for data, _ in tables)
+        return await self._work(user, size, texts_of_function, function, tables)
+
+    async def confirm(
+        self, text: str, settings: Settings, session: ClientSession | None, user: str
+    ) -> None:
+        """Raise RefusedError if a text is no query, or one that runs code outside SQL."""
+        spark = await self._session(settings, session)
+        context = Context(settings.catalog, settings.schema, user)
+        data = await self._asked(spark, SqlText(text), text, user)
+        await self._work(user, data, confirmed, text, context)
+
+    async def confirm_session_statement(
+        self, statement: Classified, session: ClientSession
+    ) -> None:
+        """Refuse a statement that makes something of the session's own, with code outside SQL."""
+        if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE):
+            return
+        text, settings, user = statement.sql, session.settings, session.user
+        spark = await self._session(settings, session)
+        context = Context(settings.catalog, settings.schema, user)
+        data = await self._asked(spark, SqlText(text), text, user)
+        function = await self._work(user, data, confirmed_of_session, text, context)
+        if function is not None:
+            for query in await self._computed_by(function, settings, user):
+                await self.confirm(query, settings, session, user)
+
+    async def _parsed(self, settings: Settings, text: str, user: str) -> str:
+        spark = await self._parsing(settings)
+        return await self._asked(spark, SqlText(text), text, user, parsed_only=True)
+
+    async def _work(self, user: str, data: str, work: Callable[..., T], *values: Any) -> T:
+        """Do work on the server's answer, beside the event loop if that is long."""
+        return await self._texts.run(user, len(data) // _CHARACTERS_PER_BYTE, work, data, *values)
 
     async def _asked(
         self,
@@ -144,10 +211,7 @@ class Readings:
         text = asked.sql if isinstance(asked, SqlText) else ""
         spark = await self._shared(settings)
         data = await self._asked(spark, asked, text, user)
-        size = len(data) // _CHARACTERS_PER_BYTE
-        return await self._texts.run(
-            user, size, judged_query, data, text, Facts(is_legacy(settings))
-        )
+        return await self._work(user, data, judged_query, text, Facts(is_legacy(settings)))
 
     async def _session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None and session.holds_temporaries:
@@ -165,10 +229,9 @@ class Readings:
     ) -> Judged:
         user = moment.user
         data = await self._asked(spark, asked, text, user)
-        size = len(data) // _CHARACTERS_PER_BYTE
         context = Context(settings.catalog, settings.schema, user)
-        values = (data, text, context, Facts(is_legacy(settings)), moment)
-        return await self._texts.run(user, size, judged_text, *values)
+        values = (text, context, Facts(is_legacy(settings)), moment)
+        return await self._work(user, data, judged_text, *values)
 
     async def _confirmed(
         self,
@@ -201,43 +264,74 @@ class Readings:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE)
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Refuse what cannot be read."""
+    try:
+        with deep():
+            yield
+    except (UnreadableError, RecursionError) as error:
+        said = f"it cannot be judged: {error}"
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, said, _HINT) from error
+
+
 def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
     """Return what becomes of a statement, as read in the server's answer; raises RefusedError."""
-    try:
-        with deep():
-            return judge(read(data, text), context, facts, moment)
-    except (UnreadableError, RecursionError) as error:
-        raise _unreadable(error) from error
+    with _readable():
+        return judge(read(data, text), context, facts, moment)
 
 
-def judged_definition(data: str, text: str, context: Context) -> Judged | None:
-    """Return the verdict on a statement that computes nothing; raises RefusedError."""
-    try:
-        with deep():
-            return judge_definition(read(data, text), context)
-    except (UnreadableError, RecursionError) as error:
-        raise _unreadable(error) from error
+def judged_definition(
+    data: str, text: str, context: Context, facts: Facts, moment: Moment, vouched: bool = False
+) -> Definition | None:
+    """Return the verdict on a statement that changes no rows; raises RefusedError."""
+    with _readable():
+        return judge_definition(read(data, text), context, facts, moment, vouched=vouched)
+
+
+def judged_part(
+    data: str, text: str, judged: Judged, context: Context, facts: Facts, moment: Moment
+) -> Judged:
+    """Return the verdict, given the reading of what is computed later; raises RefusedError."""
+    with _readable():
+        return with_part(judged, read(data, text), context, facts, moment)
+
+
+def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the queries that show what a function computes; ``tables``: as read, with texts."""
+    with _readable():
+        return tuple(function_queries(function, [read(data, text) for data, text in tables]))
+
+
+def confirmed(data: str, text: str, context: Context) -> None:
+    """Raise RefusedError if a text is no query."""
+    with _readable():
+        confirm_query(read(data, text), context)
+
+
+def confirmed_of_session(data: str, text: str, context: Context) -> Node | None:
+    """Return the function that a session statement makes, if it does; raises RefusedError."""
+    with _readable():
+        reading = read(data, text)
+        whole = anatomy(reading, context)
+        if whole.refusal is not None:
+            raise whole.refusal
+        return function_of(reading)
 
 
 def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
     """Return what a query would give elsewhere; raises RefusedError."""
-    try:
-        with deep():
-            reading = read(data, text)
-            if reading.analyzed is None:
-                raise RefusedError(ErrorClass.PATH, "it names files", _HINT)
-            return judge_query(reading, facts, _ANY_MOMENT)
-    except (UnreadableError, RecursionError) as error:
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: Exception) -> RefusedError:
-    return RefusedError(ErrorClass.NONDETERMINISTIC, f"it cannot be judged: {error}", _HINT)
+    with _readable():
+        reading = read(data, text)
+        if reading.analyzed is None:
+            raise RefusedError(ErrorClass.PATH, "it names files", _HINT)
+        return judge_query(reading, facts, _ANY_MOMENT)
 
 
 def _check(statement: Classified, found: Judged) -> None:
     """Refuse what Spark takes for another statement than HAProc has."""
-    if found.kind is not statement.kind or found.writes != statement.writes:
+    is_other = found.kind is not statement.kind or found.writes != statement.writes
+    if is_other and statement.kind is not Kind.UNKNOWN:
         theirs, ours = (", ".join(sorted(names)) for names in (found.writes, statement.writes))
         raise RefusedError(
             ErrorClass.NONDETERMINISTIC,

@@ -124,7 +124,7 @@ class RingService:
         )
         self.sessions = sessions
         self._session_statements = SessionStatements(
-            core, sessions, self._classifying, self._analysis, defaults
+            core, sessions, self._classifying, self._making.readings, defaults
         )
 
     # -- what the doors ask ----------------------------------------------------------------
@@ -381,9 +381,7 @@ class RingService:
         request, session = asked.request, asked.session
         try:
             for text in texts_of(request.statement, asked.statement):
-                await self._analysis.confirm_query(
-                    replace(asked.statement, sql=text), asked.settings, session, request.user
-                )
+                await self._making.readings.confirm(text, asked.settings, session, request.user)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:

@@ -14,6 +14,7 @@ HERE: Final = Path(__file__).parent
 WORLDS: Final = ("default", "texts", "one", "wide", "witness", "session")
 """`session` is `witness` beside temporary views, functions and variables."""
 _READ_IN: Final = {
+    "ddl": ("witness",),
     "witness": ("witness",),
     "session": ("session",),
     "everyday": ("session", "wide"),

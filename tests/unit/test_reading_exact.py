@@ -19,7 +19,7 @@ from haproc.reading.exact import examine
 from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.tree import Node, Place, Reading, read
 from haproc.reading.words import examine_words
-from tests.integration.witness_statements import AS_IT_STANDS, REFUSED, ROWS
+from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "readings" / "exact.json.gz"
 MOMENT = Moment(
@@ -251,7 +251,7 @@ CHANGING = (
     "CREATE TABLE n USING delta AS",
     "CREATE TABLE n AS",
 )
-STATEMENTS = [*AS_IT_STANDS, *ROWS, *REFUSED, *EXACT, *VALUES, *ALSO_ROWS, *NEVER]
+STATEMENTS = [*AS_TEXT, *ROWS, *REFUSED, *EXACT, *VALUES, *ALSO_ROWS, *NEVER]
 
 
 @cache
@@ -277,7 +277,7 @@ def is_of_rows(text: str) -> bool:
     return text.startswith(CHANGING)
 
 
-@pytest.mark.parametrize("text", [t for t in AS_IT_STANDS if is_of_rows(t)])
+@pytest.mark.parametrize("text", [t for t in AS_TEXT if is_of_rows(t)])
 def test_statement_that_is_exact_has_at_most_values(text: str) -> None:
     assert remedies(text) <= {Remedy.VALUE}, found(text)
 

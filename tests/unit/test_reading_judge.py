@@ -12,7 +12,13 @@ from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.cut import cut
-from haproc.reading.judge import Judged, judge, judge_definition
+from haproc.reading.judge import (
+    Definition,
+    Judged,
+    confirm_query,
+    judge,
+    judge_definition,
+)
 from haproc.reading.model import Facts
 from haproc.reading.tree import UNASKED, Node, Reading
 from tests.readings.golden import CORPUS, part, recorded
@@ -111,23 +117,21 @@ def test_query_of_a_clustered_table_is_cut_by_its_words(head: str, query: str) -
     assert found is not None and (found.head, found.query) == (head, query)
 
 
-@pytest.mark.parametrize(
-    ("sql", "computes"),
-    [
-        ("CREATE TABLE t (a INT, b STRING) USING delta", False),
-        ("ALTER TABLE s.t DROP COLUMN a", False),
-        ("ALTER TABLE t ADD COLUMN q INT", False),
-        ("CREATE VIEW n AS SELECT current_date FROM us", False),
-        ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)", True),
-        ("ALTER TABLE t ALTER COLUMN a SET DEFAULT 5", True),
-        ("CREATE TABLE n (current_date DATE, y INT GENERATED ALWAYS AS (year(current_date))) "
-         "USING delta", True),
-    ],
-)  # fmt: skip
-def test_ddl_that_computes_nothing_is_told_by_its_trees(sql: str, computes: bool) -> None:
+def defined(sql: str, whole: bool = True) -> Definition | None:
+    """Return the verdict on what is recorded of DDL, with the analyzer or without."""
     found = recorded(sql)
-    context = Context("spark_catalog", found.world)
-    assert (judge_definition(found.reading(sql), context) is None) is computes
+    reading = found.reading(sql)
+    if not whole:
+        reading = replace(reading, analyzed=None, unseen=UNASKED)
+    moment = Moment(NOW, 7, "UTC", "ann", "spark_catalog", found.world)
+    return judge_definition(reading, Context("spark_catalog", found.world), Facts(), moment)
+
+
+def test_text_that_is_no_query_is_not_confirmed() -> None:
+    several = "FROM t INSERT INTO u SELECT a, b, 1 INSERT INTO p SELECT a, b, 2"
+    for sql in ("DELETE FROM t WHERE a > k", several):
+        with pytest.raises(RefusedError):
+            confirm_query(recorded(sql).reading(sql), Context("spark_catalog", "witness"))
 
 
 def of_definitions(whole: bool) -> dict[str, Judged]:
@@ -138,12 +142,10 @@ def of_definitions(whole: bool) -> dict[str, Judged]:
             reading = None if found.error else found.reading(sql)
             if reading is None or reading.analyzed is None:
                 continue
-            if not whole:
-                reading = replace(reading, analyzed=None, unseen=UNASKED)
             with contextlib.suppress(RefusedError):
-                judged = judge_definition(reading, Context("spark_catalog", found.world))
-                if judged is not None:
-                    verdicts[sql] = judged
+                told = defined(sql, whole)
+                if told is not None:
+                    verdicts[sql] = told.judged
     return verdicts
 
 
@@ -169,7 +171,4 @@ def test_definition_is_told_by_its_text_as_the_analyzer_tells_it() -> None:
     ],
 )
 def test_definition_that_computes_or_reads_is_not_told_by_its_text(sql: str, is_told: bool) -> None:
-    found = recorded(sql)
-    reading = replace(found.reading(sql), analyzed=None, unseen=UNASKED)
-    context = Context("spark_catalog", found.world)
-    assert (judge_definition(reading, context) is not None) is is_told
+    assert (defined(sql, whole=False) is not None) is is_told

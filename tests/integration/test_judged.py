@@ -1,10 +1,10 @@
-"""What Spark's own analysis says of statements, and the verdicts that rest on it."""
+"""The verdicts on statements, by what a real Spark reads in them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -19,17 +19,16 @@ from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
-from haproc.pin.determinism import pin
 from haproc.pin.model import Moment, Treatment
 from haproc.route.analysis import Analysis
+from haproc.route.making import OF_ROWS
 from haproc.route.planning import Planning
 from haproc.route.repeatable import Reading, Repeatable
 from haproc.sessions.chain import Adoption, Key
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import State
-from haproc.witness.judge import Verdict
 from tests.integration.engine_calls import apply, rows
-from tests.integration.witness_statements import AS_IT_STANDS, REFUSED, ROWS, TABLES
+from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS, TABLES
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +37,6 @@ NOT_FOR_SPARK = {
     "INSERT INTO u SELECT 1": "DELTA_INSERT_COLUMN_ARITY_MISMATCH",
     "INSERT INTO u SELECT nope, 1, 1 FROM u": "UNRESOLVED_COLUMN.WITH_SUGGESTION",
     "INSERT INTO u SELECT a b c d FROM u": "PARSE_SYNTAX_ERROR",
-    "UPDATE p SET a = 3": "UNSUPPORTED_FEATURE.TABLE_OPERATION",
     "DELETE FROM t WHERE a IN (SELECT a FROM v)": "DELTA_UNSUPPORTED_SUBQUERY",
     "GRANT SELECT ON TABLE t TO x": "INVALID_STATEMENT_OR_CLAUSE",
 }
@@ -95,38 +93,43 @@ NO_SESSION_STATEMENTS = [
 ]
 
 
-class Witness:
-    """An analysis in a schema with tables."""
+@dataclass(frozen=True)
+class Found:
+    """What becomes of a statement."""
+
+    treatment: Treatment
+    reasons: tuple[str, ...]
+    reads: frozenset[str] = frozenset()
+    rests_on: frozenset[str] = frozenset()
+
+
+class Judging:
+    """Readings in a schema with tables."""
 
     def __init__(self, engine: SparkConnectEngine, schema: str) -> None:
         self.engine = engine
         self.settings = Settings(schema=schema)
         self.epoch = 0
-        self.analysis = Analysis(
+        analysis = Analysis(
             engine, lambda: self.epoch, time.monotonic, 60, Planning(Shares(1), Shares(1))
         )
+        self.readings = analysis.readings(())
 
     def statement(self, sql: str) -> Classified:
         return classify(sql, Context(schema=self.settings.schema), Rules.builtin())
 
-    async def verdict(self, sql: str, session: ClientSession | None = None) -> Verdict:
-        """Return what becomes of a write, by our own reading alone where that refuses."""
-        moment = Moment(
-            datetime(2026, 3, 1, 23, 30, tzinfo=UTC),
-            7,
-            "UTC",
-            "ann",
-            "spark_catalog",
-            self.settings.schema,
-        )
+    async def verdict(self, sql: str, session: ClientSession | None = None) -> Found:
+        """Return what becomes of a write."""
+        now = datetime(2026, 3, 1, 23, 30, tzinfo=UTC)
+        moment = Moment(now, 7, "UTC", "ann", "spark_catalog", self.settings.schema)
         try:
             statement = self.statement(sql)
+            of_rows = statement.kind in OF_ROWS
+            judge = self.readings.judged if of_rows else self.readings.definition
+            found = await judge(statement, self.settings, session, moment)
         except RefusedError as error:
-            return Verdict(Treatment.REFUSE, (error.message,))
-        pinned = pin(statement, moment)
-        if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
-            return Verdict(Treatment.REFUSE, pinned.reasons)
-        return await self.analysis.verdict(statement, pinned, self.settings, session)
+            return Found(Treatment.REFUSE, (error.message,))
+        return Found(found.treatment, found.reasons, found.reads, found.rests_on)
 
 
 def _session(spark: Session, settings: Settings) -> ClientSession:
@@ -138,141 +141,143 @@ def _session(spark: Session, settings: Settings) -> ClientSession:
 
 
 @pytest.fixture
-async def witness(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Witness]:
-    made = Witness(engine, schema)
+async def judging(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Judging]:
+    made = Judging(engine, schema)
     for sql in TABLES:
         await apply(engine, sql, settings=made.settings)
     yield made
 
 
-async def test_write_is_judged_by_what_spark_makes_of_it(witness: Witness) -> None:
+async def test_write_is_judged_by_what_spark_makes_of_it(judging: Judging) -> None:
     wrong: list[tuple[str, Treatment, tuple[str, ...]]] = []
-    for sql in AS_IT_STANDS:
-        verdict = await witness.verdict(sql)
+    for sql in AS_TEXT:
+        verdict = await judging.verdict(sql)
         if verdict.treatment is not Treatment.REPLICATE:
             wrong.append((sql, verdict.treatment, verdict.reasons))
     for treatment, expected in ((Treatment.MATERIALISE, ROWS), (Treatment.REFUSE, REFUSED)):
         for sql, reason in expected.items():
-            verdict = await witness.verdict(sql)
+            verdict = await judging.verdict(sql)
             if verdict.treatment is not treatment or reason not in " ".join(verdict.reasons):
                 wrong.append((sql, verdict.treatment, verdict.reasons))
     assert wrong == []
 
 
 async def test_write_that_spark_cannot_analyze_is_answered_with_its_error(
-    witness: Witness,
+    judging: Judging,
 ) -> None:
     for sql, error_class in NOT_FOR_SPARK.items():
         with pytest.raises(EngineError) as caught:
-            await witness.verdict(sql)
+            await judging.verdict(sql)
         assert caught.value.error_class == error_class, sql
         assert caught.value.kind is ErrorKind.APPLICATION, sql
 
 
-async def test_query_and_session_statement_are_confirmed(witness: Witness) -> None:
-    """Whatever our own reading takes them for."""
-    spark = witness.engine.session("reader")
-    await spark.configure(witness.settings)
-    session = _session(spark, witness.settings)
+async def test_query_and_session_statement_are_confirmed(judging: Judging) -> None:
+    """Whatever their texts were taken for."""
+    spark = judging.engine.session("reader")
+    await spark.configure(judging.settings)
+    session, readings = _session(spark, judging.settings), judging.readings
     for sql in QUERIES:
-        statement = witness.statement(sql)
-        assert statement.operation_class is OperationClass.QUERY
-        await witness.analysis.confirm_query(statement, witness.settings, None)
+        assert judging.statement(sql).operation_class is OperationClass.QUERY
+        await readings.confirm(sql, judging.settings, None, "ann")
     for sql in NO_QUERIES:
-        taken = replace(witness.statement("SELECT 1"), sql=sql, confirm=True)
         with pytest.raises(RefusedError):
-            await witness.analysis.confirm_query(taken, witness.settings, session)
+            await readings.confirm(sql, judging.settings, session, "ann")
     for sql in NO_SESSION_STATEMENTS:
         kind = Kind.CACHE if sql.startswith("CACHE") else Kind.TEMPORARY_VIEW
-        taken = replace(witness.statement("SELECT 1"), sql=sql, kind=kind)
+        taken = replace(judging.statement("SELECT 1"), sql=sql, kind=kind)
         with pytest.raises(RefusedError):
-            await witness.analysis.confirm_session_statement(taken, session)
+            await readings.confirm_session_statement(taken, session)
     for sql in SESSION_STATEMENTS:
-        await witness.analysis.confirm_session_statement(witness.statement(sql), session)
+        await readings.confirm_session_statement(judging.statement(sql), session)
 
 
-async def test_setting_has_a_say_in_what_differs(witness: Witness) -> None:
+async def test_setting_has_a_say_in_what_differs(judging: Judging) -> None:
     """Without ANSI a sum of decimals overflows to NULL; the old parser reads '26' by the clock."""
     total = "INSERT INTO t (m) SELECT sum(m) FROM t"
     parsed = "INSERT INTO t (d) SELECT to_date(b, 'yy-MM-dd') FROM u"
     for sql in (total, parsed):
-        assert (await witness.verdict(sql)).treatment is Treatment.REPLICATE
-    witness.settings = replace(
-        witness.settings, ansi=False, confs=(("spark.sql.legacy.timeParserPolicy", "legacy"),)
+        assert (await judging.verdict(sql)).treatment is Treatment.REPLICATE
+    judging.settings = replace(
+        judging.settings, ansi=False, confs=(("spark.sql.legacy.timeParserPolicy", "legacy"),)
     )
     for sql, reason in ((total, "overflow"), (parsed, "timeParserPolicy")):
-        verdict = await witness.verdict(sql)
+        verdict = await judging.verdict(sql)
         assert verdict.treatment is Treatment.MATERIALISE
         assert reason in verdict.reasons[0]
 
 
-async def test_setting_cannot_hide_what_a_statement_does(witness: Witness) -> None:
+async def test_setting_cannot_hide_what_a_statement_does(judging: Judging) -> None:
     """Spark leaves out of plans what this setting names; no client may set it, a server might."""
     confs = (("spark.sql.redaction.string.regex", "sum"),)
-    witness.settings = replace(witness.settings, confs=confs)
+    judging.settings = replace(judging.settings, confs=confs)
     sql = "INSERT INTO u SELECT a, b, CAST(sum(c) AS INT) FROM t GROUP BY a, b"
-    verdict = await witness.verdict(sql)
+    verdict = await judging.verdict(sql)
     assert verdict.treatment is Treatment.MATERIALISE
 
 
-async def test_verdict_names_what_it_rests_on(witness: Witness) -> None:
+async def test_verdict_names_what_it_rests_on(judging: Judging) -> None:
     def full(*names: str) -> set[str]:
-        return {f"spark_catalog.{witness.settings.schema}.{name}" for name in names}
+        return {f"spark_catalog.{judging.settings.schema}.{name}" for name in names}
 
-    verdict = await witness.verdict("INSERT INTO u SELECT a, b, f2(i, b) FROM p")
+    verdict = await judging.verdict("INSERT INTO u SELECT a, b, f2(i, b) FROM p")
     assert verdict.rests_on == full("u", "p", "f1", "f2")
     assert verdict.reads == full("u", "p")
-    verdict = await witness.verdict("INSERT INTO u SELECT a, 'x', n FROM v")
+    verdict = await judging.verdict("INSERT INTO u SELECT a, 'x', n FROM v")
     assert verdict.rests_on == full("u", "v", "t")
 
 
-async def test_verdict_is_kept_by_shape_until_a_definition_changes(witness: Witness) -> None:
-    sql = "UPDATE t SET b = '{}', m = {} WHERE a IN ({})"
-    assert (await witness.verdict(sql.format("x", 1.25, 1))).treatment is Treatment.REPLICATE
-    await apply(witness.engine, "DROP TABLE t", settings=witness.settings)
-    again = await witness.verdict(sql.format("it''s", 3.75, "5, 6, 7"))
-    assert again.treatment is Treatment.REPLICATE
-    witness.epoch += 1
+async def test_verdict_is_kept_until_a_definition_changes(judging: Judging) -> None:
+    sql = "UPDATE t SET b = 'x', m = 1.25 WHERE a IN (1)"
+    assert (await judging.verdict(sql)).treatment is Treatment.REPLICATE
+    await apply(judging.engine, "DROP TABLE t", settings=judging.settings)
+    assert (await judging.verdict(sql)).treatment is Treatment.REPLICATE
+    judging.epoch += 1
     with pytest.raises(EngineError):
-        await witness.verdict(sql.format("y", 2.25, 2))
+        await judging.verdict(sql)
 
 
 async def test_statement_that_rests_on_a_session_becomes_rows_or_is_refused(
-    witness: Witness,
+    judging: Judging,
 ) -> None:
-    spark = witness.engine.session("client")
-    session = _session(spark, witness.settings)
-    await spark.configure(witness.settings)
+    spark = judging.engine.session("client")
+    session = _session(spark, judging.settings)
+    await spark.configure(judging.settings)
     await rows(spark, "CREATE TEMPORARY VIEW p AS SELECT 1L AS a, 'x' AS b, 2 AS i")
     await rows(spark, "DECLARE VARIABLE here INT DEFAULT 3")
     for sql in (
         "INSERT INTO u SELECT a, b, i FROM p",
-        "INSERT INTO u SELECT a, b, here FROM u",
+        "MERGE INTO t USING p ON t.a = p.a WHEN MATCHED THEN UPDATE SET b = p.b",
     ):
-        verdict = await witness.verdict(sql, session)
+        verdict = await judging.verdict(sql, session)
         assert verdict.treatment is Treatment.MATERIALISE
-        assert "session" in verdict.reasons[-1]
-    verdict = await witness.verdict(
-        "MERGE INTO t USING p ON t.a = p.a WHEN MATCHED THEN UPDATE SET b = p.b", session
-    )
-    assert verdict.treatment is Treatment.REFUSE
-    verdict = await witness.verdict("INSERT INTO u SELECT a, b, 1 FROM u WHERE i = 5", session)
+        assert verdict.reasons == ("it rests on the temporary view p",)
+    for sql in (
+        "CREATE VIEW n AS SELECT * FROM p",
+        "CREATE TABLE n LIKE p",
+        "CREATE FUNCTION n() RETURNS BIGINT RETURN (SELECT max(a) FROM p)",
+        "CREATE FUNCTION n() RETURNS INT RETURN here",
+    ):
+        verdict = await judging.verdict(sql, session)
+        assert verdict.treatment is Treatment.REFUSE, sql
+        assert "it rests on the" in verdict.reasons[0]
+    verdict = await judging.verdict("INSERT INTO u SELECT a, b, 1 FROM u WHERE i = 5", session)
     assert verdict.treatment is Treatment.REPLICATE
 
 
-async def test_query_is_repeatable_where_it_rests_on_delta_tables_alone(witness: Witness) -> None:
+async def test_query_is_repeatable_where_it_rests_on_delta_tables_alone(judging: Judging) -> None:
     written = SimpleNamespace(defined=lambda since: False)
     schedule = SimpleNamespace(done_below=lambda concerned: 7)
     core: Any = SimpleNamespace(schedule=schedule, heard=SimpleNamespace(written=written))
-    repeatable, settings = Repeatable(core, witness.analysis.readings(())), witness.settings
+    repeatable, settings = Repeatable(core, judging.readings), judging.settings
     wrong = []
     for sql, tables in REPEATABLE.items():
-        found = await repeatable.reading(witness.statement(sql), settings, "ann")
+        found = await repeatable.reading(judging.statement(sql), settings, "ann")
         names = {f"spark_catalog.{settings.schema}.{name}" for name in tables.split()}
         if found != Reading(7, frozenset(names)):
             wrong.append((sql, found))
     for sql, reason in NOT_REPEATABLE.items():
-        found = await repeatable.reading(witness.statement(sql), settings, "ann")
+        found = await repeatable.reading(judging.statement(sql), settings, "ann")
         if reason not in found.reason:
             wrong.append((sql, found))
     assert wrong == []

@@ -1,0 +1,164 @@
+"""What DDL computes later: defaults, generated columns, checks, and the bodies of functions.
+
+Every cluster computes them anew whenever rows are written or the function is called, so nothing in
+them may differ, and nothing can become a literal now. Spark keeps them as texts, or has made
+constants of them while it read the statement. So each is read once more, as a query: over columns
+of its table's or its function's names and types, of whose values nothing is known. There a column
+is a column, as in the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from haproc.pin.sqltypes import quote_name
+from haproc.reading.known import is_text
+from haproc.reading.moving import is_moment_type
+from haproc.reading.names import below, parts
+from haproc.reading.order import at
+from haproc.reading.tree import Node, Reading, UnreadableError
+
+Columns: TypeAlias = Sequence[tuple[str, str]]
+"""Names, and types as SQL."""
+FUNCTIONS: Final = frozenset({"CreateUserDefinedFunction", "CreateSQLFunctionCommand"})
+_SCHEMA: Final = "CREATE TABLE haproc_columns ({}\n)"
+_NUMBERED: Final = frozenset({"IdentityColumnSpec"})
+
+
+def queries(reading: Reading) -> list[str]:
+    """Return the queries that compute what DDL on a table would compute; raises UnreadableError.
+
+    Those of a function are `function_queries`.
+    """
+    parsed, analyzed = reading.parsed, reading.analyzed
+    assert parsed is not None and analyzed is not None
+    # A default sees no columns, so one that is called like a function hides none in it.
+    alone = [*_defaults(parsed), *_set_defaults(parsed, analyzed), *_options(parsed, reading.text)]
+    columns = _columns_of(analyzed)
+    beside = [*_generated(parsed), *_checks(parsed)]
+    found = [over(alone)] if alone else []
+    return [*found, over(beside, columns)] if beside else found
+
+
+def is_numbered(parsed: Node) -> bool:
+    """Whether a table has a column whose values each cluster counts for itself."""
+    return any(node.cls in _NUMBERED for node in parsed.walk())
+
+
+def over(expressions: Sequence[str], columns: Columns = (), owner: str = "q") -> str:
+    """Return a query of expressions over these columns; ``owner``: what these may be called by."""
+    items = ", ".join(f"{each} AS x{nth}" for nth, each in enumerate(expressions))
+    return f"SELECT {items}" + _from(columns, owner)
+
+
+def _from(columns: Columns, owner: str) -> str:
+    shown = ", ".join(f"{_unknown(kind)} AS {quote_name(name)}" for name, kind in columns)
+    return f" FROM (SELECT {shown}) AS {quote_name(owner)}" if shown else ""
+
+
+def _unknown(kind: str) -> str:
+    """Return a value of a type of which nothing is known; a NULL is known to be no time of day."""
+    return f"CAST({'elt(1, CAST(NULL AS STRING))' if is_text(kind) else 'NULL'} AS {kind})"
+
+
+def _typed(text: str, kind: str | None) -> str:
+    """Return an expression as a value of a type: a line comment may end it."""
+    if not kind:
+        raise UnreadableError("the type of what is computed cannot be told")
+    return f"CAST(({text}\n) AS {kind})"
+
+
+def _defaults(root: Node) -> Iterator[str]:
+    """Yield the defaults of columns that a statement brings, as values of their types."""
+    for node in root.walk():
+        default = node.node("defaultValue") or node.node("default")
+        if default is not None and default.cls == "DefaultValueExpression":
+            yield _typed(str(default["originalSQL"]), node["dataType"])
+
+
+def _set_defaults(parsed: Node, analyzed: Node) -> Iterator[str]:
+    """Yield the new defaults of columns that are there."""
+    found = analyzed.nodes("specs") or [analyzed]
+    specs = parsed.nodes("specs") if parsed.cls == "AlterColumns" else []
+    for nth, spec in enumerate(specs):
+        default = spec.node("newDefaultExpression")
+        if default is None or not default["originalSQL"]:
+            continue
+        if len(found) != len(specs):
+            raise UnreadableError("which column a default belongs to cannot be told")
+        column = at(found[nth], "column", "field") or found[nth].node("newColumn")
+        yield _typed(str(default["originalSQL"]), None if column is None else column["dataType"])
+
+
+def _options(parsed: Node, text: str) -> Iterator[str]:
+    """Yield the values of options that are computed."""
+    for node in parsed.walk():
+        for _, value in (node["options"] or ()) if node.cls == "OptionList" else ():
+            if value.cls == "Literal" and not is_moment_type(value):
+                continue
+            if value.place is None:
+                raise UnreadableError("the value of an option cannot be told")
+            yield f"({text[value.place.start : value.place.end]}\n)"
+
+
+def _generated(parsed: Node) -> Iterator[str]:
+    for node in parsed.nodes("columns"):
+        if node["generationExpression"]:
+            yield _typed(str(node["generationExpression"]), node["dataType"])
+
+
+def _checks(parsed: Node) -> Iterator[str]:
+    for node in below([parsed]):
+        text = node["condition"] if node.cls == "CheckConstraint" else node["expr"]
+        if isinstance(text, str):
+            yield f"({text}\n)"
+
+
+def _columns_of(analyzed: Node) -> Columns:
+    """Return the columns of the table that is made or changed."""
+    table = analyzed.node("table")
+    shown = analyzed.nodes("columns") if table is None else table.nodes("outputAttributes")
+    return [(str(each["name"]), str(each["dataType"])) for each in shown]
+
+
+def function_of(reading: Reading) -> Node | None:
+    """Return what makes a function of SQL, the session's own or one of the catalog."""
+    root = reading.parsed
+    return root if root is not None and root.cls in FUNCTIONS else None
+
+
+def schemas(function: Node) -> list[str]:
+    """Return the tables to have parsed that have a function's parameters and, then, its columns."""
+    found = [_SCHEMA.format(function["inputParamText"])] if function["inputParamText"] else []
+    returns = function["returnTypeText"]
+    is_table = function["isTableFunc"] and returns and str(returns).strip().upper() != "TABLE"
+    return [*found, _SCHEMA.format(returns)] if is_table else found
+
+
+def function_queries(function: Node, tables: Sequence[Reading]) -> list[str]:
+    """Return the queries of a function's body and of its parameters' defaults.
+
+    ``tables``: the readings of `schemas`. Raises UnreadableError.
+    """
+    trees = [each.parsed for each in tables if each.parsed is not None]
+    given = trees[0] if function["inputParamText"] else None
+    returned = trees[-1] if len(trees) > (given is not None) else None
+    parameters = [] if given is None else _columns_of(given)
+    defaults = [] if given is None else list(_defaults(given))
+    found = [over(defaults)] if defaults else []
+    named = function.node("child") or function.node("name")
+    name = (parts(named) if named is not None else ("q",))[-1]
+    body = function["queryText"] or function["exprText"]
+    if not isinstance(body, str):
+        raise UnreadableError("the function's body cannot be told")
+    if not function["isTableFunc"]:
+        kind = function["returnTypeText"]
+        return [*found, over([_typed(body, kind) if kind else f"({body}\n)"], parameters, name)]
+    if returned is not None:
+        columns = [(f"c{nth}", kind) for nth, (_, kind) in enumerate(_columns_of(returned))]
+        casts = ", ".join(f"CAST({name} AS {kind})" for name, kind in columns)
+        body = f"SELECT {casts} FROM ({body}\n) AS q({', '.join(name for name, _ in columns)})"
+    if parameters:
+        body = f"SELECT *{_from(parameters, name)}, LATERAL ({body}\n)"
+    return [*found, body]
