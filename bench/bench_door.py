@@ -62,6 +62,9 @@ class InstantService:
     ) -> Mapping[str, str]:
         return {}
 
+    async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
+        raise NotImplementedError
+
     async def close_session(self, session_id: str, user: str) -> None:
         """Nothing to close."""
 

@@ -25,6 +25,7 @@ import uvloop
 
 from bench.bench_door import ReadyStatus
 from bench.report import Row, report
+from dmq import Json
 from haproc.classify.classifier import classify
 from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.classify.names import Context
@@ -105,6 +106,9 @@ class Reader:
     ) -> Mapping[str, str]:
         """There are no sessions here."""
         return {}
+
+    async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
+        raise NotImplementedError
 
     async def close_session(self, session_id: str, user: str) -> None:
         """There are no sessions here."""

@@ -42,7 +42,7 @@ class Report:
 
     def as_text(self) -> str:
         """Return the report as lines of a name and a value."""
-        return "\n".join(_lines(self.as_dict()))
+        return "\n".join(lines_of(self.as_dict()))
 
 
 def report(
@@ -85,6 +85,11 @@ def describe(statement: Classified, pinned: Pinned | None = None) -> dict[str, o
             "hint": pinned.hint,
         }
     return described
+
+
+def lines_of(values: Mapping[str, object]) -> list[str]:
+    """Return values for people to read, a line each."""
+    return list(_lines(values))
 
 
 def _lines(values: Mapping[str, object], indent: str = "") -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, RulesError, load_rules
-from haproc.cli import output
+from haproc.cli import output, told
 from haproc.cli.report import Report, report
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
@@ -73,6 +73,8 @@ def classify(options: argparse.Namespace) -> int:
     if not statements:
         output.error("give a statement, or a file of them with --file")
         return output.USAGE
+    if options.server or options.ring:
+        return told.classify(options, statements)
     context = Context(options.catalog, options.schema, options.user)
     reports = [_report(sql, context, rules, options.time_zone) for sql in statements]
     if options.json:

@@ -11,6 +11,7 @@ from haproc.config.model import Config
 from haproc.config.shares import Shares
 from haproc.doors.clients.about_door import AboutDoor
 from haproc.doors.clients.answers import LINK_SECRET, Answers
+from haproc.doors.clients.classify_door import ClassifyDoor
 from haproc.doors.clients.job_door import BATCHES, JobDoor
 from haproc.doors.clients.rows_door import RowsDoor
 from haproc.doors.clients.session_door import SessionDoor
@@ -73,6 +74,7 @@ def client_app(
     spools = Spools(config.state_dir / "bodies" / cluster, bodies, config.limits)
     app[SPOOLS] = spools
     app.add_routes(RowsDoor(config, registry, spools).routes())
+    app.add_routes(ClassifyDoor(config, service, gate).routes())
     app.add_routes(SessionDoor(config, cluster, service, gate, texts).routes())
     app.add_routes(JobDoor(config, jobs.service if jobs else None).routes())
     app.add_routes(StatusDoor(status, metrics).routes())

@@ -48,18 +48,17 @@ _HINT: Final = (
 class Judged:
     """What a write is for Spark, and what becomes of it.
 
-    ``sql``: the statement with literals in place of what moves; ``moved``: there are any; ``cut``:
-    its query and what is around that, if it has one that can be told apart. ``reads``: tables and
-    views; ``rests_on``: these, what is written, and the functions of the catalog; ``known``:
-    nothing is missing from these. ``of_session``: the query means something in its client's
-    session only.
+    ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and what is
+    around that, if it has one that can be told apart. ``reads``: tables and views; ``rests_on``:
+    these, what is written, and the functions of the catalog; ``known``: nothing is missing from
+    these. ``of_session``: the query means something in its client's session only.
     """
 
     kind: Kind
     writes: frozenset[str]
     treatment: Treatment
     sql: str
-    moved: bool = False
+    literals: tuple[tuple[Place, str], ...] = ()
     cut: Cut | None = None
     reads: frozenset[str] = frozenset()
     rests_on: frozenset[str] = frozenset()
@@ -67,6 +66,11 @@ class Judged:
     of_session: bool = False
     reasons: tuple[str, ...] = ()
     hint: str = ""
+
+    @property
+    def moved(self) -> bool:
+        """Whether the next sending may come to another text."""
+        return bool(self.literals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
         whole.writes,
         Treatment.REPLICATE,
         Spliced(reading.text, literals)[:],
-        moved=bool(literals),
+        literals=tuple(literals),
         reads=whole.reads,
         rests_on=whole.rests_on,
         known=whole.known,
@@ -205,7 +209,7 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
         whole.writes,
         Treatment.REPLICATE,
         Spliced(reading.text, literals)[:],
-        moved=bool(literals),
+        literals=tuple(literals),
         reads=whole.reads,
         rests_on=whole.rests_on,
         known=False,

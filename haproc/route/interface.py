@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from dmq import Json
 from haproc.classify.model import WriteConcern
 from haproc.replicate.queue.revoked import Revoked
 from haproc.route.model import Answer, Request
@@ -49,6 +50,10 @@ class Service(Protocol):
 
         Returns the session's current catalog, schema and time zone.
         """
+        ...
+
+    async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
+        """Return what would become of a SQL text that is sent now, which does not run."""
         ...
 
     async def close_session(self, session_id: str, user: str) -> None:

@@ -34,6 +34,7 @@ from haproc.reading.judge import (
     with_part,
 )
 from haproc.reading.model import Facts
+from haproc.reading.outline import outline
 from haproc.reading.tree import Node, UnreadableError, deep, read
 from haproc.route.explain import is_legacy
 from haproc.route.kept_answers import Key, key_of
@@ -213,6 +214,14 @@ class Readings:
         data = await self._asked(spark, asked, text, user)
         return await self._work(user, data, judged_query, text, Facts(is_legacy(settings)))
 
+    async def outline(
+        self, sql: str, settings: Settings, session: ClientSession | None, user: str
+    ) -> list[str]:
+        """Return a text's tree in lines for people, see `haproc.reading.outline`."""
+        spark = await self._session(settings, session)
+        data = await self._asked(spark, SqlText(sql), sql, user)
+        return await self._work(user, data, outlined, sql)
+
     async def _session(self, settings: Settings, session: ClientSession | None) -> Session:
         if session is not None and session.holds_temporaries:
             await session.spark.ready()
@@ -262,6 +271,12 @@ class Readings:
         if again.treatment is not Treatment.REPLICATE or again.moved:
             reasons = (*found.reasons, *again.reasons)
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE)
+
+
+def outlined(data: str, text: str) -> list[str]:
+    """Return a reading in lines; raises RefusedError."""
+    with _readable():
+        return outline(read(data, text))
 
 
 @contextmanager

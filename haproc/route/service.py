@@ -44,6 +44,7 @@ from haproc.route.reads import Reads
 from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
 from haproc.route.shared_sessions import SharedSessions
+from haproc.route.showing import Showing
 from haproc.route.streams import Collected, Running
 from haproc.route.unforeseen import of_query
 from haproc.sessions.client import ClientSession
@@ -116,6 +117,7 @@ class RingService:
             fanout_parallel=config.fanout_parallel,
             paths=rules.paths.spellings,
         )
+        self.shown = Showing(core, self._texts, self._understood, self._making.readings).shown
         self._narrowing = Narrowing(core, self._making.readings)
         repeatable = Repeatable(core, self._making.readings)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())

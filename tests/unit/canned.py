@@ -180,6 +180,10 @@ class CannedService:
         self.sessions[session_id] = (user, tuple(statements), afresh)
         return {"catalog": "spark_catalog", "schema": "default", "time_zone": "UTC"}
 
+    async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
+        assert isinstance(request.statement, SentSql)
+        return {"statement": request.statement.text, "user": request.user, "tree": tree}
+
     async def close_session(self, session_id: str, user: str) -> None:
         self.sessions.pop(session_id, None)
 
