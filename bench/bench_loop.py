@@ -12,11 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
-import secrets
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -36,8 +34,6 @@ from haproc.doors.http.listener import Listener
 from haproc.engine.interface import Chunk, EngineAddress
 from haproc.failure import FailureKind, RequestError
 from haproc.metrics import Metrics
-from haproc.pin.determinism import pin
-from haproc.pin.model import Moment
 from haproc.route.model import Answer, HaReport, Request, SentSql
 from haproc.route.offload import Offload
 
@@ -66,15 +62,12 @@ class Reader:
         self._texts = texts
 
     async def execute(self, request: Request) -> Answer:
-        """Classify and pin."""
+        """Classify."""
         assert isinstance(request.statement, SentSql)
         text, user = request.statement.text, request.user
-        moment = Moment(datetime.now(UTC), secrets.randbits(64), "UTC", user, "c", "s")
         values = (text, Context(), Rules.builtin())
         try:
-            statement = await self._texts.run(user, len(text), classify, *values)
-            size = len(text) if statement.insert is None else 0
-            await self._texts.run(user, size, pin, statement, moment)
+            await self._texts.run(user, len(text), classify, *values)
         except RefusedError as error:
             raise RequestError(
                 FailureKind.REFUSED, error.message, error_class=error.error_class

@@ -205,9 +205,7 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     check.add_argument("file", type=Path)
     _json(check)
     check.set_defaults(run=tools.check_config)
-    classify = commands.add_parser(
-        "classify", help="show a statement's class, tables, rule, and what would be pinned"
-    )
+    classify = commands.add_parser("classify", help="show a statement's class, tables and rule")
     classify.add_argument("statement", nargs="?", help="one statement; none with --file")
     classify.add_argument("--file", type=Path, help="a file with one statement a line")
     asked = classify.add_mutually_exclusive_group()
@@ -218,7 +216,6 @@ def _tool_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     classify.add_argument("--catalog", default="spark_catalog")
     classify.add_argument("--schema", default="default")
     classify.add_argument("--user", default="anonymous")
-    classify.add_argument("--time-zone", default="UTC")
     _json(classify)
     classify.set_defaults(run=tools.classify)
     plugin = commands.add_parser(

@@ -12,7 +12,6 @@ from haproc.classify.classifier import classify
 from haproc.classify.model import Classified, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
-from haproc.pin.model import Pinned
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +21,11 @@ class Report:
     sql: str
     statement: Classified | None = None
     refused: RefusedError | None = None
-    pinned: Pinned | None = None
 
     def as_dict(self) -> dict[str, object]:
         """Return the report for ``--json``."""
         if self.statement is not None:
-            return describe(self.statement, self.pinned)
+            return describe(self.statement)
         refused = self.refused
         return {
             "statement": self.sql,
@@ -58,10 +56,10 @@ def report(
         return Report(sql, refused=error)
 
 
-def describe(statement: Classified, pinned: Pinned | None = None) -> dict[str, object]:
+def describe(statement: Classified) -> dict[str, object]:
     """Return what is known of a statement as plain values."""
     insert = statement.insert
-    described: dict[str, object] = {
+    return {
         "statement": statement.sql,
         "class": statement.operation_class.value,
         "kind": statement.kind.value,
@@ -76,15 +74,6 @@ def describe(statement: Classified, pinned: Pinned | None = None) -> dict[str, o
         if insert is None
         else {"rows": insert.rows, "types": insert.signature.split(",")},
     }
-    if pinned is not None:
-        described["pinned"] = {
-            "treatment": pinned.treatment.value,
-            "sql": pinned.sql,
-            "literals": [replacement.literal for replacement in pinned.replacements],
-            "reasons": list(pinned.reasons),
-            "hint": pinned.hint,
-        }
-    return described
 
 
 def lines_of(values: Mapping[str, object]) -> list[str]:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import sys
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules, RulesError, load_rules
 from haproc.cli import output, told
-from haproc.cli.report import Report, report
+from haproc.cli.report import report
 from haproc.config.errors import ConfigError
 from haproc.config.load import load
 from haproc.engine import plugin
-from haproc.pin.determinism import pin
-from haproc.pin.model import Moment
 from haproc.ring import plugin_jar
 from haproc.ring.runtime import RuntimeMissingError
 from haproc.ring.spark_settings import EXTENSIONS
@@ -76,29 +71,13 @@ def classify(options: argparse.Namespace) -> int:
     if options.server or options.ring:
         return told.classify(options, statements)
     context = Context(options.catalog, options.schema, options.user)
-    reports = [_report(sql, context, rules, options.time_zone) for sql in statements]
+    reports = [report(sql, context, rules) for sql in statements]
     if options.json:
         shown = [each.as_dict() for each in reports]
         output.dump(shown[0] if options.file is None else shown)
     else:
         print("\n\n".join(each.as_text() for each in reports))
     return output.NOT_READY if any(each.refused for each in reports) else 0
-
-
-def _report(sql: str, context: Context, rules: Rules, time_zone: str) -> Report:
-    """Classify a statement, and pin it as if it were sent now."""
-    classified = report(sql, context, rules)
-    if classified.statement is None:
-        return classified
-    moment = Moment(
-        now=datetime.now(UTC),
-        random=secrets.randbits(64),
-        time_zone=time_zone,
-        user=context.user,
-        catalog=context.catalog,
-        schema=context.schema,
-    )
-    return replace(classified, pinned=pin(classified.statement, moment))
 
 
 def _statements(statement: str | None, file: Path | None) -> list[str]:

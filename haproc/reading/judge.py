@@ -24,6 +24,11 @@ from haproc.reading.names import VARIABLE, Uses, parts
 from haproc.reading.tree import UNASKED, Node, Place, Reading
 from haproc.reading.words import examine_words
 
+OF_ROWS: Final = frozenset(
+    {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE}
+    | {Kind.CREATE_TABLE_AS}
+)
+"""Statements that change rows: `judge` is for these, `judge_definition` for the others."""
 _NAMING: Final = frozenset(
     {"ColumnDefinition", "QualifiedColType", "UnresolvedFieldName", "UnresolvedFieldPosition"}
     | {"AlterColumnSpec", "UnresolvedTableSpec", "OptionList", "SerdeInfo", "ClusterBySpec"}

@@ -9,7 +9,6 @@ from typing import Final
 
 from haproc.classify.model import Classified
 from haproc.classify.tokens import LexicalError
-from haproc.engine.confs import quoted_name
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Analyzed, Column, Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement, text_size
@@ -20,12 +19,11 @@ from haproc.pin.model import Pinned
 from haproc.pin.scan import Scan
 from haproc.route.offload import Texts
 from haproc.route.planning import Planning
+from haproc.route.readings import is_legacy
 from haproc.route.views import rows_of
 from haproc.spark_error import Details
 from haproc.witness.explained import details_in_own_lines, explaining, in_own_lines
 from haproc.witness.findings import (
-    NOTHING_KNOWN,
-    PARSER,
     Facts,
     harmless_functions,
     needs_types,
@@ -35,7 +33,6 @@ from haproc.witness.judge import Verdict, judge_query, unknown_functions
 from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan, read_query
 from haproc.witness.probes import described_function, function_query
 from haproc.witness.shape import misleading_texts, shape
-from haproc.witness.targets import written
 
 FUNCTIONS_MAX: Final = 64
 """SQL functions that one statement may call, those called by these included."""
@@ -52,7 +49,6 @@ class Carried:
     frames: frozenset[str] = frozenset()
 
 
-ALONE: Final = Carried()
 _ANALYSIS: Final = "org.apache.spark.sql.AnalysisException"
 """What Spark's analyzer throws; it names only the class of that itself, such as one of Delta's."""
 
@@ -70,26 +66,20 @@ class Explaining:
         user: str,
         timeout_s: float,
         planning: Planning,
-        carried: Carried = ALONE,
         settings: Settings | None = None,
     ) -> None:
-        """``carried`` returns how a text is sent, if DataFrames come with it.
-
-        ``settings``: the session's, which `facts` have to do with.
-        """
+        """``settings``: the session's, which `facts` have to do with."""
         self._spark = spark
         self._settings = settings or Settings()
         self._planning = planning
-        self._carried = carried
         self._texts = texts
         self._user = user
         self._timeout_s = timeout_s
 
     async def text(self, sql: str) -> str:
         """Return what EXPLAIN EXTENDED says."""
-        asked = self._carried.sent(explaining(sql))
         try:
-            return "\n".join(str(row[0]) for row in await self._rows(asked))
+            return "\n".join(str(row[0]) for row in await self._rows(SqlText(explaining(sql))))
         except EngineError as error:
             raise EngineError(
                 error.kind,
@@ -137,20 +127,8 @@ class Explaining:
         size = size_of([plan])
         return await self._texts.run(self._user, size, judge_query, statement, pinned, plan, facts)
 
-    async def plans(self, texts: Sequence[str]) -> list[Plan]:
-        """Return the plans of several texts."""
-        return [await self.plan(text) for text in texts]
-
-    async def facts(
-        self,
-        plans: Sequence[Plan],
-        known: Facts = NOTHING_KNOWN,
-        source: str = "",
-    ) -> Facts:
-        """Return what is known, and what plans do not show: types of columns, bodies of functions.
-
-        ``source``: of a MERGE, whose plan is the first.
-        """
+    async def facts(self, plans: Sequence[Plan], known: Facts) -> Facts:
+        """Return what is known, with types of columns and bodies of functions."""
         size = size_of(plans)
         bodies: dict[str, Plan] = {}
         misleading = known.misleading
@@ -178,22 +156,8 @@ class Explaining:
             ),
             bodies=shown,
             decimals=known.decimals,
-            rows=None if self._carried.frames else known.rows,
-            subqueries=known.subqueries,
-            frames=self._carried.frames,
-            merged=await self._merged(plans[0], source) if source else {},
+            rows=known.rows,
         )
-
-    async def gives_texts(self, query: str) -> bool:
-        """Whether a query has columns that hold texts."""
-        kinds = (column.type_text.lower() for column in await self._columns_with_frames(query))
-        return any(word in kind for kind in kinds for word in ("string", "char", "variant"))
-
-    async def is_managed_delta(self, table: str) -> bool:
-        """Whether a full name is that of a Delta table of which the catalog chose the place."""
-        rows = await self._rows(SqlText(f"DESCRIBE TABLE EXTENDED {quoted_name(table)}"))
-        told = {str(row[0]): str(row[1]) for row in rows}  # columns come first, and are overwritten
-        return told.get("Provider", "").lower() == "delta" and told.get("Type") == "MANAGED"
 
     async def _body(self, name: str) -> tuple[Plan, frozenset[str]] | None:
         """Return the plan of a SQL function's body, and the texts that mislead in it.
@@ -222,25 +186,6 @@ class Explaining:
             columns = await self._columns(f"SELECT * FROM {table}")
             schemas[table] = {column.name.lower(): column.type_text for column in columns}
         return schemas
-
-    async def _merged(self, plan: Plan, source: str) -> dict[str, list[str]]:
-        """Return the types that columns of a MERGE's two sides may have, by name."""
-        found: dict[str, list[str]] = {}
-        target = written(plan)
-        if target is None or not await self._texts.run(
-            self._user, size_of([plan]), needs_types, plan
-        ):
-            return found
-        for query in (f"SELECT * FROM {quoted_name(target)}", source):
-            for column in await self._columns_with_frames(query):
-                found.setdefault(column.name.lower(), []).append(column.type_text)
-        return found
-
-    async def _columns_with_frames(self, query: str) -> Sequence[Column]:
-        asked = self._carried.sent(query)
-        if isinstance(asked, SparkPlan):
-            return (await self.spoken(asked)).columns
-        return await self._columns(query)
 
     async def _rows(self, statement: Statement) -> list[tuple[object, ...]]:
         async with self._turn(text_size(statement)) as planned:
@@ -279,9 +224,3 @@ def _error(failure: Failure) -> EngineError:
         sqlstate=failure.sqlstate,
         details=Details((*java_classes, _ANALYSIS)),
     )
-
-
-def is_legacy(settings: Settings) -> bool:
-    """Whether dates may be parsed as before Spark 3, by any spelling of the setting's name."""
-    values = [value for name, value in settings.confs if name.lower() == PARSER.lower()]
-    return not {each.strip().upper() for each in values} <= {"CORRECTED", "EXCEPTION"}

@@ -13,6 +13,7 @@ from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
+from haproc.reading.judge import OF_ROWS
 from haproc.replicate.heard.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
@@ -27,7 +28,7 @@ from haproc.route.plan_analysis import PlanAnalysis
 from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.rows.reading import fitted
 from haproc.route.stand_in import as_written
-from haproc.witness.judge import OF_ROWS, Verdict
+from haproc.witness.judge import Verdict
 
 REFUSED: Final = {
     Kind.RESTORE: (

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from haproc.pin import determinism, parameters  # what most messages need
+from haproc.pin import parameters
+from haproc.reading import judge  # these two are what most messages need
 from haproc.route import messages
 
-__all__ = ["determinism", "main", "parameters"]
+__all__ = ["judge", "main", "parameters"]
 
 
 def main() -> None:

@@ -36,7 +36,6 @@ from haproc.reading.judge import (
 from haproc.reading.model import Facts
 from haproc.reading.outline import outline
 from haproc.reading.tree import Node, UnreadableError, deep, read
-from haproc.route.explain import is_legacy
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
 from haproc.route.planning import Planning
@@ -52,6 +51,7 @@ _CHARACTERS_PER_BYTE: Final = 8
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), 0, "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _HINT: Final = "write it in a plainer form: plain names, one table, one statement"
+_PARSER: Final = "spark.sql.legacy.timeparserpolicy"
 _HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
 
 
@@ -356,3 +356,9 @@ def _check(statement: Classified, found: Judged) -> None:
         )
     if found.treatment is Treatment.REFUSE:
         raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(found.reasons), found.hint)
+
+
+def is_legacy(settings: Settings) -> bool:
+    """Whether dates may be parsed as before Spark 3, by any spelling of the setting's name."""
+    values = [value for name, value in settings.confs if name.lower() == _PARSER]
+    return not {each.strip().upper() for each in values} <= {"CORRECTED", "EXCEPTION"}

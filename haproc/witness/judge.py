@@ -14,15 +14,10 @@ from haproc.classify.model import Classified, Kind
 from haproc.pin.functions import Nature
 from haproc.pin.model import Pinned, Treatment
 from haproc.witness.findings import Facts, findings, findings_of_root, functions_called
-from haproc.witness.known import is_query_root, is_root_of, nature_of
+from haproc.witness.known import is_query_root, nature_of
 from haproc.witness.plan import Plan
-from haproc.witness.targets import is_same_table, tables_named, written
+from haproc.witness.targets import tables_named
 
-OF_ROWS = frozenset(
-    {Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.UPDATE, Kind.DELETE, Kind.MERGE}
-    | {Kind.CREATE_TABLE_AS}
-)
-"""Statements whose plans show everything that they compute."""
 HINT_REFUSED = "write literals there; INSERT … SELECT into a table is replicated as rows"
 HINT_PLAN = "write a DataFrame made of tables, rows and functions of SQL"
 HINT_ANALYSIS = "write it so that both readings agree: plain names, one table, one INSERT"
@@ -45,20 +40,6 @@ class Verdict:
     known: bool = True
     hint: str = ""
     of_session: bool = False
-
-
-def judge(statement: Classified, pinned: Pinned, plans: Sequence[Plan], facts: Facts) -> Verdict:
-    """Return the verdict on a statement that computes rows.
-
-    ``plans``: the statement's own, and of what its plan does not show.
-    """
-    disagreement = _disagreement(statement, plans[0])
-    reads, known, rests_on = _touched(statement, [*plans, *facts.bodies], facts.frames)
-    if disagreement:
-        return Verdict(
-            Treatment.REFUSE, (disagreement,), reads, rests_on, known, hint=HINT_ANALYSIS
-        )
-    return _judged(statement, pinned, plans, facts)
 
 
 def judge_query(statement: Classified, pinned: Pinned, plan: Plan, facts: Facts) -> Verdict:
@@ -130,50 +111,6 @@ def _treatment(pinned: Pinned, reasons: Sequence[str], *, certain: bool) -> Trea
     return Treatment.MATERIALISE
 
 
-def _disagreement(statement: Classified, plan: Plan) -> str:
-    root = plan.root.name
-    if not is_root_of(root, statement.kind):
-        return f"Spark takes the statement for {root}, HAProc for {statement.kind.value}"
-    if statement.kind not in OF_ROWS:
-        return ""
-    target = written(plan)
-    ours = sorted(statement.writes)
-    if len(ours) == 1 and is_same_table(target, ours[0]):
-        return ""
-    return (
-        f"Spark writes {target or 'a table without a name'}, HAProc has read "
-        f"{', '.join(ours) or 'no name that can be told'}"
-    )
-
-
-def judge_definition(
-    statement: Classified,
-    pinned: Pinned,
-    main: Plan | None,
-    expressions: Sequence[Plan],
-    facts: Facts,
-) -> Verdict:
-    """Return the verdict on DDL and administration, by the expressions in it.
-
-    ``main``: the statement's own plan; None for what Spark cannot explain. A view's body may hold
-    whatever differs, for it is computed when it is read, but no code outside SQL.
-    """
-    reasons, _ = _reasons(expressions, facts)
-    unseen = pinned.unknown - _called(expressions)
-    if unseen:
-        reasons.append(f"the function {min(unseen)}() is nowhere in what Spark makes of it")
-    plans = [*([main] if main is not None else []), *expressions, *facts.bodies]
-    _, known, rests_on = _touched(statement, plans)
-    if main is not None:
-        disagreement = _disagreement(statement, main)
-        foreign = foreign_functions(main)
-        reasons = [disagreement] * bool(disagreement) + reasons
-        reasons += [f"{name}() runs code that HAProc cannot look into" for name in foreign]
-    treatment = Treatment.REFUSE if reasons else Treatment.REPLICATE
-    hint = pinned.hint or HINT_REFUSED * bool(reasons)
-    return Verdict(treatment, tuple(reasons), frozenset(), rests_on, known, hint)
-
-
 def _reasons(plans: Sequence[Plan], facts: Facts) -> tuple[list[str], bool]:
     found: list[str] = []
     foreign = False
@@ -213,28 +150,3 @@ def _called(plans: Sequence[Plan]) -> frozenset[str]:
     """Return the names of all functions in the plans, without their schemas."""
     names = {name for plan in plans for name in functions_called(plan)} | _functions(plans)
     return frozenset(name.rpartition(".")[2].lower() for name in names)
-
-
-def query_refusal(plan: Plan) -> str:
-    """Say why a statement that was taken for a query may not run as one; empty if it may."""
-    if not is_query_root(plan.root.name) or any(
-        not is_query_root(node.name) and node.name in _WRITING for node in plan.nodes
-    ):
-        return f"Spark takes it for {plan.root.name}, which is no query"
-    foreign = foreign_functions(plan)
-    return f"{foreign[0]}() runs arbitrary code" if foreign else ""
-
-
-def session_refusal(statement: Classified, plans: Sequence[Plan]) -> str:
-    """Say why a session statement may not run; ``plans``: its own, then those of its parts."""
-    if not is_root_of(plans[0].root.name, statement.kind):
-        return f"Spark takes it for {plans[0].root.name}"
-    foreign = [name for plan in plans for name in foreign_functions(plan)]
-    return f"{foreign[0]}() runs arbitrary code" if foreign else ""
-
-
-_WRITING = frozenset(
-    {"AppendData", "OverwriteByExpression", "OverwritePartitionsDynamic", "UpdateCommand"}
-    | {"DeleteCommand", "DeleteFromTable", "MergeIntoCommand", "InsertIntoHadoopFsRelationCommand"}
-    | {"InsertIntoHiveTable", "InsertIntoHiveDirCommand", "InsertIntoDataSourceDirCommand"}
-)

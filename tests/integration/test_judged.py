@@ -20,8 +20,8 @@ from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.pin.model import Moment, Treatment
+from haproc.reading.judge import OF_ROWS
 from haproc.route.analysis import Analysis
-from haproc.route.making import OF_ROWS
 from haproc.route.planning import Planning
 from haproc.route.repeatable import Reading, Repeatable
 from haproc.sessions.chain import Adoption, Key

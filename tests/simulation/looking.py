@@ -14,11 +14,10 @@ from haproc.classify.rules import parse_rules
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Column, Settings
 from haproc.node.member import build_sessions
-from haproc.pin.model import Moment, Pinned, Treatment
+from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import Judged
 from haproc.route.model import Request, SentRows
 from haproc.route.service import RingService
-from haproc.witness.judge import Verdict
 from tests.simulation.directed import Stage
 from tests.simulation.reads import Doors
 
@@ -56,21 +55,6 @@ class Looking:
             )
         return [Column(column, "string") for column in found]
 
-    async def verdict(
-        self,
-        statement: Classified,
-        pinned: Pinned,
-        settings: Settings,
-        session: object,
-        user: str,
-        carried: object,
-    ) -> Verdict:
-        """Spark's word on a write, as `haproc.route.analysis` brings it: it is as it seems."""
-        self.looks += 1
-        await self._spark.travel()
-        await self._meanwhile()
-        return Verdict(pinned.treatment, rests_on=statement.reads | statement.writes)
-
     async def judged(
         self,
         statement: Classified,
@@ -93,8 +77,7 @@ class Looking:
             rests_on=rests_on,
         )
 
-    async def definition(self, *_: object) -> None:
-        """DDL is looked at by `verdict`."""
+    definition = judged
 
 
 def stream(table: pa.Table) -> bytes:
@@ -119,7 +102,7 @@ def service(
     parsed, member, config = parse_rules(f"rules: {rules}"), life.member, stage.ring.config
     sessions, *_ = build_sessions(config, member, life.world)
     doors = RingService(config, member.replica, engine, parsed, member.assurance, reads, sessions)
-    doors._making.analysis = doors._making.readings = engine
+    doors._making.readings = engine
     return doors
 
 

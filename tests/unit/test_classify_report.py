@@ -11,13 +11,11 @@ import pyspark
 import pytest
 
 from haproc.classify.allowed_settings import GROUPS, allowed
-from haproc.classify.classifier import classify
 from haproc.classify.model import OperationClass
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.classify.settings import assigned
-from haproc.cli.report import describe, report
-from haproc.pin.model import Pinned, Replacement, Treatment
+from haproc.cli.report import report
 
 RULES = Rules.builtin()
 
@@ -56,24 +54,6 @@ def test_report_with_override_shows_it_or_its_refusal() -> None:
     parallel = OperationClass.SYNCHRONOUS_PARALLEL
     assert report("DROP TABLE t", Context(), RULES, parallel).as_dict()["class"] == parallel.value
     assert report("SELECT 1", Context(), RULES, parallel).refused is not None
-
-
-def test_describe_with_pinned_shows_what_became_literals() -> None:
-    statement = classify("INSERT INTO t VALUES (now())", Context(), RULES)
-    literal = "TIMESTAMP'2020-01-01 00:00:00'"
-    pinned = Pinned(
-        Treatment.REPLICATE,
-        f"INSERT INTO t VALUES ({literal})",
-        (Replacement(22, 27, literal),),
-    )
-    described = describe(statement, pinned)
-    assert described["pinned"] == {
-        "treatment": "replicate",
-        "sql": f"INSERT INTO t VALUES ({literal})",
-        "literals": [literal],
-        "reasons": [],
-        "hint": "",
-    }
 
 
 def test_report_of_long_statement_is_cut_for_people_only() -> None:

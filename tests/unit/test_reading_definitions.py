@@ -12,7 +12,7 @@ from haproc.pin.model import Moment, Treatment
 from haproc.reading.definitions import function_queries, queries, schemas
 from haproc.reading.judge import Judged, judge, judge_definition, with_part
 from haproc.reading.model import Facts
-from haproc.reading.tree import Node, Reading, UnreadableError
+from haproc.reading.tree import Node, Place, Reading, UnreadableError
 from tests.readings import corpus
 from tests.readings.golden import part
 
@@ -69,7 +69,9 @@ REFUSED = {
     "CREATE FUNCTION g(x STRING) RETURNS TABLE (p INT, q TIMESTAMP) RETURN SELECT 1, x": (
         "time of day"
     ),
-    "CREATE FUNCTION g(x STRING) RETURNS DOUBLE RETURN (SELECT sum(c) FROM t WHERE b = x)": "floating",
+    "CREATE FUNCTION g(x STRING) RETURNS DOUBLE RETURN (SELECT sum(c) FROM t WHERE b = x)": (
+        "floating"
+    ),
     "CREATE FUNCTION g() RETURNS TABLE (n INT) RETURN SELECT TRANSFORM (a) USING 'cat' "
     "AS (n INT) FROM t": "runs a program",
     "CREATE FUNCTION g() RETURNS TABLE (b STRING) RETURN SELECT b FROM u LIMIT 1": "any rows",
@@ -158,3 +160,30 @@ def test_verdict_rests_on_what_is_read_later() -> None:
 def test_function_without_a_body_is_unreadable() -> None:
     with pytest.raises(UnreadableError):
         function_queries(Node("CreateUserDefinedFunction"), [])
+
+
+@pytest.mark.parametrize(
+    ("argument", "becomes"),
+    [
+        (Node("Literal", type="STRING", value="'t'", is_tree=True), "CALL compact(x())"),
+        (Node("Rand", type="DOUBLE", deterministic=False, is_tree=True), None),
+        (
+            Node("CurrentDate", type="DATE", place=Place(13, 27), is_tree=True),
+            "CALL compact(DATE '2026-03-01')",
+        ),
+    ],
+)
+def test_statement_that_a_rule_vouches_for_is_replicated_unless_it_asks_for_chance(
+    argument: Node, becomes: str | None
+) -> None:
+    text = "CALL compact(current_date())" if argument.place else "CALL compact(x())"
+    call = Node("Call", {"arguments": [argument]}, is_tree=True)
+    reading = Reading(text, Node("Call", is_tree=True), call)
+    with pytest.raises(RefusedError):
+        judge_definition(reading, CONTEXT, FACTS, MOMENT)
+    found = judge_definition(reading, CONTEXT, FACTS, MOMENT, vouched=True)
+    assert found is not None
+    if becomes is None:
+        assert found.judged.treatment is Treatment.REFUSE
+    else:
+        assert (found.judged.treatment, found.judged.sql) == (Treatment.REPLICATE, becomes)

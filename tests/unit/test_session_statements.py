@@ -15,12 +15,19 @@ from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route import session_statements
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying
+from haproc.route.readings import Readings
 from haproc.route.session_statements import SessionStatements
 from haproc.sessions.client import REQUESTS_REMEMBERED, BeginningIds, ClientSession
 from haproc.sessions.journal import SqlEntry
 from tests.unit import session_rig
 from tests.unit.test_classify import classified
 
+
+async def nothing(*_: Any) -> None:
+    pass
+
+
+READINGS = cast(Readings, SimpleNamespace(confirm_session_statement=nothing))
 SETS = "SET spark.sql.shuffle.partitions=3"
 
 
@@ -40,7 +47,7 @@ def statements_of(member: session_rig.Member) -> SessionStatements:
 
     classifying = cast(Classifying, SimpleNamespace(text=text))
     return SessionStatements(
-        cast(Any, core), member.sessions, classifying, analysis(), session_rig.DEFAULTS
+        cast(Any, core), member.sessions, classifying, READINGS, session_rig.DEFAULTS
     )
 
 
@@ -243,7 +250,6 @@ async def test_view_that_a_beginning_dropped_before_is_the_sessions_own_still(
     member = session_rig.Ring().member()
     session = await member.sessions.enter("ada", "s1", create=True)
     statements = statements_of(member)
-    statements._analysis = cast(Any, SimpleNamespace(confirm_session_statement=nothing))
     ids = BeginningIds.of(begin_with)
     for number, sql in enumerate(begin_with[:2]):
         await statements._change(session, classified(sql), SqlText(sql), ids.of_number(number))
@@ -251,7 +257,3 @@ async def test_view_that_a_beginning_dropped_before_is_the_sessions_own_still(
     monkeypatch.setattr(ClientSession, "begun_with", lambda *_: 1)  # its last answer was lost
     await statements.begin(session, begin_with)
     assert session.settings.schema == "prod"
-
-
-async def nothing(*_: Any) -> None:
-    pass

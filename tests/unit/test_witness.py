@@ -12,17 +12,9 @@ from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.pin.inline import UnclearError
 from haproc.pin.scan import Scan
-from haproc.witness.commands import is_deltas_own
 from haproc.witness.findings import Facts, findings, findings_of_root, subqueries_shown
 from haproc.witness.plan import Failure, Plan, UnreadableError, read_plan
-from haproc.witness.probes import (
-    Function,
-    definitions,
-    described_function,
-    function_query,
-    merge_source,
-    update_values,
-)
+from haproc.witness.probes import Function, described_function, function_query
 from haproc.witness.shape import shape, writes_floats
 from haproc.witness.targets import tables_named, written
 
@@ -194,37 +186,6 @@ def test_subquery_whose_plan_is_not_printed_is_found() -> None:
     assert "subquery" in reasons(*head, *last)
 
 
-@pytest.mark.parametrize(
-    ("update", "asked"),
-    [
-        ("UPDATE t SET a = 3 WHERE b IN ('x')", ""),
-        (
-            "UPDATE s.t AS x SET a = (SELECT max(b) FROM u WHERE c IN (SELECT 1)), x.b = f(1, 2)",
-            "SELECT ((SELECT max(b) FROM u WHERE c IN (SELECT 1))), (f(1, 2)) FROM s.t AS x",
-        ),
-        (
-            "WITH q AS (SELECT 1 FROM a) UPDATE t SET a = DEFAULT, b = (TABLE q) WHERE c = 1",
-            "WITH q AS (SELECT 1 FROM a) SELECT NULL, ((TABLE q)) FROM t WHERE c = 1",
-        ),
-        (
-            "UPDATE t SET a = ((SELECT 1) |> LIMIT 1), b = (a = (SELECT 2))",
-            "SELECT (((SELECT 1) |> LIMIT 1)), ((a = (SELECT 2))) FROM t",
-        ),
-    ],
-)
-def test_update_with_subqueries_is_asked_about_as_a_query(update: str, asked: str) -> None:
-    assert update_values(Scan(update)) == asked
-
-
-@pytest.mark.parametrize(
-    "update",
-    ["WITH t AS (SELECT 1) UPDATE `T` SET a = (TABLE q)", "UPDATE t SET a (SELECT 1)", "UPDATE t"],
-)
-def test_update_whose_parts_are_unclear_is_not_guessed(update: str) -> None:
-    with pytest.raises(UnclearError):
-        update_values(Scan(update))
-
-
 def test_subqueries_are_counted_where_a_query_has_them_itself() -> None:
     plan = plan_of(
         "Project [scalar-subquery#9 [a#3L] AS a#11, scalar-subquery#10 [] AS b#12]",
@@ -351,75 +312,6 @@ def test_floats_are_told_from_decimals() -> None:
         assert writes_floats(Scan(f"SELECT {text}").tokens)
 
 
-@pytest.mark.parametrize(
-    ("sql", "own"),
-    [
-        ("OPTIMIZE t WHERE a > 3 ZORDER BY (b, c)", True),
-        ("VACUUM t RETAIN 200 HOURS DRY RUN", True),
-        ("REORG TABLE s.t APPLY (PURGE)", True),
-        ("CREATE OR REPLACE TABLE t SHALLOW CLONE u", True),
-        ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)", True),
-        ("VACUUM t SELECT 1", False),
-        ("OPTIMIZE t x", False),
-        ("ALTER TABLE t ADD COLUMN c INT", False),
-        ("CREATE TABLE t SHALLOW CLONE u VERSION AS OF 3", False),
-        ("CREATE TABLE t AS SELECT 1", False),
-    ],
-)
-def test_delta_s_own_statements_are_told_as_a_whole(sql: str, own: bool) -> None:
-    assert is_deltas_own(Scan(sql)) is own
-
-
-def test_definitions_become_queries_over_typed_nulls() -> None:
-    def probes(sql: str) -> list[str]:
-        statement = classify(sql, Context(), Rules.builtin())
-        return definitions(statement.kind, statement.writes, Scan(sql))
-
-    assert probes(
-        "CREATE TABLE t (x INT DEFAULT 3 NOT NULL COMMENT 'c', `a b` MAP<INT, STRUCT<q: INT>>, "
-        "z INT GENERATED ALWAYS AS (x + 1))"
-    ) == [
-        "SELECT (CAST((3\n) AS INT)\n) FROM (SELECT CAST(NULL AS INT) AS `x`, "
-        "CAST(NULL AS MAP<INT, STRUCT<q: INT>>) AS `a b`, CAST(NULL AS INT) AS `z`)",
-        "SELECT ((x + 1)\n) FROM (SELECT CAST(NULL AS INT) AS `x`, "
-        "CAST(NULL AS MAP<INT, STRUCT<q: INT>>) AS `a b`, CAST(NULL AS INT) AS `z`)",
-    ]
-    assert probes("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)") == [
-        "SELECT ((a > 0)) FROM spark_catalog.default.t"
-    ]
-    assert probes("CREATE FUNCTION f(x INT) RETURNS INT RETURN x + 1") == [
-        "SELECT (CAST((x + 1\n) AS INT)\n) FROM (SELECT CAST(NULL AS INT) AS `x`)"
-    ]
-    assert probes(
-        "CREATE FUNCTION f() RETURNS TABLE (p DECIMAL(3,1), q DATE) RETURN SELECT 1, 'today'"
-    ) == [
-        "SELECT (EXISTS (SELECT CAST(c0 AS DECIMAL(3,1)), CAST(c1 AS DATE) "
-        "FROM (SELECT 1, 'today'\n) AS q(c0, c1)\n)\n)"
-    ]
-    altered = "FROM spark_catalog.default.t"
-    assert probes("ALTER TABLE t ALTER COLUMN `a b`.c SET DEFAULT '10:00'") == [
-        f"SELECT (coalesce(`a b`.c, ('10:00'\n))) {altered}"
-    ]
-    assert probes(
-        "ALTER TABLE t ADD COLUMNS (a DECIMAL(3,1) DEFAULT 1 FIRST, "
-        "m MAP<INT, STRUCT<q: INT>> DEFAULT map() AFTER a)"
-    ) == [
-        f"SELECT (CAST((1\n) AS DECIMAL(3,1))) {altered}",
-        f"SELECT (CAST((map()\n) AS MAP<INT, STRUCT<q: INT>>)) {altered}",
-    ]
-    for name in ("exists", "columns", "`add`"):
-        (probe,) = probes(f"ALTER TABLE t ADD COLUMN {name} TIMESTAMP DEFAULT '10:00'")
-        assert "AS TIMESTAMP" in probe
-    assert probes("ALTER TABLE t ADD COLUMN IF NOT EXISTS d TIMESTAMP DEFAULT '10:00'") == [
-        f"SELECT (CAST(('10:00'\n) AS TIMESTAMP)) {altered}"
-    ]
-    assert probes("ALTER TABLE t ALTER COLUMN a DROP DEFAULT") == []
-    assert probes("CREATE FUNCTION f() RETURNS INT RETURN") == []
-    assert probes("DROP VIEW default.v") == []
-    assert probes("CREATE TABLE default.u (x INT) USING delta") == []
-    assert len(probes("CREATE TABLE default.u (x DOUBLE DEFAULT .5) USING delta")) == 1
-
-
 def test_described_function_is_read() -> None:
     rows = [
         "Function:      c.s.f",
@@ -438,13 +330,6 @@ def test_described_function_is_read() -> None:
     assert "CAST(NULL AS STRING) AS `y`" in function_query(function)
     with pytest.raises(UnclearError):
         described_function(["Function:      f", "Class:         a.b.C"])
-
-
-def test_source_of_a_merge_is_told() -> None:
-    sql = "WITH q AS (SELECT 1) MERGE INTO t USING (SELECT * FROM q) x ON t.a = x.a WHEN MATCHED"
-    assert merge_source(Scan(sql)) == ("WITH q AS (SELECT 1)  SELECT * FROM (SELECT * FROM q) x")
-    with pytest.raises(UnclearError):
-        merge_source(Scan("MERGE INTO t ON x"))
 
 
 def test_kinds_have_roots() -> None:

@@ -1,7 +1,8 @@
-"""Pinned statements, run twice at different times in different sessions, give equal tables."""
+"""Judged statements, run twice at different times in different sessions, give equal tables."""
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from haproc.classify.model import Classified, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
 from haproc.config.limits import Limits
+from haproc.config.shares import Shares
 from haproc.engine import packed
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.holes import restored, sql_with_rows, with_rows, with_table
@@ -24,11 +26,12 @@ from haproc.engine.session import SparkSession
 from haproc.engine.staging import MAKE_SCHEMA, begin, drop, go_on, staging_name
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
-from haproc.pin.determinism import pin
-from haproc.pin.functions import KEYWORDS, Nature, nature
-from haproc.pin.model import Moment, Pinned, Treatment
+from haproc.pin.model import Moment, Treatment
+from haproc.reading.judge import Judged
 from haproc.replicate.apply.filling import Found
 from haproc.replicate.apply.materialise import materialise
+from haproc.route.analysis import Analysis
+from haproc.route.planning import Planning
 from tests.integration.engine_calls import apply, rows
 
 pytestmark = pytest.mark.spark
@@ -70,15 +73,17 @@ CLOCK = [
     "to_date('today')",
     "to_timestamp('now')",
 ]
-RANDOM = ["rand()", "random()", "randn()", "uuid()", "randstr(8)", "uniform(1, 1000000)"]
 
 
 def statement(sql: str) -> Classified:
     return classify(sql, Context(), Rules.builtin())
 
 
-def pinned(sql: str) -> Pinned:
-    return pin(statement(sql), MOMENT)
+async def judged(engine: SparkConnectEngine, sql: str) -> Judged:
+    """Return what becomes of a statement at that moment."""
+    planning = Planning(Shares(1), Shares(1))
+    analysis = Analysis(engine, lambda: 0, time.monotonic, 60, planning)
+    return await analysis.readings(()).judged(statement(sql), BERLIN, None, MOMENT)
 
 
 async def contents(engine: SparkConnectEngine, name: str) -> list[str]:
@@ -87,48 +92,38 @@ async def contents(engine: SparkConnectEngine, name: str) -> list[str]:
     return sorted(map(repr, await rows(session, f"SELECT * FROM {name}")))
 
 
-@pytest.mark.thorough
-async def test_functions_of_the_server_are_all_known(engine: SparkConnectEngine) -> None:
-    session = engine.session("functions")
-    names = [str(row[0]) for row in await rows(session, "SHOW SYSTEM FUNCTIONS")]
-    words = [name for name in names if name.isidentifier()]
-    assert len(words) > 500
-    assert [name for name in words if nature(name) is Nature.UNKNOWN] == []
-    keywords = [
-        str(row[0]).lower() for row in await rows(session, "SELECT keyword FROM sql_keywords()")
-    ]
-    assert set(keywords) <= KEYWORDS
-
-
-async def test_pin_clock_literals_have_the_type_of_their_function(
-    engine: SparkConnectEngine,
+async def test_literals_of_the_clock_have_the_type_of_their_function(
+    engine: SparkConnectEngine, schema: str
 ) -> None:
     session = engine.session("types")
     await session.configure(BERLIN)
     columns = [f"typeof({expression}) AS c{at}" for at, expression in enumerate(CLOCK)]
-    result = pinned(f"INSERT INTO t SELECT {', '.join(columns)}")
-    assert len(result.replacements) == len(CLOCK)
+    texts = ", ".join(f"c{at} STRING" for at in range(len(CLOCK)))
+    await apply(engine, f"CREATE TABLE {schema}.t ({texts}) USING delta")
+    head = f"INSERT INTO {schema}.t "
+    result = await judged(engine, f"{head}SELECT {', '.join(columns)}")
+    assert result.treatment is Treatment.REPLICATE
+    query = result.sql.removeprefix(head)
+    assert not any(name in query for name in ("now", "current_date", "today", "user()"))
     before = await rows(session, f"SELECT {', '.join(columns)}")
-    assert await rows(session, result.sql.removeprefix("INSERT INTO t ")) == before
+    assert await rows(session, query) == before
 
 
 @pytest.mark.thorough
-async def test_pin_values_give_equal_rows_at_any_time(
+async def test_values_of_the_clock_give_equal_rows_at_any_time(
     engine: SparkConnectEngine, schema: str
 ) -> None:
-    expressions = [f"CAST({expression} AS STRING)" for expression in [*CLOCK, *RANDOM]]
+    expressions = [f"CAST({expression} AS STRING)" for expression in CLOCK]
     columns = ", ".join(f"c{at} STRING" for at in range(len(expressions)))
     row = f"({', '.join(expressions)})"
     for name in ("a", "b"):
         await apply(engine, f"CREATE TABLE {schema}.{name} ({columns}) USING delta")
     for lane, name in enumerate(("a", "b")):
-        result = pinned(f"INSERT INTO {schema}.t VALUES {row}, {row}")
-        assert result.treatment is Treatment.REPLICATE
-        sql = result.sql.replace(f"{schema}.t ", f"{schema}.{name} ", 1)
-        await apply(engine, sql, settings=BERLIN, lane=lane)
+        result = await judged(engine, f"INSERT INTO {schema}.{name} VALUES {row}, {row}")
+        assert result.treatment is Treatment.REPLICATE and result.moved
+        await apply(engine, result.sql, settings=BERLIN, lane=lane)
     first, second = await contents(engine, f"{schema}.a"), await contents(engine, f"{schema}.b")
     assert first == second
-    assert len(set(first)) == 2, "random values differ from row to row"
     session = engine.session("row")
     [values] = await rows(session, f"SELECT * FROM {schema}.a LIMIT 1")
     shown = dict(zip(CLOCK, values, strict=False))
@@ -139,7 +134,7 @@ async def test_pin_values_give_equal_rows_at_any_time(
 
 
 @pytest.mark.thorough
-async def test_pin_changes_with_the_clock_give_equal_tables(
+async def test_changes_with_the_clock_give_equal_tables(
     engine: SparkConnectEngine, schema: str
 ) -> None:
     statements = [
@@ -155,7 +150,7 @@ async def test_pin_changes_with_the_clock_give_equal_tables(
             engine, f"CREATE TABLE {schema}.{name} (a BIGINT, b TIMESTAMP, c DATE) USING delta"
         )
         for sql in statements:
-            result = pinned(sql.format(t=f"{schema}.{name}"))
+            result = await judged(engine, sql.format(t=f"{schema}.{name}"))
             assert result.treatment is Treatment.REPLICATE, result.reasons
             await apply(engine, result.sql, settings=BERLIN)
     first = await contents(engine, f"{schema}.a")
@@ -199,12 +194,12 @@ async def rows_of(
 
 
 async def replicate_rows(
-    engine: SparkConnectEngine, result: Pinned, *heads: str
+    engine: SparkConnectEngine, result: Judged, *heads: str
 ) -> list[SparkPlan]:
     """Run a statement's query once and return the statements that put its rows behind heads."""
-    assert result.source is not None
-    found, (rows,) = await rows_of(engine, result.source.query)
-    plans = (sql_with_rows(head, found.schema) for head in heads or (result.source.head,))
+    assert result.cut is not None
+    found, (rows,) = await rows_of(engine, result.cut.query)
+    plans = (sql_with_rows(head, found.schema) for head in heads or (result.cut.head,))
     return [SparkPlan(with_rows(plan, rows)) for plan in plans]
 
 
@@ -216,11 +211,11 @@ async def test_materialised_statements_give_equal_tables(
             engine, f"CREATE TABLE {schema}.{name} (a BIGINT, b STRING, c DOUBLE) USING delta"
         )
     for head, query in MATERIALISED:
-        result = pinned(head.format(t=f"{schema}.a") + query)
+        result = await judged(engine, head.format(t=f"{schema}.a") + query)
         assert result.treatment is Treatment.MATERIALISE
-        assert result.source is not None
-        other = result.source.head.replace(f"{schema}.a ", f"{schema}.b ", 1)
-        first, second = await replicate_rows(engine, result, result.source.head, other)
+        assert result.cut is not None
+        other = result.cut.head.replace(f"{schema}.a ", f"{schema}.b ", 1)
+        first, second = await replicate_rows(engine, result, result.cut.head, other)
         await apply(engine, first, settings=BERLIN)
         await apply(engine, second, settings=Settings())
     rows_of_a = await contents(engine, f"{schema}.a")
@@ -359,7 +354,11 @@ async def test_materialised_table_as_select_keeps_names_and_types(
         query += f" CROSS JOIN (SELECT c AS ch, v AS vc FROM {schema}.c)"
         query = query.replace("rand() AS r", "ch, vc, rand() AS r")
         sql = f"CREATE TABLE {schema}.{name} USING delta AS {query}"
-        plans = [SqlText(sql)] if name == "direct" else await replicate_rows(engine, pinned(sql))
+        plans = (
+            [SqlText(sql)]
+            if name == "direct"
+            else await replicate_rows(engine, await judged(engine, sql))
+        )
         await apply(engine, plans[0], settings=BERLIN)
         session = engine.session("types")
         types.append(await rows(session, f"DESCRIBE TABLE {schema}.{name}"))
