@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from haproc.classify.classifier import classify
+from haproc.classify.described import described
 from haproc.classify.model import Classified, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
@@ -25,7 +26,7 @@ class Report:
     def as_dict(self) -> dict[str, object]:
         """Return the report for ``--json``."""
         if self.statement is not None:
-            return describe(self.statement)
+            return described(self.statement)
         refused = self.refused
         return {
             "statement": self.sql,
@@ -54,26 +55,6 @@ def report(
         return Report(sql, statement=classify(sql, context, rules, override))
     except RefusedError as error:
         return Report(sql, refused=error)
-
-
-def describe(statement: Classified) -> dict[str, object]:
-    """Return what is known of a statement as plain values."""
-    insert = statement.insert
-    return {
-        "statement": statement.sql,
-        "class": statement.operation_class.value,
-        "kind": statement.kind.value,
-        "rule": statement.rule,
-        "reads": sorted(statement.reads),
-        "writes": sorted(statement.writes),
-        "tables_known": statement.tables_known,
-        "write_concern": statement.write_concern.value if statement.write_concern else None,
-        "apply_budget_s": statement.apply_budget_s,
-        "cache": statement.cache,
-        "combinable": None
-        if insert is None
-        else {"rows": insert.rows, "types": insert.signature.split(",")},
-    }
 
 
 def lines_of(values: Mapping[str, object]) -> list[str]:

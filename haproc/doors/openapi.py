@@ -16,6 +16,7 @@ from haproc.doors.clients.rows_door import PARAMETERS as ROWS_PARAMETERS
 from haproc.doors.clients.statement_request import HEADERS
 from haproc.doors.http.bodies import ARROW_STREAM
 from haproc.doors.openapi_about import ABOUT, ABOUT_SCHEMAS
+from haproc.doors.openapi_classify import CLASSIFY_SCHEMAS
 from haproc.doors.openapi_jobs import JOB_SCHEMAS
 from haproc.doors.openapi_operation import CLIENT, OPERATOR, Operation
 from haproc.doors.openapi_parameters import PARAMETERS
@@ -151,6 +152,14 @@ OPERATIONS: Final = (
         "Archived",
         (*_BODY_ERRORS, "409", "429"),
         "Archived",
+    ),
+    Operation(
+        "post",
+        "/api/ha/classify",
+        "Tell what would become of a statement, which does not run",
+        "Classified",
+        (*_BODY_ERRORS, "422", "429"),
+        "ClassifyRequest",
     ),
     Operation("post", "/api/ha/verify", "As /ha/v1/verify, for archive.user", "VerifyMarker"),
     Operation(
@@ -419,7 +428,13 @@ def document() -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": {**SCHEMAS, **ABOUT_SCHEMAS, **JOB_SCHEMAS, **VERIFY_SCHEMAS},
+            "schemas": {
+                **SCHEMAS,
+                **ABOUT_SCHEMAS,
+                **JOB_SCHEMAS,
+                **CLASSIFY_SCHEMAS,
+                **VERIFY_SCHEMAS,
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }

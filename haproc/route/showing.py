@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 from dmq import Json
-from haproc.classify.model import Classified, OperationClass, RefusedError
+from haproc.classify.described import described
+from haproc.classify.model import OperationClass, RefusedError
 from haproc.engine.errors import EngineError
 from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
@@ -94,26 +95,6 @@ class Showing:
 def _replaced(text: str, at: Place, literal: str) -> dict[str, Json]:
     said = {"text": text[at.start : at.end], "literal": literal}
     return {"start": at.start, "end": at.end, **said}
-
-
-def described(statement: Classified) -> dict[str, Json]:
-    """Return what is known of a statement by its text alone."""
-    insert, concern = statement.insert, statement.write_concern
-    return {
-        "statement": statement.sql,
-        "class": statement.operation_class.value,
-        "kind": statement.kind.value,
-        "rule": statement.rule,
-        "reads": [*sorted(statement.reads)],
-        "writes": [*sorted(statement.writes)],
-        "tables_known": statement.tables_known,
-        "write_concern": concern.value if concern else None,
-        "apply_budget_s": statement.apply_budget_s,
-        "cache": statement.cache,
-        "combinable": None
-        if insert is None
-        else {"rows": insert.rows, "types": [*insert.signature.split(",")]},
-    }
 
 
 def _refused(error: RequestError) -> dict[str, Json]:

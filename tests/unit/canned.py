@@ -182,7 +182,8 @@ class CannedService:
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
         assert isinstance(request.statement, SentSql)
-        return {"statement": request.statement.text, "user": request.user, "tree": tree}
+        said: dict[str, Json] = {"statement": request.statement.text, "rule": request.user}
+        return {**said, "tree": ["Project"]} if tree else said
 
     async def close_session(self, session_id: str, user: str) -> None:
         self.sessions.pop(session_id, None)

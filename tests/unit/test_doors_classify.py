@@ -1,0 +1,66 @@
+"""The door that tells what would become of a statement, and the command that asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from haproc.cli.main import main
+from haproc.config.model import User
+from tests.unit.door_rig import door
+from tests.unit.test_doors_openapi import check
+
+PATH = "/api/ha/classify"
+USERS = (User("ann", "token-of-ann"),)
+ANNS = {"Authorization": "Bearer token-of-ann"}
+
+
+async def test_statement_is_told_of_to_the_user_that_asks(tmp_path: Path) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        body = {"statement": "DELETE FROM t", "schema": "s", "tree": True}
+        async with rig.http.post(rig.url + PATH, json=body, headers=ANNS) as response:
+            answer = await response.json()
+            check("post", PATH, response.status, answer)
+        assert answer == {"statement": "DELETE FROM t", "rule": "ann", "tree": ["Project"]}
+        assert rig.service.requests == []
+
+
+async def test_what_is_no_statement_is_refused(tmp_path: Path) -> None:
+    async with door(tmp_path) as rig:
+        for body in ({}, {"statement": 1}, {"statement": "SELECT 1", "wait": 1}):
+            async with rig.http.post(rig.url + PATH, json=body) as response:
+                assert response.status == 400
+
+
+@pytest.mark.parametrize("json_wanted", [True, False])
+async def test_command_asks_the_first_server_that_answers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    json_wanted: bool,
+) -> None:
+    statements = tmp_path / "all.sql"
+    statements.write_text("SELECT 1\nDELETE FROM t\n")
+    monkeypatch.setenv("HACLIENT_TOKEN", "token-of-ann")
+    async with door(tmp_path, users=USERS) as rig:
+        servers = f"http://127.0.0.1:1,{rig.url}"
+        more = ["--json"] if json_wanted else []
+        command = ["classify", "--server", servers, "--file", str(statements), *more]
+        assert await asyncio.to_thread(main, command) == 0
+    said = capsys.readouterr().out
+    if json_wanted:
+        assert [each["statement"] for each in json.loads(said)] == ["SELECT 1", "DELETE FROM t"]
+    else:
+        assert said.count("statement:") == 2
+
+
+async def test_command_says_why_nobody_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with door(tmp_path, users=USERS) as rig:
+        command = ["classify", "--server", rig.url, "SELECT 1"]
+        assert await asyncio.to_thread(main, command) == 1
+    assert "token" in capsys.readouterr().err
