@@ -64,8 +64,9 @@ class Judged:
 class JudgedQuery:
     """The same of a query: ``reasons``: why it would not give the same everywhere, if it would not.
 
-    ``elsewhere``: what it reads that is no Delta table of
-    which the catalog chose the place, and may change by other ways than writes to its name.
+    ``refused``: those of them for which it may not be run at all. ``elsewhere``: what it reads that
+    is no Delta table of which the catalog chose the place, and may change by other ways than writes
+    to its name. ``columns``, ``metadata``: see `Reading`.
     """
 
     reads: frozenset[str]
@@ -74,6 +75,9 @@ class JudgedQuery:
     of_session: bool
     reasons: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    metadata: frozenset[str] = frozenset()
 
 
 def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> Judged:
@@ -185,6 +189,9 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         bool(uses.session),
         tuple(dict.fromkeys(reasons)),
         tuple(_elsewhere(reading.analyzed)),
+        tuple(_reasons(each for each in found if each.remedy is Remedy.NONE)),
+        reading.columns,
+        reading.metadata,
     )
 
 

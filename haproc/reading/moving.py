@@ -108,13 +108,23 @@ def moving_in(text: str) -> str:
 
 
 def computes_rows(text: str) -> bool:
-    """Whether rows in the text of a view or a function may be computed, and are not literals."""
+    """Whether rows in a text, of a view or the like, may be computed, and are not literals."""
     tokens = tokens_of(text)
     return not tokens or any(
-        token.upper == "RANGE"
-        or (token.upper == "VALUES" and not _are_constants(text, Place(token.start, len(text))))
-        for token in tokens
+        _computes(text, *pair) for pair in zip(tokens, [*tokens[1:], None], strict=True)
     )
+
+
+def _computes(text: str, token: Token, behind: Token | None) -> bool:
+    """Whether a token, with the one behind it, begins rows that are computed."""
+    place = Place(token.start, len(text))
+    if token.text.strip("`").upper() == "RANGE":
+        is_call = behind is not None and behind.is_symbol("(")
+        return is_call and not all(is_constant(item) for item in rows_of(text, place)[0])
+    if token.upper != "VALUES" or behind is None:
+        return False
+    is_column = behind.kind is TokenKind.SYMBOL and behind.text not in ("(", "-", "+")
+    return not is_column and not _are_constants(text, place)
 
 
 def _are_constants(text: str, place: Place) -> bool:
@@ -366,8 +376,9 @@ class Moving:
 
 
 _HANDING_ON: Final = frozenset(
-    {"CTERelationDef", "Distinct", "Filter", "GlobalLimit", "Join", "LateralJoin", "LocalLimit"}
-    | {"Offset", "PipeOperator", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
+    {"CTERelationDef", "CollectMetrics", "Deduplicate", "Distinct", "Filter", "GlobalLimit", "Join"}
+    | {"LateralJoin", "LocalLimit", "Offset", "PipeOperator", "Repartition"}
+    | {"RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
     | {"WithCTE"}
 )
 """Columns that they show came in as the same ones."""

@@ -21,12 +21,10 @@ from haproc.replicate.records.rows import SpooledRows, Write
 from haproc.replicate.writes import now_ms
 from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying, Understood, texts_of
-from haproc.route.explain import ALONE
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
-from haproc.route.plan_analysis import PlanAnalysis
-from haproc.route.plans import Frames, Plans, session_ref
+from haproc.route.plans import HINT_FRAMES, Frames, Plans, session_ref
 from haproc.route.rows.reading import fitted
 from haproc.route.stand_in import as_written
 from haproc.witness.judge import OF_ROWS, Verdict
@@ -65,7 +63,13 @@ class Making:
         self.analysis = analysis
         self.readings = analysis.readings(paths)
         self._plans = Plans(
-            engine, texts, PlanAnalysis(analysis), classifying, get_blob, core.limits.part_bytes_max
+            engine,
+            texts,
+            self.readings,
+            lambda: analysis.epoch,
+            classifying,
+            get_blob,
+            core.limits.part_bytes_max,
         )
         self._texts = texts
         self._classifying = classifying
@@ -146,24 +150,27 @@ class Making:
         return replace(operation, evolves=evolves)
 
     async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Operation:
-        """A SQL text that reads DataFrames which came with it: pinned like any other text."""
+        """A SQL text that reads DataFrames which came with it: judged like any other text."""
+        if asked.statement.kind not in OF_ROWS:
+            raise RefusedError(
+                ErrorClass.NONDETERMINISTIC,
+                f"{asked.statement.kind.value} comes with DataFrames, which only statements that "
+                "change rows may read",
+                HINT_FRAMES,
+            )
         ground = await self._ground(_named(asked.statement))
         self._foresee(self._made(asked, asked.statement, SparkPlan(data)))
         frames = await self._plans.with_frames(asked)
-        if asked.statement.kind in OF_ROWS:
-            return await self._judged(asked, ground, frames)
-        pinned, verdict = await self._pinned(asked, frames)
-        write = frames.write(pinned, verdict)
-        return self._resting(asked, asked.statement, write, verdict, ground)
+        return await self._judged(asked, ground, frames)
 
     async def _judged(
         self, asked: Understood, ground: Ground | None, frames: Frames | None = None
     ) -> Operation:
         """Return a text that changes rows as an operation, by what Spark reads in it."""
         statement, session = asked.statement, asked.session
-        carried, rests = (None, "") if frames is None else (frames.carried.sent, frames.rests)
+        frames_of = () if frames is None else (frames.sent, frames.rests, frames.hidden)
         found = await self.readings.judged(
-            statement, asked.settings, session, _moment(asked), carried, rests
+            statement, asked.settings, session, _moment(asked), *frames_of
         )
         if found.moved and frames is None:  # it may insert nothing but literals now
             statement = await self._classifying.text(
@@ -222,24 +229,17 @@ class Making:
             parallel = request.fanout is Fanout.PARALLEL
         return OperationClass.SYNCHRONOUS_PARALLEL if parallel else OperationClass.SYNCHRONOUS
 
-    async def _pinned(
-        self, asked: Understood, frames: Frames | None = None
-    ) -> tuple[Pinned, Verdict]:
+    async def _pinned(self, asked: Understood) -> tuple[Pinned, Verdict]:
         """Return the statement made the same everywhere, and what Spark's analysis said of it."""
         statement, settings, user = asked.statement, asked.settings, asked.request.user
         pinned = await self._pin(statement, _moment(asked))
-        if frames is not None:
-            pinned = frames.with_text(pinned)
         if pinned.treatment is Treatment.REFUSE and not pinned.dispellable:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(pinned.reasons), pinned.hint)
         verdict = None
-        if statement.kind in DEFINING and frames is None and not pinned.reasons:
+        if statement.kind in DEFINING and not pinned.reasons:
             verdict = await self._defined(asked)
         if verdict is None:
-            carried = frames.carried if frames else ALONE
-            verdict = await self.analysis.verdict(
-                statement, pinned, settings, asked.session, user, carried
-            )
+            verdict = await self.analysis.verdict(statement, pinned, settings, asked.session, user)
         if verdict.treatment is Treatment.REFUSE:
             raise RefusedError(
                 ErrorClass.NONDETERMINISTIC, "; ".join(verdict.reasons), verdict.hint
