@@ -16,6 +16,7 @@ from haproc.pin.model import Moment, Treatment
 from haproc.reading.anatomy import anatomy, parsed_anatomy
 from haproc.reading.cut import Cut, Spliced, cut
 from haproc.reading.exact import examine
+from haproc.reading.known import WRITING
 from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.names import VARIABLE, Uses, parts
 from haproc.reading.tree import UNASKED, Node, Place, Reading
@@ -29,6 +30,7 @@ _NAMING: Final = frozenset(
 """What says columns and their places in DDL, and computes nothing."""
 _HINT_SESSION: Final = "name tables, views and functions of the catalog alone"
 _SAID: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
+_NAMED: Final = frozenset({"ResolvedIdentifier"})
 _HINT: Final = (
     "compute the values first (INSERT … SELECT into a table is replicated as rows) and change the "
     "table from those"
@@ -179,7 +181,10 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         found = [*found, *examine_words(reading, moment)]
     uses = Uses()
     uses.take_analyzed([reading.analyzed])
-    reasons = [*_reasons(found), *(f"it rests on {each}" for each in uses.session)]
+    writes = {each.cls for each in reading.analyzed.walk()} & (WRITING - _NAMED)
+    refused = [each.reason for each in found if each.remedy is Remedy.NONE]
+    refused += [f"it is no query: Spark takes it for {each}" for each in sorted(writes)]
+    reasons = [*refused, *_reasons(found), *(f"it rests on {each}" for each in uses.session)]
     if not uses.known:
         reasons.append("what it reads has no full name in the catalog")
     return JudgedQuery(
@@ -189,7 +194,7 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         bool(uses.session),
         tuple(dict.fromkeys(reasons)),
         tuple(_elsewhere(reading.analyzed)),
-        tuple(_reasons(each for each in found if each.remedy is Remedy.NONE)),
+        tuple(refused),
         reading.columns,
         reading.metadata,
     )

@@ -191,7 +191,7 @@ class Plans:
             verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on)
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
         check_definition(plan)
-        of_input, beside = await self._work(plan, _hidden)
+        of_input, beside = await self._work(plan, hidden_of)
         look = _Look(self._readings, asked, statement, reading, plan, of_input)
         if beside:
             _refuse(beside, HINT_CONDITION)
@@ -341,8 +341,11 @@ class _Look:
             _refuse_definitions(defined_by(given.metadata))
 
 
-def _hidden(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return why a plan's input could differ, and why what stands beside, by what is not read."""
+def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return why a plan's input could differ, and what stands beside it, and no reading shows it.
+
+    Raises RefusedError.
+    """
     source = input_of(plan)
     nothing = protos.relations.Relation()
     nothing.local_relation.SetInParent()
