@@ -66,7 +66,7 @@ def shape_of(question: bytes) -> bytes | None:
         for field, value in message.ListFields():
             if field.name == "common":
                 message.ClearField(field.name)  # numbers, and where in a program it was written
-            elif field.name == "plan_id":
+            elif field.name in ("plan_id", "subquery_expression"):
                 return None
             elif field.message_type is not None:
                 stack += _messages(field, value)

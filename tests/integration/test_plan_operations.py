@@ -145,7 +145,7 @@ SEEN: dict[str, Program] = {
         lambda s: s.table("days").filter(AFTER_2020).select("id", F.lit("x").alias("name"))
     ),
     "such a column in a condition": lambda s: s.range(3).select(
-        "id", F.lit(None).cast("date").alias("current_date")
+        "id", F.lit("2026-01-01").cast("date").alias("current_date")
     ).writeTo("days").overwrite(AFTER_2020),
     "such a column in a merge": lambda s: s.table("days").alias("s").mergeInto(
         "days", F.expr("s.id = days.id AND days.current_date > s.current_date")
@@ -196,8 +196,8 @@ DIFFERS: dict[str, Program] = {
     "rows that are computed in a text": lambda s: s.sql(
         "SELECT * FROM VALUES (unix_timestamp(), 'x') AS q(id, name)"
     ),
-    "a name that is computed": lambda s: s.sql(
-        "SELECT * FROM IDENTIFIER(IF(current_date() > '2020-01-01', 't', 'v'))"
+    "a name that is computed": lambda s: s.table("t").withColumn(
+        "name", F.expr("string(IDENTIFIER(IF(current_date() > '2020-01-01', 'id', 'name')))")
     ),
     "where rows lie": lambda s: s.table("t").withColumn("id", F.monotonically_increasing_id()),
     "what is computed while it is read": lambda s: s.table("t").groupBy().count().transpose()
@@ -221,6 +221,12 @@ async def test_plan_that_runs_code_outside_sql_is_refused_even_for_its_rows(ring
     hidden = F.expr("IDENTIFIER('ref' || 'lect')('java.lang.System', 'getenv', 'HOME')")
     error = await ring.refusal(appending(lambda s: s.table("t").withColumn("name", hidden)))
     assert error.kind is FailureKind.REFUSED
+
+
+async def test_text_that_defines_something_may_not_read_dataframes(ring: Ring) -> None:
+    text = "CREATE VIEW w AS SELECT * FROM {frame}"
+    error = await ring.refusal(lambda s: s.sql(text, frame=s.table("t")))
+    assert error.kind is FailureKind.REFUSED and "DataFrame" in error.message
 
 
 async def test_merge_whose_source_differs_merges_the_same_rows_under_the_same_alias(
