@@ -16,23 +16,19 @@ from haproc.classify.model import Kind
 from haproc.classify.plans import delta, expressions
 from haproc.classify.plans.members import members
 from haproc.classify.plans.reading import Does, Found, PlanReading
-from haproc.classify.plans.relations import DROPS_SOME, FILES, USER_CODE, walk
+from haproc.classify.plans.relations import COMPUTED_RANGE, USER_CODE, walk
 from haproc.classify.tokens import TokenKind
 from haproc.reading.findings import SHOWN_MAX
 from haproc.reading.moving import computes_rows, moving_in, tokens_of
 
-SHOWN: Final = (
-    USER_CODE
-    | members(
-        """
+SHOWN: Final = USER_CODE | members(
+    """
     read sql project filter join set_op sort aggregate local_relation range subquery_alias
     repartition repartition_by_expression to_df with_columns_renamed drop with_columns hint
     unpivot to_schema collect_metrics parse with_watermark deduplicate lateral_join
     with_relations fill_na drop_na replace crosstab unresolved_table_valued_function extension
     limit offset tail sample as_of_join nearest_by_join relation_changes
     """
-    )
-    | {DROPS_SOME, FILES, expressions.FRAME_OF_ROWS}
 )
 """Relations that stand in the analyzed tree as operators; what is in no list counts as hidden."""
 _COMPUTED: Final = "{} is computed while Spark reads it, so that nobody sees from what"
@@ -42,6 +38,7 @@ _WORDS: Final[dict[str, str]] = {
     "show_string": _COMPUTED.format("show()"),
     "html_string": _COMPUTED.format("a table in HTML"),
     "sample_by": _COMPUTED.format("sampleBy()"),
+    COMPUTED_RANGE: _COMPUTED.format(f"a {COMPUTED_RANGE}"),
     "approx_quantile": _COMPUTED.format("approxQuantile()"),
     "freq_items": _COMPUTED.format("freqItems()"),
     "catalog": "what spark.catalog tells is not the same on every cluster",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Final
 
 from haproc.classify.model import RefusedError
@@ -49,6 +50,8 @@ _FIRM_SOURCE: Final = re.compile(
 """Types whose values, as texts, are no time of day and no word."""
 _CLOCKS: Final = frozenset(name for names in CLOCK.values() for name in names)
 CLOCK_WORDS: Final = frozenset(name.upper() for name in _CLOCKS) | {"UNIX_TIMESTAMP"}
+ROWS_MAX: Final = 50
+"""VALUES and ranges in one text that are looked at: each costs as much as the text. Chosen."""
 _STEPS_MAX: Final = 200
 """Operators and expressions between a text and its use that are gone through. Chosen."""
 
@@ -110,25 +113,20 @@ def moving_in(text: str) -> str:
 def computes_rows(text: str) -> bool:
     """Whether rows in a text, of a view or the like, may be computed, and are not literals."""
     tokens = tokens_of(text)
-    return not tokens or any(
-        _computes(text, *pair) for pair in zip(tokens, [*tokens[1:], None], strict=True)
-    )
-
-
-def _computes(text: str, token: Token, behind: Token | None) -> bool:
-    """Whether a token, with the one behind it, begins rows that are computed."""
-    place = Place(token.start, len(text))
-    if token.text.strip("`").upper() == "RANGE":
-        is_call = behind is not None and behind.is_symbol("(")
-        return is_call and not all(is_constant(item) for item in rows_of(text, place)[0])
-    if token.upper != "VALUES" or behind is None:
-        return False
-    is_column = behind.kind is TokenKind.SYMBOL and behind.text not in ("(", "-", "+")
-    return not is_column and not _are_constants(text, place)
-
-
-def _are_constants(text: str, place: Place) -> bool:
-    return all(is_constant(item) for row in rows_of(text, place) for item in row)
+    ranges, values = [], []
+    for token, behind in pairwise(tokens):
+        place, is_open = Place(token.start, len(text)), behind.is_symbol("(")
+        if token.text.strip("`").upper() == "RANGE" and is_open:
+            ranges.append(place)
+        elif token.upper == "VALUES" and (  # else it is a column
+            behind.kind is not TokenKind.SYMBOL or is_open or behind.text in ("-", "+")
+        ):
+            values.append(place)
+    if not tokens or len(ranges) + len(values) > ROWS_MAX:
+        return True
+    rows = [row for place in ranges for row in rows_of(text, place)[:1]]
+    rows += [row for place in values for row in rows_of(text, place)]
+    return not all(is_constant(item) for row in rows for item in row)
 
 
 def rows_of(text: str, place: Place) -> list[list[list[Token]]]:

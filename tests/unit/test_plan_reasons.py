@@ -103,6 +103,21 @@ def test_arguments_that_are_no_literals_may_compute_a_name() -> None:
         assert bool(frames.hidden_in(relation)) is is_hidden
 
 
+def test_range_of_what_is_computed_is_found_in_the_plan() -> None:
+    for argument, is_hidden in ((F.lit(5), False), (F.unix_timestamp(), True)):
+        relation = protos.relations.Relation()
+        called = relation.unresolved_table_valued_function
+        called.function_name = "range"
+        called.arguments.add().CopyFrom(argument.to_plan(session()[0].client))
+        assert bool(frames.hidden_in(relation)) is is_hidden
+
+
+def test_text_of_many_rows_is_not_gone_through_for_each() -> None:
+    text = "a IN (SELECT id FROM range(1))"
+    assert of_input(lambda t: t.filter(" OR ".join([text] * 9))) == ()
+    assert of_input(lambda t: t.filter(" OR ".join([text] * 99)))
+
+
 def test_every_relation_that_there_is_is_judged() -> None:
     known = {*relations.READING, *relations.USER_CODE, *relations.TOLD, "sql"}
     of_words = {"transpose", "summary", "describe", "cov", "corr"}
