@@ -168,17 +168,18 @@ class Readings:
         ``only_there``: only the client's session can read it; ``keeps``: its reading hides nothing.
         Raises as `judged` does.
         """
-        shape, epoch = shape_of(query), self._epoch()
+        epoch = self._epoch()
+        shape = shape_of(query) if len(query) <= FRAME_BYTES_MAX else None
         own = session is not None and (only_there or session.holds_temporaries)
-        keeps = keeps and not own and len(query) <= FRAME_BYTES_MAX
-        known = self._frames.find((shape, settings)) if keeps and shape is not None else None
+        key = (shape, settings) if keeps and not own and shape is not None else None
+        known = self._frames.find(key) if key is not None else None
         if known is not None:
             return known
         spark = await self._session(settings, session, only_there=only_there)
         # Spark gives no plan again that it has kept under the number of a step, without any.
         found = await self._query(spark, SparkPlan(shape or query), settings, user)
-        if keeps and shape is not None and not found.reasons:
-            self._frames.keep((shape, settings), found, epoch)
+        if key is not None and not found.reasons:
+            self._frames.keep(key, found, epoch)
         return found
 
     async def _query(
