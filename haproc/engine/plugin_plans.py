@@ -34,8 +34,10 @@ def reading_plan(
     statement: SqlText | SparkPlan, paths: Sequence[str] = (), *, parsed_only: bool = False
 ) -> bytes:
     """Return the bytes of the plan whose one value is a statement's reading."""
-    plan = statement.plan if isinstance(statement, SparkPlan) else _of_text(statement.sql)
-    return bytes(_plan(_READ, _asked(plan, paths, parsed_only=parsed_only)).SerializeToString())
+    plan = _of_text(statement.sql) if isinstance(statement, SqlText) else statement.plan
+    columns = isinstance(statement, SparkPlan)
+    asked = _asked(plan, paths, analyze=not parsed_only, columns=columns)
+    return bytes(_plan(_READ, asked).SerializeToString())
 
 
 def standing_plan(folder: str, named: Sequence[tuple[str, Sequence[str], bool]]) -> Any:
@@ -55,8 +57,8 @@ def _of_text(sql: str) -> bytes:
     return bytes(plan.SerializeToString())
 
 
-def _asked(plan: bytes, paths: Sequence[str], *, parsed_only: bool = False) -> bytes:
-    said = {"plan": base64.b64encode(plan).decode(), "paths": [*paths], "analyze": not parsed_only}
+def _asked(plan: bytes, paths: Sequence[str], **wanted: bool) -> bytes:
+    said = {"plan": base64.b64encode(plan).decode(), "paths": [*paths], **wanted}
     return json.dumps(said).encode()
 
 

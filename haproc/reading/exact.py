@@ -42,6 +42,7 @@ from haproc.reading.moving import (
     is_moment_type,
     moving_in,
     names_clock,
+    outputs,
     tokens_of,
     typed,
 )
@@ -239,6 +240,14 @@ class Examination(Statement):
         if not shown or any(known.is_collated(each) for each in kinds):
             yield self.finding(node, self._any_of("STRING COLLATE"))
 
+    def _deduplicated(self, node: Node) -> Iterator[Finding]:
+        keys, shown = {each.id for each in node.nodes("keys")}, outputs(node)
+        if shown and keys >= set(shown):
+            yield from self._by_value(node)
+        else:
+            said = "keeps any one of the rows that are equal in some of the columns"
+            yield Finding(f"dropDuplicates() {said}", node.place)
+
     def _limit(self, node: Node) -> Iterator[Finding]:
         if not limit_is_total(node):
             text = self.moving.cut(node.place)
@@ -431,6 +440,7 @@ _RULES: Final[dict[str, _Rule]] = {
     **dict.fromkeys(_NAMES, _E._clock),
     **dict.fromkeys(_ROWS_IN_TEXT, _E._rows),
     "Aggregate": _E._grouped,
+    "Deduplicate": _E._deduplicated,
     "AttributeReference": _E._metadata,
     "ListAgg": _E._list,
     "Literal": _E.literal,

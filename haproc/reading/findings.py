@@ -21,13 +21,13 @@ from haproc.reading.tree import Node, Place, Reading
 SHOWN_MAX: Final = 80
 """Characters of the statement that a reason shows. Chosen."""
 LIMITS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
-BY_VALUE: Final = frozenset({"Distinct", "Except", "Intersect"})
+BY_VALUE: Final = frozenset({"Deduplicate", "Distinct", "Except", "Intersect"})
 RELATIONS: Final = frozenset({"DataSourceV2Relation", "LogicalRelation", "HiveTableRelation"})
 DEFINED: Final = frozenset({"View", "SQLFunctionNode", "SQLScalarFunction"})
 OPERATORS: Final = (
     known.OPERATORS | known.WRITING | LIMITS | BY_VALUE | RELATIONS | {"Window", "LocalRelation"}
 )
-_LEAVES: Final = RELATIONS | known.OBJECTS | {"VariableReference", "LocalRelation"}
+_LEAVES: Final = RELATIONS | known.OBJECTS | {"VariableReference", "LocalRelation", "LogicalRDD"}
 _INSERTED: Final = frozenset({"Distinct", "GlobalLimit", "LocalLimit", "Offset", "Sort"})
 _NOTHING: Final[frozenset[str]] = frozenset()
 

@@ -19,6 +19,7 @@ from haproc.reading.anatomy import Anatomy, anatomy, expressions, parsed_anatomy
 from haproc.reading.cut import Cut, Spliced, cut
 from haproc.reading.definitions import function_of, is_numbered, queries
 from haproc.reading.exact import examine
+from haproc.reading.known import WRITING
 from haproc.reading.model import Facts, Finding, Remedy
 from haproc.reading.names import VARIABLE, Uses, parts
 from haproc.reading.tree import UNASKED, Node, Place, Reading
@@ -43,6 +44,7 @@ _HINT_LATER: Final = (
 _CLONE: Final = "CloneTableStatement"
 _HINT_CLONE: Final = "write CREATE TABLE … AS SELECT * FROM the table"
 _SAID: Final = frozenset({"TableSpec", "UnresolvedTableSpec"})
+_NAMED: Final = frozenset({"ResolvedIdentifier"})
 _HINT: Final = (
     "compute the values first (INSERT … SELECT into a table is replicated as rows) and change the "
     "table from those"
@@ -95,8 +97,9 @@ class Definition:
 class JudgedQuery:
     """The same of a query: ``reasons``: why it would not give the same everywhere, if it would not.
 
-    ``elsewhere``: what it reads that is no Delta table of
-    which the catalog chose the place, and may change by other ways than writes to its name.
+    ``refused``: those of them for which it may not be run at all. ``elsewhere``: what it reads that
+    is no Delta table of which the catalog chose the place, and may change by other ways than writes
+    to its name. ``columns``, ``metadata``: see `Reading`.
     """
 
     reads: frozenset[str]
@@ -105,6 +108,9 @@ class JudgedQuery:
     of_session: bool
     reasons: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    metadata: frozenset[str] = frozenset()
 
 
 def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> Judged:
@@ -283,7 +289,10 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         found = [*found, *examine_words(reading, moment)]
     uses = Uses()
     uses.take_analyzed([reading.analyzed])
-    reasons = [*_reasons(found), *(f"it rests on {each}" for each in uses.session)]
+    writes = {each.cls for each in reading.analyzed.walk()} & (WRITING - _NAMED)
+    refused = [each.reason for each in found if each.remedy is Remedy.NONE]
+    refused += [f"it is no query: Spark takes it for {each}" for each in sorted(writes)]
+    reasons = [*refused, *_reasons(found), *(f"it rests on {each}" for each in uses.session)]
     if not uses.known:
         reasons.append("what it reads has no full name in the catalog")
     return JudgedQuery(
@@ -293,6 +302,9 @@ def judge_query(reading: Reading, facts: Facts, moment: Moment) -> JudgedQuery:
         bool(uses.session),
         tuple(dict.fromkeys(reasons)),
         tuple(_elsewhere(reading.analyzed)),
+        tuple(refused),
+        reading.columns,
+        reading.metadata,
     )
 
 

@@ -16,10 +16,10 @@ def _names(text: str) -> frozenset[str]:
 
 OPERATORS: Final = _names(
     """
-    Aggregate CTERelationDef CTERelationRef Distinct Except Expand Filter Generate Intersect Join
-    LateralJoin OneRowRelation PipeOperator Project Range RebalancePartitions Repartition
-    RepartitionByExpression ResolvedHint ResolvedInlineTable SQLFunctionNode Sort SubqueryAlias
-    Union UnionLoop UnionLoopRef UnresolvedHint View WithCTE
+    Aggregate CTERelationDef CTERelationRef CollectMetrics Distinct Except Expand Filter Generate
+    Intersect Join LateralJoin OneRowRelation PipeOperator Project Range RebalancePartitions
+    Repartition RepartitionByExpression ResolvedHint ResolvedInlineTable SQLFunctionNode Sort
+    SubqueryAlias Union UnionLoop UnionLoopRef UnresolvedHint View WithCTE
     """
 )
 """Their rows depend on nothing but their input; in what order those come is for others to ask."""
@@ -40,12 +40,14 @@ SIDE: Final[dict[str, frozenset[str]]] = {
         " migratedSchema targetColNameParts identifier desc function hint hints joinType"
         " evalContext analyzedQuery outputPath partitionColumns bucketSpec options fileFormat"
         " outputColumnNames catalog staticPartitions fileIndex partitionSpec hadoopConf deltaLog"
+        " func inputEncoders outputEncoder"
     )
     for each in WRITING
     | {"SubqueryAlias", "View", "SQLScalarFunction", "SQLFunctionNode", "Join"}
     | {"ResolvedHint", "UnresolvedHint", "LateralJoin"}
+    | {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF"}
 }
-"""Fields that say where and under what name, and hold no expression."""
+"""Fields that say where and under what name, or hold code: no expression."""
 OBJECTS: Final = _names(
     """
     AliasIdentifier CommonExpressionId HintInfo JoinHint NumericEvalContext ScriptInputOutputSchema

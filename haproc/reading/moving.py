@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Final
 
 from haproc.classify.model import RefusedError
@@ -49,6 +50,8 @@ _FIRM_SOURCE: Final = re.compile(
 """Types whose values, as texts, are no time of day and no word."""
 _CLOCKS: Final = frozenset(name for names in CLOCK.values() for name in names)
 CLOCK_WORDS: Final = frozenset(name.upper() for name in _CLOCKS) | {"UNIX_TIMESTAMP"}
+ROWS_MAX: Final = 50
+"""VALUES and ranges in one text that are looked at: each costs as much as the text. Chosen."""
 _STEPS_MAX: Final = 200
 """Operators and expressions between a text and its use that are gone through. Chosen."""
 
@@ -108,17 +111,22 @@ def moving_in(text: str) -> str:
 
 
 def computes_rows(text: str) -> bool:
-    """Whether rows in the text of a view or a function may be computed, and are not literals."""
+    """Whether rows in a text, of a view or the like, may be computed, and are not literals."""
     tokens = tokens_of(text)
-    return not tokens or any(
-        token.upper == "RANGE"
-        or (token.upper == "VALUES" and not _are_constants(text, Place(token.start, len(text))))
-        for token in tokens
-    )
-
-
-def _are_constants(text: str, place: Place) -> bool:
-    return all(is_constant(item) for row in rows_of(text, place) for item in row)
+    ranges, values = [], []
+    for token, behind in pairwise(tokens):
+        place, is_open = Place(token.start, len(text)), behind.is_symbol("(")
+        if token.text.strip("`").upper() == "RANGE" and is_open:
+            ranges.append(place)
+        elif token.upper == "VALUES" and (  # else it is a column
+            behind.kind is not TokenKind.SYMBOL or is_open or behind.text in ("-", "+")
+        ):
+            values.append(place)
+    if not tokens or len(ranges) + len(values) > ROWS_MAX:
+        return True
+    rows = [row for place in ranges for row in rows_of(text, place)[:1]]
+    rows += [row for place in values for row in rows_of(text, place)]
+    return not all(is_constant(item) for row in rows for item in row)
 
 
 def rows_of(text: str, place: Place) -> list[list[list[Token]]]:
@@ -366,8 +374,9 @@ class Moving:
 
 
 _HANDING_ON: Final = frozenset(
-    {"CTERelationDef", "Distinct", "Filter", "GlobalLimit", "Join", "LateralJoin", "LocalLimit"}
-    | {"Offset", "PipeOperator", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
+    {"CTERelationDef", "CollectMetrics", "Deduplicate", "Distinct", "Filter", "GlobalLimit", "Join"}
+    | {"LateralJoin", "LocalLimit", "Offset", "PipeOperator", "Repartition"}
+    | {"RepartitionByExpression", "ResolvedHint", "Sort", "SubqueryAlias", "View", "Window"}
     | {"WithCTE"}
 )
 """Columns that they show came in as the same ones."""

@@ -99,6 +99,8 @@ class Reading:
     or nobody wanted it (UNASKED).
     ``computed``: a plan of what the analyzer has computed itself, so that it is not in
     ``analyzed``: items of rows in the text that are no literals, and what ``range`` is given.
+    ``columns``: of a DataFrame, names and types as SQL; ``metadata``: the keys under which these
+    columns, at any depth, carry something of their own.
     """
 
     text: str
@@ -106,6 +108,8 @@ class Reading:
     analyzed: Node | None
     unseen: str = ""
     computed: Node | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+    metadata: frozenset[str] = frozenset()
 
 
 @contextmanager
@@ -126,12 +130,26 @@ def read(data: str, text: str = "") -> Reading:
         numbered: list[Node] = []
         trees = ("parsed", "analyzed", "computed")
         parsed, analyzed, computed = (_made(said.get(each), numbered) for each in trees)
+        columns = tuple((str(name), str(kind)) for name, kind in said.get("columns", ()))
+        metadata = frozenset(_metadata(json.loads(said.get("schema", "{}"))))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableError(f"the server's answer is no reading: {error!r}") from error
     unseen = str(said.get("unseen", ""))
     if (parsed is None and text) or (analyzed is None and not unseen):
         raise UnreadableError("the server's answer lacks a tree")
-    return Reading(text, parsed, analyzed, unseen, computed)
+    return Reading(text, parsed, analyzed, unseen, computed, columns, metadata)
+
+
+def _metadata(schema: Any) -> Iterator[str]:
+    """Yield the keys of metadata in a schema, as Spark writes it in JSON."""
+    waiting = [schema]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            yield from each["metadata"] if isinstance(each.get("metadata"), dict) else ()
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            waiting.extend(each)
 
 
 def _made(value: Any, numbered: list[Node]) -> Any:

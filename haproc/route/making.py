@@ -24,7 +24,6 @@ from haproc.route.classifying import Classifying, Understood, texts_of
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
-from haproc.route.plan_analysis import PlanAnalysis
 from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.rows.reading import fitted
 from haproc.route.stand_in import as_written
@@ -69,7 +68,13 @@ class Making:
         self.analysis = analysis
         self.readings = analysis.readings(paths)
         self._plans = Plans(
-            engine, texts, PlanAnalysis(analysis), classifying, get_blob, core.limits.part_bytes_max
+            engine,
+            texts,
+            self.readings,
+            lambda: analysis.epoch,
+            classifying,
+            get_blob,
+            core.limits.part_bytes_max,
         )
         self._texts = texts
         self._classifying = classifying
@@ -153,12 +158,13 @@ class Making:
     ) -> Operation:
         """Return a text as an operation, by what Spark reads in it."""
         statement, session, moment = asked.statement, asked.session, _moment(asked)
-        carried, rests = (None, "") if frames is None else (frames.carried.sent, frames.rests)
+        carried = None if frames is None else frames.sent
         if statement.kind in REFUSED:
             raise RefusedError(ErrorClass.NONDETERMINISTIC, *REFUSED[statement.kind])
         values = (statement, asked.settings, session, moment, carried)
         if statement.kind in OF_ROWS:
-            found = await self.readings.judged(*values, rests)
+            of_frames = () if frames is None else (frames.rests, frames.hidden)
+            found = await self.readings.judged(*values, *of_frames)
         else:
             found = await self.readings.definition(*values)
         if found.moved and frames is None:  # it may insert nothing but literals now

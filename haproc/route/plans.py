@@ -1,4 +1,4 @@
-"""Makes a plan that writes an operation: read, examined by both witnesses, ready for the log.
+"""Makes a plan that writes an operation: judged by what Spark reads in it, ready for the log.
 
 A plan that is the same everywhere and stands alone goes into the log as it is, and every cluster's
 own Spark computes it. One whose input is not, or does not, has its rows computed once. Everything
@@ -16,32 +16,31 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from haproc import protos, wire
+from haproc import protos
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.reading import Mode, PlanReading
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.holes import hole
-from haproc.engine.interface import Analyzed, Column, Engine
+from haproc.engine.interface import Column, Engine
 from haproc.engine.statement import SparkPlan
 from haproc.engine.table import metadata_of
 from haproc.failure import ErrorClass
 from haproc.pin.called import called
-from haproc.pin.model import Pinned, Source, Treatment
+from haproc.pin.model import Treatment
 from haproc.pin.plan_parts import inlined, input_of, with_input
-from haproc.pin.plans import PlanReasons, plan_reasons
-from haproc.pin.queries import Differing
+from haproc.reading.frames import hidden, hidden_in
+from haproc.reading.judge import JudgedQuery
 from haproc.replicate.records.rows import ComputedPlan, SessionRef, Write
 from haproc.route.analysis import HINT_COMPLETED
 from haproc.route.classifying import Classifying, Understood, read_of
-from haproc.route.explain import Carried
 from haproc.route.local_rows import has_texts, local_rows
 from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
-from haproc.route.plan_analysis import Looked, PlanAnalysis
+from haproc.route.readings import Readings
 from haproc.route.remembered import Remembered
 from haproc.sessions.client import ClientSession
 from haproc.sessions.journal import ArtifactEntry
@@ -52,12 +51,11 @@ from haproc.witness.plans import (
     condition_questions,
     defined_by,
     empty_rows,
-    frames_of,
     input_question,
-    text_over,
     text_question,
-    with_text,
 )
+
+T = TypeVar("T")
 
 _NOT_THERE: Final = frozenset({"TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"})
 _INTO: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE})
@@ -70,6 +68,7 @@ COLUMNS_TEXT_MAX: Final = 16 << 10
 """Characters of one table's columns that are. Chosen."""
 _CREATING: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 HINT_CONDITION: Final = "compute the values first, into a table, and write by those"
+HINT_INPUT: Final = "write a DataFrame made of tables, rows and functions of SQL"
 HINT_FRAMES: Final = "write the DataFrame to a table first, then read that in the statement"
 HINT_SESSION: Final = "send it in the session that has what it reads"
 HINT_METADATA: Final = "create the table in SQL, then append to it"
@@ -103,16 +102,17 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """A SQL text's plan with the DataFrames that it reads, of which ``differing`` could differ."""
+    """A SQL text's plan with the DataFrames that it reads.
+
+    ``hidden``: why these could differ, by what their reading hides.
+    """
 
     plan: Any
-    differing: Differing
-    session: ClientSession | None
+    hidden: tuple[str, ...]
 
-    @property
-    def carried(self) -> Carried:
-        """How the text is explained."""
-        return Carried(lambda text: SparkPlan(text_question(self.plan, text)), frames_of(self.plan))
+    def sent(self, text: str) -> SparkPlan:
+        """Return how a text is read."""
+        return SparkPlan(text_question(self.plan, text))
 
     @property
     def rests(self) -> str:
@@ -120,34 +120,6 @@ class Frames:
         reading = read_plan(self.plan)
         rests = reading.user_code or reading.blobs or reading.handles
         return "it reads a DataFrame that only the client's session has" if rests else ""
-
-    def with_text(self, pinned: Pinned) -> Pinned:
-        """Return what the first reading makes of the text and its DataFrames together."""
-        found = self.differing
-        if not found.reasons or (pinned.treatment is Treatment.REFUSE and not pinned.dispellable):
-            return pinned
-        return replace(
-            pinned,
-            treatment=pinned.otherwise,
-            reasons=(*pinned.reasons, *found.reasons),
-            hint=pinned.hint or HINT_FRAMES,
-            dispellable=found.dispellable and (not pinned.reasons or pinned.dispellable),
-            unknown=pinned.unknown | found.unknown,
-        )
-
-    def write(self, pinned: Pinned, verdict: Verdict) -> Write:
-        """Return what a text with its DataFrames is in the log."""
-        if pinned.treatment is not Treatment.MATERIALISE:
-            return SparkPlan(with_text(self.plan, pinned.sql))
-        source, reading = pinned.source, read_plan(self.plan)
-        assert source is not None
-        query = wire.parsed(
-            protos.base.Plan, text_question(self.plan, source.query, rows=True)
-        ).root
-        rests = verdict.of_session or reading.user_code or reading.blobs or reading.handles
-        ref = session_ref(self.session) if rests else None
-        template = text_over(source.head, hole())
-        return ComputedPlan(query.SerializeToString(), template, ref)
 
 
 class Plans:
@@ -157,7 +129,8 @@ class Plans:
         self,
         engine: Engine,
         texts: Texts,
-        analysis: PlanAnalysis,
+        readings: Readings,
+        epoch: Callable[[], int],
         classifying: Classifying,
         get_blob: Callable[[str], Awaitable[bytes]],
         inlined_bytes_max: int,
@@ -168,13 +141,12 @@ class Plans:
         """
         self._engine = engine
         self._texts = texts
-        self._analysis = analysis
+        self._readings = readings
+        self._epoch = epoch
         self._classifying = classifying
         self._get_blob = get_blob
         self._inlined_bytes_max = inlined_bytes_max
-        self._remembered = Remembered[str, list[Column]](
-            lambda: analysis.epoch, COLUMNS_REMEMBERED_MAX
-        )
+        self._remembered = Remembered[str, list[Column]](epoch, COLUMNS_REMEMBERED_MAX)
 
     async def taken(self, asked: Understood) -> Taken:
         """Return the plan of a request, with the rows that its client has sent before."""
@@ -219,8 +191,10 @@ class Plans:
             verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on)
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
         check_definition(plan)
-        found = await self._reasons(plan)
-        look = _Look(self._analysis, asked, statement, reading, plan, found)
+        of_input, beside = await self._work(plan, hidden_of)
+        look = _Look(self._readings, asked, statement, reading, plan, of_input)
+        if beside:
+            _refuse(beside, HINT_CONDITION)
         verdict, rows = await look.verdict(columns)
         if verdict.treatment is not Treatment.MATERIALISE:
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
@@ -230,8 +204,8 @@ class Plans:
             _refuse(verdict.reasons, HINT_SESSION)
         return Examined(verdict, computed(plan, session, look.called(rows, hole())))
 
-    async def _reasons(self, plan: Any) -> PlanReasons:
-        return await plan_work(self._texts, plan.ByteSize(), plan_reasons, plan)
+    async def _work(self, plan: Any, work: Callable[[Any], T]) -> T:
+        return await plan_work(self._texts, plan.ByteSize(), work, plan)
 
     async def _inlined(
         self, plan: Any, reading: PlanReading, session: ClientSession | None
@@ -262,17 +236,19 @@ class Plans:
         return inlined(plan, found), changed
 
     async def with_frames(self, asked: Understood) -> Frames:
-        """Return a SQL text's plan, and what could differ of the DataFrames that it reads."""
+        """Return a SQL text's plan, with the DataFrames that it reads."""
         plan = (await self.taken(asked)).plan
-        return Frames(plan, (await self._reasons(plan)).input, asked.session)
+        frames = plan.command.sql_command.input.with_relations.references
+        found = [each for frame in frames for each in await self._work(frame, hidden_in)]
+        return Frames(plan, tuple(found))
 
     async def _columns(self, statement: Classified) -> list[Column] | None:
         """Return the columns of what is written; None if it is not there.
 
-        They are remembered as long as no definition changes here, see `PlanAnalysis`.
+        They are remembered as long as no definition changes here.
         """
         (target,) = statement.writes
-        epoch = self._analysis.epoch
+        epoch = self._epoch()
         if (known := self._remembered.find(target)) is not None:
             return known
         try:
@@ -296,40 +272,37 @@ def _fit(taken: Taken, columns: list[Column] | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One plan, and all that is known of it before Spark is asked."""
+    """One plan, and all that is known of it before Spark is asked.
 
-    analysis: PlanAnalysis
+    ``hidden``: why its input could differ, by what the input's reading hides.
+    """
+
+    readings: Readings
     asked: Understood
     statement: Classified
     reading: PlanReading
     plan: Any
-    found: PlanReasons
+    hidden: tuple[str, ...]
 
     async def verdict(self, columns: list[Column] | None) -> tuple[Verdict, ColumnTypes]:
         """Return what becomes of the plan, with the columns of the rows that stand for its input.
 
         Raises RefusedError, EngineError.
         """
-        beside = _pinned(self.found.beside, rows=False)
-        is_shown = beside.dispellable and condition_questions(self.plan)
-        if beside.treatment is Treatment.REFUSE and not is_shown:
-            _refuse(beside.reasons, HINT_CONDITION)
-        verdict, given = Verdict(Treatment.REPLICATE, rests_on=self._rests_on), None
-        if (query := input_question(self.plan)) is not None:
-            pinned = _pinned(self.found.input, rows=True)
-            looked = await self._ask(query, pinned, only_there=self.of_session)
-            verdict, given = looked.verdict, looked.analyzed
-            _check(verdict)
+        rests_on = self.statement.reads | self.statement.writes
+        verdict = Verdict(Treatment.REPLICATE, rests_on=rests_on)
         rows: ColumnTypes = ()
-        if given is not None:
-            self._check_columns(given, columns)
-            rows = _types(given.columns)
+        if (query := input_question(self.plan)) is not None:
+            found = await self._ask(query, only_there=self.of_session, keeps=not self.hidden)
+            _refuse(found.refused, HINT_INPUT)
+            self._check_columns(found, columns)
+            verdict, rows = _of_input(verdict, found, self.hidden), found.columns
         stand = verdict.treatment is Treatment.MATERIALISE
         stood_for = self.called(rows, empty_rows(rows)) if stand else None
         for each in condition_questions(self.plan, stood_for):
-            looked = await self._ask(each, beside)
-            _check(looked.verdict)
-            verdict = _both(verdict, looked.verdict)
+            beside = await self._ask(each)
+            _refuse(beside.reasons, HINT_CONDITION)
+            verdict = _with(verdict, beside)
         return verdict, rows
 
     def called(self, columns: ColumnTypes, rows: Any) -> Any:
@@ -340,16 +313,17 @@ class _Look:
         found = called(input_of(self.plan), Context(settings.catalog, settings.schema))
         return rows if found is None else found.over(rows, [name for name, _ in columns])
 
-    async def _ask(self, query: bytes, pinned: Pinned, *, only_there: bool = False) -> Looked:
+    async def _ask(
+        self, query: bytes, *, only_there: bool = False, keeps: bool = True
+    ) -> JudgedQuery:
         asked = self.asked
-        return await self.analysis.verdict(
-            self.statement,
-            pinned,
+        return await self.readings.frame(
             query,
             asked.settings,
             asked.session,
             asked.request.user,
             only_there=only_there,
+            keeps=keeps,
         )
 
     @property
@@ -357,32 +331,48 @@ class _Look:
         """Whether only the client's session has what the plan reads."""
         return bool(self.reading.blobs or self.reading.handles)
 
-    @property
-    def _rests_on(self) -> frozenset[str]:
-        return self.statement.reads | self.statement.writes
-
-    def _check_columns(self, given: Analyzed, columns: list[Column] | None) -> None:
+    def _check_columns(self, given: JudgedQuery, columns: list[Column] | None) -> None:
         """Refuse what each cluster would compute by itself as it fits the rows in."""
         by_name = self.reading.mode not in _BY_POSITION
-        if columns is not None and completes_texts(
-            _types(given.columns), _types(columns), by_name=by_name
-        ):
+        if columns is not None and completes_texts(given.columns, _types(columns), by_name=by_name):
             reason = "Spark completes texts by today's date as it makes TIMESTAMPs of them"
             _refuse((reason,), HINT_COMPLETED)
         if self.statement.kind in _CREATING or self.reading.evolves:
             _refuse_definitions(defined_by(given.metadata))
 
 
-def _pinned(found: Differing, *, rows: bool) -> Pinned:
-    """Return what the first reading makes of a part, for which ``rows`` can stand or not."""
-    otherwise = Treatment.MATERIALISE if rows else Treatment.REFUSE
-    return Pinned(
-        otherwise if found.reasons else Treatment.REPLICATE,
-        "",
-        reasons=found.reasons,
-        source=Source("", "") if rows else None,
-        dispellable=found.dispellable,
-        unknown=found.unknown,
+def hidden_of(plan: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return why a plan's input could differ, and what stands beside it, and no reading shows it.
+
+    Raises RefusedError.
+    """
+    source = input_of(plan)
+    nothing = protos.relations.Relation()
+    nothing.local_relation.SetInParent()
+    beside = read_plan(plan if source is None else with_input(plan, nothing))
+    computed_beside = beside.functions or beside.expressions
+    unasked = computed_beside and not condition_questions(plan)
+    said = (
+        ["something is computed beside the rows, where Spark shows it nowhere"] if unasked else []
+    )
+    return () if source is None else hidden_in(source), (*hidden(beside), *said)
+
+
+def _of_input(verdict: Verdict, found: JudgedQuery, hidden: tuple[str, ...]) -> Verdict:
+    """Return what becomes of a plan with this input."""
+    reasons = tuple(dict.fromkeys((*hidden, *found.reasons)))
+    treatment = Treatment.MATERIALISE if reasons else Treatment.REPLICATE
+    read = _with(verdict, found)
+    return replace(read, treatment=treatment, reasons=reasons, of_session=found.of_session)
+
+
+def _with(verdict: Verdict, found: JudgedQuery) -> Verdict:
+    """Return the verdict on a plan of which another part reads this."""
+    return replace(
+        verdict,
+        reads=verdict.reads | found.reads,
+        rests_on=verdict.rests_on | found.rests_on,
+        known=verdict.known and found.known,
     )
 
 
@@ -416,21 +406,6 @@ def _types(columns: list[Column] | tuple[Column, ...]) -> ColumnTypes:
     return [(column.name, column.type_text) for column in columns]
 
 
-def _check(verdict: Verdict) -> None:
-    if verdict.treatment is Treatment.REFUSE:
-        _refuse(verdict.reasons, verdict.hint or HINT_CONDITION)
-
-
 def _refuse(why: tuple[str, ...], hint: str) -> None:
     if why:
         raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(why), hint)
-
-
-def _both(one: Verdict, other: Verdict) -> Verdict:
-    """Return the verdict on a plan of which another part is replicated as it stands."""
-    return replace(
-        one,
-        reads=one.reads | other.reads,
-        rests_on=one.rests_on | other.rests_on,
-        known=one.known and other.known,
-    )

@@ -2,7 +2,9 @@
 
 A statement is read in its client's session if that holds temporary things, so what it means there
 is what it means; else in a session of HAProc's own under the same settings. What was judged holds
-until a definition changes on this cluster, unless something moves in it.
+until a definition changes on this cluster, unless something moves in it. So do parts of plans: a
+program that appends piece after piece asks the same each time, for the rows themselves are left
+out.
 """
 
 from __future__ import annotations
@@ -42,12 +44,15 @@ from haproc.route.planning import Planning
 from haproc.route.remembered import Remembered
 from haproc.route.stand_in import merge_over, source_query
 from haproc.sessions.client import ClientSession
-from haproc.witness.plans import empty_rows
+from haproc.witness.plans import empty_rows, shape_of
 
 T = TypeVar("T")
 JUDGED_MAX: Final = 2_000
 _CHARACTERS_PER_BYTE: Final = 8
 """So much of an answer counts as a character of a text. Chosen: a reading of 14 kB takes 1 ms."""
+FRAMES_MAX: Final = 1_000
+FRAME_BYTES_MAX: Final = 16 << 10
+"""DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), 0, "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _HINT: Final = "write it in a plainer form: plain names, one table, one statement"
@@ -79,6 +84,7 @@ class Readings:
         self._timeout_s = timeout_s
         self._paths = paths
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
+        self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
 
     async def judged(
         self,
@@ -88,12 +94,14 @@ class Readings:
         moment: Moment,
         carried: Callable[[str], SqlText | SparkPlan] | None = None,
         rests: str = "",
+        differs: Sequence[str] = (),
     ) -> Judged:
         """Return what becomes of a statement; raises RefusedError, EngineError.
 
         ``carried`` returns how a text is sent, if DataFrames come with it; ``rests`` says why these
-        are not the same on other clusters, if so. An EngineError of kind APPLICATION is Spark's own
-        answer to a statement that is wrong.
+        are known to the client's session alone, if so; ``differs`` why else they are not the same
+        on other clusters, which their reading hides. An EngineError of kind APPLICATION is Spark's
+        own answer to a statement that is wrong.
         """
         own = session is not None and session.holds_temporaries
         key, epoch = key_of(statement.sql, settings), self._epoch()
@@ -104,8 +112,9 @@ class Readings:
         spark = await self._session(settings, session)
         asked = carried(statement.sql) if carried else SqlText(statement.sql)
         found = await self._read(spark, asked, statement.sql, settings, moment)
-        if rests and found.treatment is not Treatment.REFUSE:
-            found = replace(as_rows(found, [rests]), of_session=True)
+        if (rests or differs) and found.treatment is not Treatment.REFUSE:
+            found = as_rows(found, [*differs, *([rests] if rests else [])])
+            found = replace(found, of_session=found.of_session or bool(rests))
         _check(statement, found)
         if found.treatment is Treatment.MATERIALISE and found.kind is Kind.MERGE:
             await self._confirmed(spark, found, settings, moment, carried or SqlText)
@@ -199,7 +208,8 @@ class Readings:
         *,
         parsed_only: bool = False,
     ) -> str:
-        async with self._planning.turn(user, self._timeout_s, len(text)):
+        size = len(asked.plan) if isinstance(asked, SparkPlan) else len(text)
+        async with self._planning.turn(user, self._timeout_s, size):
             return await spark.reading(
                 asked, timeout_s=self._timeout_s, paths=self._paths, parsed_only=parsed_only
             )
@@ -209,8 +219,41 @@ class Readings:
 
         It is read in a session in which nothing temporary is.
         """
+        return await self._query(await self._shared(settings), asked, settings, user)
+
+    async def frame(
+        self,
+        query: bytes,
+        settings: Settings,
+        session: ClientSession | None,
+        user: str,
+        *,
+        only_there: bool = False,
+        keeps: bool = True,
+    ) -> JudgedQuery:
+        """Return what a part of a plan, given as a query, would give elsewhere.
+
+        ``only_there``: only the client's session can read it; ``keeps``: its reading hides nothing.
+        Raises as `judged` does.
+        """
+        epoch = self._epoch()
+        shape = shape_of(query) if len(query) <= FRAME_BYTES_MAX else None
+        own = session is not None and (only_there or session.holds_temporaries)
+        key = (shape, settings) if keeps and not own and shape is not None else None
+        known = self._frames.find(key) if key is not None else None
+        if known is not None:
+            return known
+        spark = await self._session(settings, session, only_there=only_there)
+        # Spark gives no plan again that it has kept under the number of a step, without any.
+        found = await self._query(spark, SparkPlan(shape or query), settings, user)
+        if key is not None and not found.reasons:
+            self._frames.keep(key, found, epoch)
+        return found
+
+    async def _query(
+        self, spark: Session, asked: SqlText | SparkPlan, settings: Settings, user: str
+    ) -> JudgedQuery:
         text = asked.sql if isinstance(asked, SqlText) else ""
-        spark = await self._shared(settings)
         data = await self._asked(spark, asked, text, user)
         return await self._work(user, data, judged_query, text, Facts(is_legacy(settings)))
 
@@ -222,8 +265,10 @@ class Readings:
         data = await self._asked(spark, SqlText(sql), sql, user)
         return await self._work(user, data, outlined, sql)
 
-    async def _session(self, settings: Settings, session: ClientSession | None) -> Session:
-        if session is not None and session.holds_temporaries:
+    async def _session(
+        self, settings: Settings, session: ClientSession | None, *, only_there: bool = False
+    ) -> Session:
+        if session is not None and (only_there or session.holds_temporaries):
             await session.spark.ready()
             return session.spark
         return await self._shared(settings)

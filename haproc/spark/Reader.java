@@ -51,7 +51,8 @@ import scala.runtime.AbstractPartialFunction;
  * <p>It is asked by a relation of its own, whose bytes are JSON: {@code plan} is a plan of Spark
  * Connect whose root is a SQL text (with the DataFrames that it reads, perhaps) or a DataFrame;
  * {@code paths} are the beginnings of paths that may be looked at; {@code analyze} is false where a
- * text is only to be parsed. What is asked says the type:
+ * text is only to be parsed; {@code columns} is true where a plan's are asked for, too. What is
+ * asked says the type:
  *
  * <ul>
  *   <li>{@code haproc/version}: a row with the versions of the {@link Extension} that is loaded, of
@@ -137,6 +138,7 @@ public final class Reader implements RelationPlugin {
         private final SparkSession session;
         private final Relation root;
         private final boolean isAnalyzed;
+        private final boolean wantsColumns;
         private final List<String> paths = new ArrayList<>();
         private final Map<String, Relation> frames = new HashMap<>();
 
@@ -145,6 +147,7 @@ public final class Reader implements RelationPlugin {
             this.planner = planner;
             session = planner.session();
             isAnalyzed = said.path("analyze").asBoolean(true);
+            wantsColumns = said.path("columns").asBoolean();
             said.path("paths").forEach(each -> paths.add(each.asText()));
             byte[] plan = said.path("plan").binaryValue();
             if (plan == null) {
@@ -201,7 +204,11 @@ public final class Reader implements RelationPlugin {
                 String unseen = parsed == null ? "" : unseen(parsed);
                 trees.put("parsed", parsed);
                 if (unseen.isEmpty() && isAnalyzed) {
-                    trees.put("analyzed", parsed == null ? frame() : analyzed(parsed));
+                    LogicalPlan analyzed = parsed == null ? frame() : analyzed(parsed);
+                    trees.put("analyzed", analyzed);
+                    if (wantsColumns) {
+                        trees.columns(analyzed);
+                    }
                     trees.put("computed", parsed == null ? null : computed(parsed));
                 } else {
                     trees.say("unseen", unseen.isEmpty() ? UNASKED : unseen);

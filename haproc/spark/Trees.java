@@ -83,6 +83,16 @@ final class Trees {
         value(plan, 0);
     }
 
+    /** Write what a plan shows: names and types, and its schema, which has their metadata. */
+    void columns(LogicalPlan frame) throws IOException {
+        out.writeArrayFieldStart("columns");
+        for (Attribute each : CollectionConverters.asJava(frame.output())) {
+            list(List.of(each.name(), type(each.dataType())).iterator(), 0);
+        }
+        out.writeEndArray();
+        say("schema", frame.schema().json());
+    }
+
     void say(String name, String value) throws IOException {
         out.writeStringField(name, value);
     }

@@ -1,6 +1,6 @@
-"""What has to be explained to judge a plan that writes: its input, and what its input lacks.
+"""What has to be read to judge a plan that writes: its input, and what its input lacks.
 
-Spark explains relations, not commands. So a write's input is explained by itself, and conditions
+Spark reads relations, not commands. So a write's input is read by itself, and conditions
 and values beside it as queries over what they are computed from. Rows that a plan carries are left
 out, for only their columns have a say in what Spark makes of it.
 """
@@ -17,11 +17,8 @@ from haproc import protos, wire
 from haproc.classify.plans import delta
 from haproc.classify.plans.reading import Found
 from haproc.classify.plans.relations import inside
-from haproc.classify.tokens import LexicalError
 from haproc.pin.plan_parts import input_of
-from haproc.pin.scan import Scan
 from haproc.pin.sqltypes import quote_name
-from haproc.witness.shape import HARD_TO_READ, misleading_texts
 
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 """Names and Spark's type texts."""
@@ -69,34 +66,11 @@ def shape_of(question: bytes) -> bytes | None:
         for field, value in message.ListFields():
             if field.name == "common":
                 message.ClearField(field.name)  # numbers, and where in a program it was written
-            elif field.name == "plan_id":
+            elif field.name in ("plan_id", "subquery_expression"):
                 return None
             elif field.message_type is not None:
                 stack += _messages(field, value)
     return bytes(plan.SerializeToString(deterministic=True))
-
-
-def texts_in(question: bytes) -> frozenset[str]:
-    """Return the texts in it that would be hard to tell from what Spark makes of it."""
-    found = set[str]()
-    stack: list[Any] = [wire.parsed(protos.base.Plan, question).root]
-    while stack:
-        for field, value in stack.pop().ListFields():
-            if field.message_type is not None:
-                stack += _messages(field, value)
-            elif field.type == field.TYPE_STRING:
-                for text in value if field.is_repeated else (value,):
-                    found |= _misleading(text)
-    return frozenset(found)
-
-
-def _misleading(text: str) -> set[str]:
-    if HARD_TO_READ.search(text) is None:
-        return set()
-    try:
-        return {text, *misleading_texts(Scan(text))}
-    except LexicalError:
-        return {text}
 
 
 def _messages(field: Any, value: Any) -> list[Any]:
@@ -105,12 +79,6 @@ def _messages(field: Any, value: Any) -> list[Any]:
     if field.message_type.GetOptions().map_entry:
         return [each for each in value.values() if hasattr(each, "ListFields")]
     return list(value)
-
-
-def frames_of(plan: Any) -> frozenset[str]:
-    """Return the names by which a SQL text calls the DataFrames that come with it."""
-    frames = plan.command.sql_command.input.with_relations.references
-    return frozenset(each.subquery_alias.alias for each in frames)
 
 
 def with_text(plan: Any, text: str) -> bytes:
@@ -124,7 +92,7 @@ def with_text(plan: Any, text: str) -> bytes:
 def text_question(plan: Any, text: str, *, rows: bool = False) -> bytes:
     """Return, as a plan that gives its rows, a text with the DataFrames of another.
 
-    Without ``rows`` in them, where they carry many: to be explained.
+    Without ``rows`` in them, where they carry many: to be read.
     """
     asked = protos.base.Plan()
     asked.root.CopyFrom(plan.command.sql_command.input)
@@ -159,9 +127,13 @@ def _of_write_to(message: Any, rows: Any) -> Iterator[Any]:
 def _in_options(options: Any, table: str) -> Iterator[Any]:
     for key, text in options.items():
         if key.lower() == _CONDITION:
-            expression = protos.expressions.Expression()
-            expression.expression_string.expression = text
-            yield _filtered(_table(table), expression)
+            yield _filtered(_table(table), _expression_string(text))
+
+
+def _expression_string(text: str) -> Any:
+    expression = protos.expressions.Expression()
+    expression.expression_string.expression = text
+    return expression
 
 
 def _of_merge(message: Any, rows: Any) -> Iterator[Any]:
@@ -190,6 +162,9 @@ def _of_delta(message: Any, rows: Any) -> Iterator[Any]:
             changed = _filtered(changed, of.condition)
         values = [each.value for each in of.assignments] if kind == "update_table" else []
         yield _projected(changed, values) if values else changed
+    elif kind == "optimize_table":
+        for text in of.partition_filters:
+            yield _filtered(_table(of.table.table_or_view_name), _expression_string(text))
 
 
 def _merged(

@@ -38,6 +38,7 @@ TABLES = (
     "CREATE TABLE u (id BIGINT, name STRING, d DOUBLE, ts TIMESTAMP) USING delta",
     "CREATE VIEW v AS SELECT id, name FROM t",
     "CREATE FUNCTION plus(x BIGINT) RETURNS BIGINT RETURN x + 1",
+    "CREATE TABLE days (id BIGINT, current_date DATE) USING delta",
     "CREATE FUNCTION other(x BIGINT) RETURNS STRING RETURN IDENTIFIER('uuid')()",
 )
 
@@ -136,6 +137,40 @@ def appending(query: Program) -> Program:
     return lambda s: query(s).writeTo("t").append()
 
 
+UDF = F.udf(lambda value: value, LongType())
+AFTER_2020 = F.col("current_date") > F.lit("2020-01-01")
+SEEN: dict[str, Program] = {
+    "a view": appending(lambda s: s.table("v")),
+    "a column called like a function": appending(
+        lambda s: s.table("days").filter(AFTER_2020).select("id", F.lit("x").alias("name"))
+    ),
+    "such a column in a condition": lambda s: s.range(3).select(
+        "id", F.lit("2026-01-01").cast("date").alias("current_date")
+    ).writeTo("days").overwrite(AFTER_2020),
+    "such a column in a merge": lambda s: s.table("days").alias("s").mergeInto(
+        "days", F.expr("s.id = days.id AND days.current_date > s.current_date")
+    ).whenMatched(F.expr("days.current_date > '2020-01-01'")).delete().merge(),
+    "rows without duplicates": appending(lambda s: s.table("t").distinct().dropDuplicates()),
+    "what is observed": appending(lambda s: s.table("t").observe("o", F.max("id").alias("m"))),
+    "rows in a text": appending(lambda s: s.sql("SELECT * FROM VALUES (7L, 'x') AS q(id, name)")),
+    "many in a text": appending(lambda s: s.sql("SELECT id, 'x' AS name FROM range(0, 3)")),
+    "a whole moment": appending(lambda s: s.table("u").filter("ts > '2020-01-01'").select(
+        "id", "name"
+    )),
+    "a pivot": appending(lambda s: s.table("t").groupBy("id").pivot("name", ["a"]).agg(
+        F.max("name")
+    ).toDF("id", "name")),
+}  # fmt: skip
+
+
+async def test_plan_in_which_spark_sees_nothing_that_differs_is_replicated_as_it_stands(
+    ring: Ring,
+) -> None:
+    for name, program in SEEN.items():
+        op = await ring.operation(program)
+        assert isinstance(op.write, SparkPlan), name
+
+
 DIFFERS: dict[str, Program] = {
     "a function by both": lambda s: s.table("t").withColumn("name", F.expr("uuid()")),
     "a sum of floats": lambda s: s.table("u").groupBy("name").agg(
@@ -144,13 +179,29 @@ DIFFERS: dict[str, Program] = {
     "any rows": lambda s: s.table("t").limit(1),
     "any row of each": lambda s: s.table("t").dropDuplicates(["name"]),
     "a sample": lambda s: s.table("t").sample(0.5, seed=1),
-    "a view": lambda s: s.table("v"),
     "a function whose body differs": lambda s: s.table("t").withColumn(
         "name", F.expr("other(id)")
     ),
     "a text that becomes a moment": lambda s: s.table("t").withColumn(
         "name", F.expr("string(try_cast(name AS TIMESTAMP))")
     ),
+    "the clock": lambda s: s.table("t").withColumn("name", F.current_timestamp().cast("string")),
+    "the clock without parentheses": lambda s: s.table("t").filter(AFTER_2020),
+    "a literal that is read by the clock": lambda s: s.table("t").withColumn(
+        "name", F.expr("string(DATE 'today')")
+    ),
+    "a text that is read by the clock": lambda s: s.table("u").filter("ts < 'now'").select(
+        "id", "name"
+    ),
+    "rows that are computed in a text": lambda s: s.sql(
+        "SELECT * FROM VALUES (unix_timestamp(), 'x') AS q(id, name)"
+    ),
+    "a name that is computed": lambda s: s.table("t").withColumn(
+        "name", F.expr("string(IDENTIFIER(IF(current_date() > '2020-01-01', 'id', 'name')))")
+    ),
+    "where rows lie": lambda s: s.table("t").withColumn("id", F.monotonically_increasing_id()),
+    "what is computed while it is read": lambda s: s.table("t").groupBy().count().transpose()
+    .select(F.lit(1).cast("bigint").alias("id"), F.lit("x").alias("name")),
     "what is random": lambda s: s.table("t").withColumn("id", (F.rand(1) * 9).cast("bigint")),
 }  # fmt: skip
 
@@ -164,6 +215,18 @@ async def test_plan_whose_input_differs_has_its_rows_computed_once(
         assert op.kind is Kind.INSERT, name
     found = await rows(engine.session("c"), f"SELECT count(*) >= 15 FROM {ring.schema}.t")
     assert found == [(True,)]
+
+
+async def test_plan_that_runs_code_outside_sql_is_refused_even_for_its_rows(ring: Ring) -> None:
+    hidden = F.expr("IDENTIFIER('ref' || 'lect')('java.lang.System', 'getenv', 'HOME')")
+    error = await ring.refusal(appending(lambda s: s.table("t").withColumn("name", hidden)))
+    assert error.kind is FailureKind.REFUSED
+
+
+async def test_text_that_defines_something_may_not_read_dataframes(ring: Ring) -> None:
+    text = "CREATE VIEW w AS SELECT * FROM {frame}"
+    error = await ring.refusal(lambda s: s.sql(text, frame=s.table("t")))
+    assert error.kind is FailureKind.REFUSED and "DataFrame" in error.message
 
 
 async def test_merge_whose_source_differs_merges_the_same_rows_under_the_same_alias(
@@ -182,6 +245,16 @@ async def test_merge_whose_source_differs_merges_the_same_rows_under_the_same_al
 BESIDE: dict[str, Program] = {
     "a condition": lambda s: s.range(1).select("id", F.lit("x").alias("name")).writeTo("t")
     .overwrite(F.expr("name = uuid()")),
+    "the clock": lambda s: s.range(1).select("id", F.lit("x").alias("name")).writeTo("t")
+    .overwrite(AFTER_2020),
+    "a literal that is read by the clock": lambda s: s.range(1).select(
+        "id", F.lit("x").alias("name")
+    ).writeTo("t").overwrite(F.expr("name < DATE 'today'")),
+    "the clock in a merge": lambda s: s.range(1).alias("s").mergeInto(
+        "t", F.expr("s.id = t.id")
+    ).whenMatched(AFTER_2020).delete().merge(),
+    "a place of rows": lambda s: s.range(1).alias("s").mergeInto("t", F.expr("s.id = t.id"))
+    .whenMatched().update({"id": F.monotonically_increasing_id()}).merge(),
     "a text": lambda s: s.range(1).select("id", F.lit("x").alias("name")).write.format("delta")
     .mode("overwrite").option("replaceWhere", "name = uuid()").saveAsTable("t"),
     "a value of a merge": lambda s: s.range(1).alias("s").mergeInto("t", F.expr("s.id = t.id"))
@@ -287,6 +360,10 @@ async def test_text_that_reads_dataframes_is_made_the_same_everywhere_like_any_o
     assert found == [(4,)]
     op = await ring.operation(lambda s: s.sql(text, frame=s.table("t").sample(0.5)))
     assert isinstance(op.write, ComputedPlan) and op.kind is Kind.INSERT
+    op = await ring.operation(
+        lambda s: s.sql(text, frame=s.table("t").filter("name < string(DATE 'today')"))
+    )
+    assert isinstance(op.write, ComputedPlan) and op.write.session is None
     merged = "MERGE INTO t USING {frame} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET name = 'm'"
     op = await ring.operation(lambda s: s.sql(merged, frame=s.range(2)))
     assert op.kind is Kind.MERGE
@@ -305,7 +382,9 @@ async def test_plan_over_what_its_session_alone_holds_has_its_rows_computed_ther
     for name, program in (
         ("hidden", lambda s: s.table("u").select("id", "name").writeTo("t").append()),
         ("only there", lambda s: s.sql("SELECT * FROM u").writeTo("t").append()),
-    ):
+        ("code", lambda s: s.table("t").limit(1).select(UDF("id"), F.lit("y").alias("name"))
+         .toDF("id", "name").writeTo("t").append()),
+    ):  # fmt: skip
         plan = SentPlan(plan_of(program))
         await ring.service.execute(Request(name, plan, name, session_id="s"))
         known = ring.member.replica.core.outcomes.find(("anonymous", name))

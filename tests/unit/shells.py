@@ -205,7 +205,6 @@ SHELLS: Final = {
     "haproc/route/log_end.py": "asks the log",
     "haproc/route/ground.py": "how far a member has come when something is looked up",
     "haproc/route/making.py": "the moment and the random number that a statement is given",
-    "haproc/route/plan_analysis.py": "asks Spark",
     "haproc/route/plans.py": "asks Spark, and for a table's columns",
     "haproc/route/repeatable.py": "asks Spark",
     "haproc/route/optimizing.py": "looks again and again; asks Spark",

@@ -30,7 +30,7 @@ from haproc.classify.tokens import LexicalError, tokenize
 from haproc.pin.model import Moment
 from haproc.pin.parameters import bind, expand_rows, parse_parameters
 from haproc.pin.plan_parts import input_of, with_input
-from haproc.pin.plans import plan_reasons
+from haproc.route.plans import hidden_of
 from haproc.witness.plans import condition_questions, input_question
 from tests.unit.recorded_plans import recorded
 
@@ -171,7 +171,7 @@ def read_a_plan(data: bytes) -> None:
     with contextlib.suppress(RefusedError):
         plan = opened(parse(protos.base.Plan, data))
         classify_plan(read_plan(plan), Context(), Rules.builtin())
-        plan_reasons(plan)
+        hidden_of(plan)
         input_question(plan)
         list(condition_questions(plan))
         if (source := input_of(plan)) is not None:

@@ -1,4 +1,4 @@
-"""Why plans that write would differ from cluster to cluster, and their parts."""
+"""What the readings of plans that write hide, and the parts of such plans."""
 
 from __future__ import annotations
 
@@ -8,119 +8,121 @@ from typing import Any
 import pyarrow as pa
 import pyspark.sql.connect.functions as F
 import pytest
-from pyspark.sql.connect.window import Window
-from pyspark.sql.types import IntegerType, StringType, StructType
 
 from haproc import protos
 from haproc.classify.plans import relations
 from haproc.classify.plans.commands import read_plan
 from haproc.classify.plans.delta_messages import DeltaRelation
-from haproc.pin import plans
 from haproc.pin.plan_parts import inlined, input_of, with_input
-from haproc.pin.plans import PlanReasons, plan_reasons
+from haproc.reading import frames
+from haproc.route.plans import hidden_of
 from tests.unit.recorded_plans import recorded, session
 
 Program = Callable[[Any], Any]
-WINDOW = Window.partitionBy("c").orderBy("b")
-TWO = StructType().add("a", IntegerType()).add("b", StringType())
 
 
-def of_input(program: Program) -> PlanReasons:
-    """Return the reasons of a plan that appends what a program makes of a table."""
-    return plan_reasons(recorded(lambda s: program(s.table("t")).writeTo("w").append()))
-
-
-SAME: list[Program] = [
-    lambda t: t,
-    lambda t: t.filter((F.col("a") > 1) & F.col("b").isNotNull() | ~F.col("c").isin(1, 2)),
-    lambda t: t.select(F.upper("a"), F.lit("x"), F.expr("a + 1 as b"), F.when(F.col("a") > 1, 2)),
-    lambda t: t.groupBy("a").agg(F.max("b"), F.count("*"), F.countDistinct("c")),
-    lambda t: t.join(t, "a").distinct().orderBy("a").repartition(3),
-    lambda t: t.withColumnRenamed("a", "b").fillna(0).dropna().drop("c"),
-]
-
-
-@pytest.mark.parametrize("program", SAME)
-def test_plan_that_is_the_same_everywhere_has_no_reasons(program: Program) -> None:
-    assert of_input(program) == PlanReasons()
-
-
-@pytest.mark.parametrize(
-    ("program", "says"),
-    [
-        (lambda t: t.select(F.rand()), "rand()"),
-        (lambda t: t.select(F.current_timestamp()), "current_timestamp()"),
-        (lambda t: t.select(F.call_function("builtin.uuid")), "builtin.uuid()"),
-        (lambda t: t.select(F.expr("now()")), "now()"),
-        (lambda t: t.select(F.expr("current_date")), "current_date"),
-        (lambda t: t.filter("a > (select max(rand()) from x)"), "rand()"),
-        (lambda t: t.select(F.monotonically_increasing_id()), "monotonically_increasing_id()"),
-        (lambda t: t.select(F.transform("a", lambda x: x + F.rand())), "rand()"),
-        (lambda t: t.select(F.struct(F.array(F.rand()).alias("q"))), "rand()"),
-        (lambda t: t.sample(0.5, seed=1), "sample()"),
-        (lambda t: t.transpose(), "transpose()"),
-        (lambda t: t.dropDuplicates(["a"]), "dropDuplicates()"),
-        (lambda t: t.summary(), "summary()"),
-        (lambda t: t.select(F.udf(lambda x: x)("a")), "Python"),
-        (lambda t: t.mapInPandas(lambda rows: rows, TWO), "Python"),
-        (lambda t: t.select(F.current_user()), "current_user()"),
-    ],
-)
-def test_plan_whose_rows_differ_says_why(program: Program, says: str) -> None:
-    found = of_input(program)
-    assert any(says in reason for reason in found.input.reasons), found
-    assert not found.input.dispellable
-    assert not found.beside.reasons
+def of_input(program: Program) -> tuple[str, ...]:
+    """Return what the reading hides of a plan that appends what a program makes of a table."""
+    return hidden_of(recorded(lambda s: program(s.table("t")).writeTo("w").append()))[0]
 
 
 @pytest.mark.parametrize(
     "program",
     [
-        lambda t: t.orderBy("a").limit(3),
-        lambda t: t.groupBy("a").agg(F.sum("b")),
-        lambda t: t.select(F.lit("now").cast("timestamp")),
-        lambda t: t.fillna("today"),
-        lambda t: t.select(F.max("a").over(WINDOW.rowsBetween(-1, 0))),
-        lambda t: t.select(F.row_number().over(WINDOW)),
-        lambda t: t.select(F.call_udf("mine", "a")),
+        lambda t: t,
+        lambda t: t.filter(F.col("b").isNotNull() | ~F.col("c").isin(1, 2)).select(F.rand()),
+        lambda t: t.groupBy("a").agg(F.max("b")).join(t, "a").distinct().orderBy("a").limit(2),
+        lambda t: t.withColumnRenamed("a", "b").fillna(0).dropna().drop("c").sample(0.5),
+        lambda t: t.dropDuplicates(["a"]).select(F.udf(lambda x: x)("a")),
+        lambda t: t.filter("d > DATE '2026-01-01' AND values > 1 AND range < 3"),
+        lambda t: t.select(
+            F.expr("sum(a) OVER (ORDER BY b RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING)")
+        ),
+        lambda t: t.filter("a IN (SELECT id FROM range(0, 5))"),
+        lambda t: t.filter("a IN (SELECT * FROM VALUES (1), (2))"),
+        lambda t: t.select(F.expr("IDENTIFIER('rand')()"), F.expr("current_date")),
     ],
 )
-def test_plan_whose_rows_may_differ_is_for_the_analysis_to_settle(program: Program) -> None:
-    found = of_input(program).input
-    assert found.reasons
-    assert found.dispellable
+def test_what_the_reading_shows_is_not_asked_of_the_plan(program: Program) -> None:
+    assert of_input(program) == ()
 
 
-def test_plan_with_a_function_that_is_not_spark_s_names_it() -> None:
-    found = of_input(lambda t: t.select(F.call_udf("mine", "a"), F.expr("yours(a)")))
-    assert found.input.unknown == {"mine", "yours"}
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (lambda t: t.transpose(), "transpose()"),
+        (lambda t: t.summary(), "summary()"),
+        (lambda t: t.sampleBy("a", {1: 0.5}), "sampleBy()"),
+        (lambda t: t.filter("d < DATE 'today'"), "DATE 'today' is read by the clock"),
+        (lambda t: t.select(F.expr("timestamp'12:30'")), "timestamp'12:30' is read by the clock"),
+        (lambda t: t.filter("a IN (SELECT * FROM VALUES (unix_timestamp()))"), "rows are computed"),
+        (
+            lambda t: t.filter("a IN (SELECT id FROM `range`(unix_date(now())))"),
+            "rows are computed",
+        ),
+        (lambda t: t.filter("a IN (SELECT id FROM RANGE (rand()))"), "rows are computed"),
+        (lambda t: t.select(F.expr("identifier('a' || user())")), "a name is computed"),
+        (lambda t: t.filter("a > ${spark.a}"), "in place of ${…}"),
+    ],
+)
+def test_what_spark_computes_while_it_reads_is_found_in_the_plan(
+    program: Program, says: str
+) -> None:
+    assert any(says in reason for reason in of_input(program))
 
 
 def test_plan_that_reads_with_options_may_choose_a_version() -> None:
     plan = recorded(lambda s: s.read.option("versionAsOf", "1").table("t").write.saveAsTable("w"))
-    assert plan_reasons(plan).input.reasons
+    assert hidden_of(plan)[0]
 
 
-def test_condition_beside_the_rows_has_reasons_of_its_own() -> None:
-    plan = recorded(lambda s: s.table("t").writeTo("w").overwrite(F.col("a") > F.rand()))
-    found = plan_reasons(plan)
-    assert (found.input.reasons, len(found.beside.reasons)) == ((), 1)
+def test_what_is_hidden_beside_the_rows_is_told_apart() -> None:
+    for condition in ("d = DATE 'now'", "a IN (SELECT * FROM VALUES (now()))"):
+        plan = recorded(lambda s, c=condition: s.table("t").writeTo("w").overwrite(F.expr(c)))
+        of_rows, beside = hidden_of(plan)
+        assert (of_rows, len(beside)) == ((), 1)
     plan = recorded(
         lambda s: s.table("t").mergeInto("w", F.expr("a = rand()")).whenMatched().delete().merge()
     )
-    assert len(plan_reasons(plan).beside.reasons) == 1
+    assert hidden_of(plan) == ((), ())  # the questions show it
 
 
-def test_sql_text_in_a_plan_is_examined() -> None:
-    plan = recorded(lambda s: s.sql("select uuid() from t").write.saveAsTable("w"))
-    assert plan_reasons(plan).input.reasons
+def test_what_is_computed_beside_the_rows_where_no_question_shows_it_is_a_reason() -> None:
+    plan = recorded(
+        lambda s: s.table("t").writeTo("w").partitionedBy(F.partitioning.years("d")).create()
+    )
+    assert hidden_of(plan)[1]
+
+
+def test_arguments_that_are_no_literals_may_compute_a_name() -> None:
+    text = "SELECT * FROM IDENTIFIER(:n)"
+    for argument, is_hidden in ((F.lit("t"), False), (F.concat(F.lit("t"), F.user()), True)):
+        relation = protos.relations.Relation()
+        relation.sql.query = text
+        relation.sql.named_arguments["n"].CopyFrom(argument.to_plan(session()[0].client))
+        assert bool(frames.hidden_in(relation)) is is_hidden
+
+
+def test_range_of_what_is_computed_is_found_in_the_plan() -> None:
+    for argument, is_hidden in ((F.lit(5), False), (F.unix_timestamp(), True)):
+        relation = protos.relations.Relation()
+        called = relation.unresolved_table_valued_function
+        called.function_name = "range"
+        called.arguments.add().CopyFrom(argument.to_plan(session()[0].client))
+        assert bool(frames.hidden_in(relation)) is is_hidden
+
+
+def test_text_of_many_rows_is_not_gone_through_for_each() -> None:
+    text = "a IN (SELECT id FROM range(1))"
+    assert of_input(lambda t: t.filter(" OR ".join([text] * 9))) == ()
+    assert of_input(lambda t: t.filter(" OR ".join([text] * 99)))
 
 
 def test_every_relation_that_there_is_is_judged() -> None:
     known = {*relations.READING, *relations.USER_CODE, *relations.TOLD, "sql"}
-    judged = {*plans.SAME, *plans.DIFFERENT}
-    assert known <= judged
-    assert not set(plans.SAME) & set(plans.DIFFERENT)
+    of_words = {"transpose", "summary", "describe", "cov", "corr"}
+    assert known <= {*frames.SHOWN, *frames._WORDS, *of_words}
+    assert not frames.SHOWN & {*frames._WORDS, *of_words}
 
 
 def merged() -> Any:
@@ -190,9 +192,9 @@ def test_rows_that_were_sent_before_are_put_into_the_plan() -> None:
     plan, blobs, table = sent(25_000)
     reading = read_plan(plan)
     assert reading.blobs
-    assert plan_reasons(plan).input.reasons
+    assert hidden_of(plan)[0]
     whole = inlined(plan, {name: blobs[name] for name in reading.blobs})
-    assert plan_reasons(whole) == PlanReasons()
+    assert hidden_of(whole) == ((), ())
     assert not read_plan(whole).blobs
     source = input_of(whole).to_df.input
     with pa.ipc.open_stream(source.local_relation.data) as reader:

@@ -40,12 +40,12 @@ def test_guarded_query_is_asked_for_as_its_text() -> None:
 def test_reading_is_asked_for_of_a_text_and_of_a_plan_with_the_paths() -> None:
     what, about, said = asked(reading_plan(SqlText("DELETE FROM t"), ["/data/"]))
     assert (what, about.sql.query) == ("haproc/read", "DELETE FROM t")
-    assert said == {"paths": ["/data/"], "analyze": True}
+    assert said == {"paths": ["/data/"], "analyze": True, "columns": False}
     frame = protos.base.Plan()
     frame.root.range.end = 5
     plan = reading_plan(SparkPlan(frame.SerializeToString()), parsed_only=True)
     _, about, said = asked(plan)
-    assert (about.range.end, said) == (5, {"paths": [], "analyze": False})
+    assert (about.range.end, said) == (5, {"paths": [], "analyze": False, "columns": True})
 
 
 def failed(message: str, error_class: str = "", java_class: str = ARGUMENT) -> EngineError:

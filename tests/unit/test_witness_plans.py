@@ -77,7 +77,11 @@ def test_shape_of_a_column_that_means_a_step_by_its_number_is_none() -> None:
         rows = s.createDataFrame([(1, "a")], ["n", "t"])
         return rows.filter(rows["n"] > 1).writeTo("t").append()
 
-    assert shape(program) is None
+    def subquery(s: Any) -> Any:
+        most = s.range(1).select(F.max("id")).scalar()
+        return s.table("t").filter(F.col("id") > most).writeTo("t").append()
+
+    assert shape(program) is None and shape(subquery) is None
 
 
 def test_input_question_of_a_call_of_the_catalog_is_none() -> None:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from haproc import protos
 from haproc.classify.model import RefusedError
-from haproc.classify.moments import is_moment
 from haproc.classify.names import parts_of
 from haproc.classify.paths import locates
 from haproc.classify.plans import refusals
@@ -26,9 +25,6 @@ from haproc.failure import ErrorClass
 
 _EXPRESSION = protos.expressions.Expression.DESCRIPTOR.full_name
 _LITERAL = protos.expressions.Expression.Literal.DESCRIPTOR.full_name
-_ROWS = protos.expressions.Expression.Window.WindowFrame.FRAME_TYPE_ROW
-FRAME_OF_ROWS: Final = "window of rows"
-"""Named among a plan's relations where a window counts rows."""
 HIDING: Final = frozenset({"java_method", "reflect", "try_reflect"})
 """Functions that run any code by its name."""
 NAMING: Final = frozenset(
@@ -88,11 +84,8 @@ def _suspicious(data: bytes) -> bool:
 def take(message: Any, found: Found) -> None:
     """Collect functions, SQL texts and code from all expressions of a message."""
     for each in _below(message):
-        kind = each.DESCRIPTOR
-        if kind.full_name == _EXPRESSION:
+        if each.DESCRIPTOR.full_name == _EXPRESSION:
             _entered(each, found)
-        elif kind.full_name == _LITERAL and is_moment(each.string):
-            found.moments.add(each.string)
 
 
 def check_count(message: Any, most: int) -> None:
@@ -170,8 +163,6 @@ def _holds(descriptor: Any) -> bool:
 
 def _entered(expression: Any, found: Found) -> None:
     kind = expression.WhichOneof("expr_type")
-    if kind == "window" and expression.window.frame_spec.frame_type == _ROWS:
-        found.relations.add(FRAME_OF_ROWS)
     if kind in COMPUTING:
         return
     if kind == "unresolved_function":

@@ -100,8 +100,6 @@ class PlanReading:
     """The kinds of relations in it, as the protocol calls them."""
     options: frozenset[str] = frozenset()
     """The options, in lower case, under which tables and files are read."""
-    moments: frozenset[str] = frozenset()
-    """Texts among its values that Spark may read by the clock; only of writes."""
 
 
 @dataclass(slots=True)
@@ -119,7 +117,6 @@ class Found:
     names_known: bool = True
     relations: set[str] = field(default_factory=set)
     options: set[str] = field(default_factory=set)
-    moments: set[str] = field(default_factory=set)
     extensions: int = 0
     columns: int = 0
 
@@ -139,6 +136,5 @@ class Found:
             names_known=self.names_known,
             relations=frozenset(self.relations),
             options=frozenset(self.options),
-            moments=frozenset(self.moments),
             **more,
         )

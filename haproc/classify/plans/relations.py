@@ -32,6 +32,7 @@ READING: Final = members(
     hint unpivot to_schema repartition_by_expression collect_metrics parse with_watermark
     html_string as_of_join transpose lateral_join nearest_by_join with_relations fill_na
     drop_na replace summary crosstab describe cov corr approx_quantile freq_items sample_by
+    deduplicate
     """
 )
 """These only compute, from what stands below them."""
@@ -49,9 +50,8 @@ USER_CODE: Final = members(
 )
 """These run Python functions of the user's on their rows."""
 _TABLE_FUNCTIONS: Final = frozenset({"common_inline_user_defined_table_function"})
-DROPS_SOME: Final = "dropDuplicates by some columns"
-FILES: Final = "files"
-"""Named among a plan's relations, beside those of the protocol, for what those don't tell."""
+COMPUTED_RANGE: Final = "range of computed values"
+"""Named among a plan's relations: the rest of them are the protocol's."""
 REFUSED: Final = {
     "common_inline_user_defined_data_source": lambda: refusals.source(
         "of your own", "a data source"
@@ -156,11 +156,6 @@ def _bears(descriptor: Any) -> bool:
     return False
 
 
-def _deduplicate(message: Any, found: Found) -> None:
-    if not message.all_columns_as_keys:
-        found.relations.add(DROPS_SOME)
-
-
 def _read(message: Any, found: Found) -> None:
     if message.is_streaming:
         raise refusals.streaming("readStream reads a stream")
@@ -182,7 +177,6 @@ def _data_source(message: Any, found: Found) -> None:
     if message.format and message.format.lower() not in PATH_FORMATS:
         raise refusals.source(message.format, "the data source")
     found.names_known = False
-    found.relations.add(FILES)
     found.paths.update(message.paths)
     _take_options(message.options, found)
 
@@ -211,6 +205,8 @@ def _sql_part(message: Any, references: frozenset[str]) -> SqlPart:
 def _table_function(message: Any, found: Found) -> None:
     expressions.called(message, found)
     name = message.function_name.lower()
+    if any(each.WhichOneof("expr_type") != "literal" for each in message.arguments):
+        found.relations.update({COMPUTED_RANGE} if "range" in name else ())
     if name.rpartition(".")[2].strip("`") not in READING_FUNCTIONS:
         return
     first = message.arguments[0].literal.string if message.arguments else ""
@@ -234,7 +230,6 @@ def _chunked(message: Any, found: Found) -> None:
 
 TOLD: Final[dict[str, Callable[[Any, Found], None]]] = {
     "read": _read,
-    "deduplicate": _deduplicate,
     "relation_changes": _changes,
     "unresolved_table_valued_function": _table_function,
     "catalog": catalog.read_nested,

@@ -1,0 +1,112 @@
+"""What the analyzed tree of a DataFrame hides, and only the client's plan shows.
+
+Some relations Spark computes while it reads them (``transpose()``, ``summary()``), so that nothing
+but their rows is left. Of the SQL texts in a plan that is true for typed literals
+(``DATE 'today'``), for rows that are computed (``VALUES (now())``, ``range(…)``) and for names
+(``IDENTIFIER(…)``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from haproc import protos
+from haproc.classify.model import Kind
+from haproc.classify.plans import delta, expressions
+from haproc.classify.plans.members import members
+from haproc.classify.plans.reading import Does, Found, PlanReading
+from haproc.classify.plans.relations import COMPUTED_RANGE, USER_CODE, walk
+from haproc.classify.tokens import TokenKind
+from haproc.reading.findings import SHOWN_MAX
+from haproc.reading.moving import computes_rows, moving_in, tokens_of
+
+SHOWN: Final = USER_CODE | members(
+    """
+    read sql project filter join set_op sort aggregate local_relation range subquery_alias
+    repartition repartition_by_expression to_df with_columns_renamed drop with_columns hint
+    unpivot to_schema collect_metrics parse with_watermark deduplicate lateral_join
+    with_relations fill_na drop_na replace crosstab unresolved_table_valued_function extension
+    limit offset tail sample as_of_join nearest_by_join relation_changes
+    """
+)
+"""Relations that stand in the analyzed tree as operators; what is in no list counts as hidden."""
+_COMPUTED: Final = "{} is computed while Spark reads it, so that nobody sees from what"
+_SESSION: Final = "{} is known to the client's session alone"
+_VERSIONS: Final = "each cluster numbers and dates its versions itself"
+_WORDS: Final[dict[str, str]] = {
+    "show_string": _COMPUTED.format("show()"),
+    "html_string": _COMPUTED.format("a table in HTML"),
+    "sample_by": _COMPUTED.format("sampleBy()"),
+    COMPUTED_RANGE: _COMPUTED.format(f"a {COMPUTED_RANGE}"),
+    "approx_quantile": _COMPUTED.format("approxQuantile()"),
+    "freq_items": _COMPUTED.format("freqItems()"),
+    "catalog": "what spark.catalog tells is not the same on every cluster",
+    delta.VERSIONS: _VERSIONS,
+    "cached_local_relation": _SESSION.format("a DataFrame sent before"),
+    "chunked_cached_local_relation": _SESSION.format("a DataFrame sent before"),
+    "cached_remote_relation": _SESSION.format("a checkpoint"),
+    "ml_relation": _SESSION.format("a model"),
+}
+
+
+def hidden_in(root: Any) -> tuple[str, ...]:
+    """Return why a relation could differ from cluster to cluster, by what its reading hides."""
+    found = Found()
+    walk(root, found)
+    expressions.take(root, found)
+    return hidden(found.reading(Does.QUERIES, Kind.SELECT))
+
+
+def hidden(reading: PlanReading) -> tuple[str, ...]:
+    """Return the same of what was read of a plan, its expressions included."""
+    return tuple(dict.fromkeys(_hidden(reading)))
+
+
+def _hidden(reading: PlanReading) -> Iterator[str]:
+    for kind in sorted(reading.relations - SHOWN):
+        yield _WORDS.get(kind) or _COMPUTED.format(f"{kind}()")
+    if reading.options:
+        yield "options of what is read may choose one of a table's versions"
+    for text in reading.expressions:
+        yield from _in_text(text)
+    for part in (*reading.sqls, *([] if reading.sql is None else [reading.sql])):
+        given = (*part.positional, *(value for _, value in part.named))
+        yield from _in_text(part.text, are_literals=all(map(_is_literal, given)))
+
+
+def _is_literal(argument: Any) -> bool:
+    is_expression = (
+        argument.DESCRIPTOR.full_name == protos.expressions.Expression.DESCRIPTOR.full_name
+    )
+    return not is_expression or argument.WhichOneof("expr_type") == "literal"
+
+
+def _in_text(text: str, *, are_literals: bool = True) -> Iterator[str]:
+    """Yield what moves in a SQL text; ``are_literals``: its arguments are."""
+    if moves := moving_in(text):
+        yield f"{moves} is read by the clock"
+    if "${" in text:
+        yield f"{_short(text)} is read with other words in place of ${{…}}"
+    if computes_rows(text):
+        yield f"rows are computed in {_short(text)}, where nobody sees from what"
+    if _computes_names(text, are_literals=are_literals):
+        yield f"a name is computed in {_short(text)}, which may be another one on every cluster"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def _computes_names(text: str, *, are_literals: bool) -> bool:
+    """Whether IDENTIFIER(…) is given more than a string or an argument that is one."""
+    plain = {TokenKind.STRING, *([TokenKind.PARAMETER] if are_literals else [])}
+    tokens = tokens_of(text)
+    return any(
+        token.upper == "IDENTIFIER"
+        and opening.is_symbol("(")
+        and not (given.kind in plain and closing.is_symbol(")"))
+        for token, opening, given, closing in zip(
+            tokens, tokens[1:], tokens[2:], tokens[3:], strict=False
+        )
+    )

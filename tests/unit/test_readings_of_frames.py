@@ -1,0 +1,166 @@
+"""What Spark is asked about parts of plans that write, what is made of it, and what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from haproc.classify.model import RefusedError
+from haproc.config.shares import Shares
+from haproc.engine.interface import Settings
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.route.offload import Inline
+from haproc.route.planning import Planning
+from haproc.route.readings import Readings
+from haproc.witness.plans import input_question, shape_of
+from tests.unit.recorded_plans import recorded
+
+
+def tree(cls: str, kind: str = "", **fields: Any) -> dict[str, Any]:
+    typed = {"t": kind} if kind else {}
+    return {"c": cls, "n": True, "f": fields, **typed}
+
+
+def column(number: int) -> dict[str, Any]:
+    return tree("AttributeReference", "BIGINT", name=f"c{number}") | {"i": number}
+
+
+ROWS = tree("LocalRelation", output=[column(0), column(1)])
+
+
+def reading(analyzed: dict[str, Any], *, metadata: dict[str, Any] | None = None) -> str:
+    fields = [{"name": "n", "type": "long", "nullable": True, "metadata": metadata or {}}]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return json.dumps({"analyzed": analyzed, "columns": [["n", "BIGINT"]], "schema": schema})
+
+
+@dataclass
+class Spark:
+    """A session that gives the same reading each time."""
+
+    says: str = reading(ROWS)
+    asked: list[bytes] = field(default_factory=list)
+    epoch: int = 0
+    defines: bool = False
+    """Whether a definition changes while it is asked."""
+
+    async def ready(self) -> None:
+        pass
+
+    async def reading(
+        self,
+        statement: SqlText | SparkPlan,
+        *,
+        timeout_s: float,
+        paths: Sequence[str] = (),
+        parsed_only: bool = False,
+    ) -> str:
+        assert isinstance(statement, SparkPlan)
+        self.asked.append(statement.plan)
+        self.epoch += self.defines
+        return self.says
+
+
+def readings(spark: Spark) -> Readings:
+    async def shared(settings: Settings) -> Any:
+        return spark
+
+    return Readings(
+        shared, shared, lambda: spark.epoch, Inline(), Planning(Shares(9), Shares(9)), 5
+    )
+
+
+def question(value: int) -> bytes:
+    def program(s: Any) -> Any:
+        s.range(value)  # each DataFrame has a number of its own
+        return s.createDataFrame([(value,)], ["n"]).writeTo("t").append()
+
+    found = input_question(recorded(program))
+    assert found is not None
+    return found
+
+
+async def asked(spark: Spark, having: Readings, **how: Any) -> list[int]:
+    """Ask about two pieces of rows; return how often Spark was asked after each."""
+    counts = []
+    for value in range(2):
+        await having.frame(question(value), Settings(), None, "ann", **how)
+        counts.append(len(spark.asked))
+    return counts
+
+
+async def test_rows_piece_by_piece_are_read_once_and_without_the_numbers_of_steps() -> None:
+    spark = Spark()
+    having = readings(spark)
+    assert await asked(spark, having) == [1, 1]
+    assert spark.asked == [shape_of(question(7))]
+    spark.epoch += 1
+    assert await asked(spark, having) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("spark", "how"),
+    [
+        (Spark(defines=True), {}),
+        (Spark(), {"keeps": False}),
+        (Spark(reading(tree("Sample", child=ROWS))), {}),
+    ],
+)
+async def test_what_may_be_another_one_the_next_time_is_read_each_time(
+    spark: Spark, how: dict[str, Any]
+) -> None:
+    assert await asked(spark, readings(spark), **how) == [1, 2]
+
+
+async def test_frame_is_read_where_its_temporary_things_are_and_nothing_is_kept() -> None:
+    shared, own = Spark(), Spark()
+    having = readings(shared)
+    for temporaries, there, counts in (
+        (True, False, (0, 1)),
+        (True, False, (0, 2)),
+        (False, True, (0, 3)),
+        (False, False, (1, 3)),
+    ):
+        session: Any = SimpleNamespace(holds_temporaries=temporaries, spark=own)
+        await having.frame(question(1), Settings(), session, "ann", only_there=there)
+        assert (len(shared.asked), len(own.asked)) == counts
+
+
+async def test_frame_gives_its_columns_and_the_keys_of_their_metadata() -> None:
+    spark = Spark(reading(ROWS, metadata={"delta.generationExpression": "x"}))
+    found = await readings(spark).frame(question(1), Settings(), None, "ann")
+    assert found.columns == (("n", "BIGINT"),)
+    assert found.metadata == {"delta.generationExpression"}
+
+
+@pytest.mark.parametrize(
+    ("analyzed", "says"),
+    [
+        (tree("Deduplicate", keys=[column(0), column(1)], child=ROWS), ""),
+        (tree("Deduplicate", keys=[column(0)], child=ROWS), "dropDuplicates()"),
+        (tree("CollectMetrics", child=ROWS), ""),
+        (tree("Brand new"), "is not known to give the same everywhere"),
+        (tree("PythonUDF", "BIGINT", func=tree("SimplePythonFunction")), "runs code"),
+    ],
+)
+async def test_frame_says_why_it_may_differ(analyzed: dict[str, Any], says: str) -> None:
+    found = await readings(Spark(reading(analyzed))).frame(question(1), Settings(), None, "ann")
+    assert says in "; ".join(found.reasons) and bool(found.reasons) is bool(says)
+    assert not any("SimplePythonFunction" in each for each in found.reasons)
+
+
+@pytest.mark.parametrize("cls", ["CallMethodViaReflection", "AppendData"])
+async def test_frame_that_is_no_query_or_runs_foreign_code_may_not_run_at_all(cls: str) -> None:
+    found = await readings(Spark(reading(tree(cls)))).frame(question(1), Settings(), None, "ann")
+    assert found.refused and set(found.refused) <= set(found.reasons)
+
+
+@pytest.mark.parametrize("says", ["", "[]", '{"parsed": null}', '{"analyzed": {"c": 1, "f": 2}}'])
+async def test_frame_whose_reading_is_none_is_refused(says: str) -> None:
+    with pytest.raises(RefusedError, match="cannot be judged"):
+        await readings(Spark(says)).frame(question(1), Settings(), None, "ann")
