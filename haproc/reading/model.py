@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from haproc.pin.model import Treatment
 from haproc.reading.tree import Place
 
 
@@ -42,3 +43,22 @@ class Facts:
     """
 
     legacy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a write.
+
+    ``reads``: all tables and views that it reads, as Spark sees them; ``rests_on``: these, what it
+    writes, and the functions that it calls; changing the definition of any of them may change the
+    verdict. ``known``: nothing is missing from these. ``of_session``: it means what it means in its
+    client's session only.
+    """
+
+    treatment: Treatment
+    reasons: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+    rests_on: frozenset[str] = frozenset()
+    known: bool = True
+    hint: str = ""
+    of_session: bool = False

@@ -14,20 +14,20 @@ from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
+from haproc.reading.model import Verdict
 from haproc.replicate.heard.definitions import ANYTHING
 from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows, Write
 from haproc.replicate.writes import now_ms
-from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying, Understood, texts_of
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.plans import Frames, Plans, session_ref
+from haproc.route.readings import Readings
 from haproc.route.rows.reading import fitted
 from haproc.route.stand_in import as_written
-from haproc.witness.judge import Verdict
 
 REFUSED: Final = {
     Kind.RESTORE: (
@@ -52,7 +52,7 @@ class Making:
         self,
         core: Core,
         engine: Engine,
-        analysis: Analysis,
+        readings: Readings,
         texts: Texts,
         classifying: Classifying,
         ground: Callable[[frozenset[str]], Awaitable[Ground]],
@@ -60,18 +60,16 @@ class Making:
         foresee: Callable[[Operation], None],
         *,
         fanout_parallel: bool,
-        paths: tuple[str, ...] = (),
     ) -> None:
         self._me = core.me
         self._bytes_max = core.limits.operation_bytes_max
         self._engine = engine
-        self.analysis = analysis
-        self.readings = analysis.readings(paths)
+        self.readings = readings
         self._plans = Plans(
             engine,
             texts,
             self.readings,
-            lambda: analysis.epoch,
+            readings.epoch,
             classifying,
             get_blob,
             core.limits.part_bytes_max,

@@ -34,18 +34,13 @@ from haproc.pin.model import Treatment
 from haproc.pin.plan_parts import inlined, input_of, with_input
 from haproc.reading.frames import hidden, hidden_in
 from haproc.reading.judge import JudgedQuery
+from haproc.reading.model import Verdict
 from haproc.replicate.records.rows import ComputedPlan, SessionRef, Write
-from haproc.route.analysis import HINT_COMPLETED
 from haproc.route.classifying import Classifying, Understood, read_of
 from haproc.route.local_rows import has_texts, local_rows
 from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
-from haproc.route.readings import Readings
-from haproc.route.remembered import Remembered
-from haproc.sessions.client import ClientSession
-from haproc.sessions.journal import ArtifactEntry
-from haproc.witness.judge import Verdict
-from haproc.witness.plans import (
+from haproc.route.plan_questions import (
     ColumnTypes,
     completes_texts,
     condition_questions,
@@ -54,6 +49,10 @@ from haproc.witness.plans import (
     input_question,
     text_question,
 )
+from haproc.route.readings import Readings
+from haproc.route.remembered import Remembered
+from haproc.sessions.client import ClientSession
+from haproc.sessions.journal import ArtifactEntry
 
 T = TypeVar("T")
 
@@ -69,6 +68,7 @@ COLUMNS_TEXT_MAX: Final = 16 << 10
 _CREATING: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 HINT_CONDITION: Final = "compute the values first, into a table, and write by those"
 HINT_INPUT: Final = "write a DataFrame made of tables, rows and functions of SQL"
+HINT_COMPLETED: Final = "convert it in the query: to_timestamp(text, 'yyyy-MM-dd HH:mm:ss')"
 HINT_FRAMES: Final = "write the DataFrame to a table first, then read that in the statement"
 HINT_SESSION: Final = "send it in the session that has what it reads"
 HINT_METADATA: Final = "create the table in SQL, then append to it"

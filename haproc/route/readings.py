@@ -9,7 +9,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,11 +40,12 @@ from haproc.reading.outline import outline
 from haproc.reading.tree import Node, UnreadableError, deep, read
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
+from haproc.route.plan_questions import empty_rows, shape_of
 from haproc.route.planning import Planning
+from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.remembered import Remembered
 from haproc.route.stand_in import merge_over, source_query
 from haproc.sessions.client import ClientSession
-from haproc.witness.plans import empty_rows, shape_of
 
 T = TypeVar("T")
 JUDGED_MAX: Final = 2_000
@@ -61,24 +62,20 @@ _HINT_MERGE: Final = "give the source an alias, and its columns names of their o
 
 
 class Readings:
-    """See the module.
-
-    ``shared`` gives HAProc's own session of these settings, ``parsing`` one to parse texts in.
-    """
+    """See the module. ``epoch`` counts the definitions that changed here."""
 
     def __init__(
         self,
-        shared: Callable[[Settings], Awaitable[Session]],
-        parsing: Callable[[Settings], Awaitable[Session]],
+        sessions: ReadingSessions,
         epoch: Callable[[], int],
         texts: Texts,
         planning: Planning,
         timeout_s: float,
         paths: tuple[str, ...] = (),
     ) -> None:
-        self._shared = shared
-        self._parsing = parsing
-        self._epoch = epoch
+        self._shared = sessions.shared
+        self._parsing = sessions.parsing
+        self.epoch = epoch
         self._texts = texts
         self._planning = planning
         self._timeout_s = timeout_s
@@ -104,7 +101,7 @@ class Readings:
         own answer to a statement that is wrong.
         """
         own = session is not None and session.holds_temporaries
-        key, epoch = key_of(statement.sql, settings), self._epoch()
+        key, epoch = key_of(statement.sql, settings), self.epoch()
         is_kept = not own and carried is None
         known = self._judged.find(key) if is_kept else None
         if known is not None:
@@ -236,7 +233,7 @@ class Readings:
         ``only_there``: only the client's session can read it; ``keeps``: its reading hides nothing.
         Raises as `judged` does.
         """
-        epoch = self._epoch()
+        epoch = self.epoch()
         shape = shape_of(query) if len(query) <= FRAME_BYTES_MAX else None
         own = session is not None and (only_there or session.holds_temporaries)
         key = (shape, settings) if keeps and not own and shape is not None else None

@@ -28,7 +28,6 @@ from haproc.replicate.queue.revoked import Revoked
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.replica import Replica
 from haproc.replicate.writes import Attempt
-from haproc.route.analysis import Analysis
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
@@ -40,6 +39,8 @@ from haproc.route.model import Answer, HaReport, ManyRows, Request, SentRows
 from haproc.route.narrowing import Narrowing
 from haproc.route.offload import Inline, Texts
 from haproc.route.planning import Planning
+from haproc.route.reading_sessions import ReadingSessions
+from haproc.route.readings import Readings
 from haproc.route.reads import Reads
 from haproc.route.repeatable import Repeatable
 from haproc.route.session_statements import SessionStatements
@@ -97,36 +98,34 @@ class RingService:
         core.health.on_answer = self.planning.probed
         core.health.on_gone = self.planning.driver_is_gone
         core.condition.on_departure = self.planning.cluster_left
-        self._analysis = Analysis(
-            engine,
-            lambda: core.watermarks.definitions_applied,
-            self._now,
-            core.timeouts.statement_s,
-            self.planning,
-            self._texts,
-        )
+
+        def epoch() -> int:
+            return core.watermarks.definitions_applied
+
+        reading = ReadingSessions(engine, epoch, self._now)
+        timeout_s = core.timeouts.statement_s
+        readings = Readings(reading, epoch, self._texts, self.planning, timeout_s, self._paths)
         self._making = Making(
             core,
             engine,
-            self._analysis,
+            readings,
             self._texts,
             self._classifying,
             self._attempts.ground,
             sessions.get_blob,
             replica.foresee,
             fanout_parallel=config.fanout_parallel,
-            paths=rules.paths.spellings,
         )
-        self.shown = Showing(core, self._texts, self._understood, self._making.readings).shown
-        self._narrowing = Narrowing(core, self._making.readings)
-        repeatable = Repeatable(core, self._making.readings)
+        self.shown = Showing(core, self._texts, self._understood, readings).shown
+        self._narrowing = Narrowing(core, readings)
+        repeatable = Repeatable(core, readings)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
         self._shared = SharedSessions(
             lambda key, user: engine.session(key, pool=pool_of(user)), SHARED_SESSIONS_MAX
         )
         self.sessions = sessions
         self._session_statements = SessionStatements(
-            core, sessions, self._classifying, self._making.readings, defaults
+            core, sessions, self._classifying, readings, defaults
         )
 
     # -- what the doors ask ----------------------------------------------------------------
@@ -383,7 +382,7 @@ class RingService:
         request, session = asked.request, asked.session
         try:
             for text in texts_of(request.statement, asked.statement):
-                await self._making.readings.confirm(text, asked.settings, session, request.user)
+                await readings.confirm(text, asked.settings, session, request.user)
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
         except RefusedError as error:

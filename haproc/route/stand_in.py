@@ -14,7 +14,7 @@ from haproc.pin.sqltypes import quote_name
 from haproc.reading.cut import Cut
 from haproc.reading.judge import Judged
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef, Write
-from haproc.witness.plans import text_over, text_question, with_text
+from haproc.route.plan_questions import text_over, text_question, with_text
 
 _ROWS: Final = "haproc_rows"
 _NAMES: Final = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})

@@ -15,8 +15,7 @@ from haproc.classify.plans.commands import read_plan
 from haproc.engine.holes import hole, plan_of_query, rests_on_handles, with_rows
 from haproc.failure import ErrorClass
 from haproc.pin.plan_parts import inlined, input_of
-from haproc.route.plans import computed, hidden_of
-from haproc.witness.plans import (
+from haproc.route.plan_questions import (
     condition_questions,
     empty_rows,
     input_question,
@@ -24,6 +23,7 @@ from haproc.witness.plans import (
     text_question,
     with_text,
 )
+from haproc.route.plans import computed, hidden_of
 from tests.unit.recorded_plans import recorded
 
 STEPS = 190

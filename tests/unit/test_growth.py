@@ -30,8 +30,8 @@ from haproc.classify.tokens import LexicalError, tokenize
 from haproc.pin.model import Moment
 from haproc.pin.parameters import bind, expand_rows, parse_parameters
 from haproc.pin.plan_parts import input_of, with_input
+from haproc.route.plan_questions import condition_questions, input_question
 from haproc.route.plans import hidden_of
-from haproc.witness.plans import condition_questions, input_question
 from tests.unit.recorded_plans import recorded
 
 MOMENT = Moment(datetime(2026, 3, 1, tzinfo=UTC), 1, "UTC", "ann", "spark_catalog", "default")

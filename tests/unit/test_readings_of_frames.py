@@ -15,9 +15,9 @@ from haproc.config.shares import Shares
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.route.offload import Inline
+from haproc.route.plan_questions import input_question, shape_of
 from haproc.route.planning import Planning
 from haproc.route.readings import Readings
-from haproc.witness.plans import input_question, shape_of
 from tests.unit.recorded_plans import recorded
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pyspark.sql.connect.functions as F
 import pytest
+from haproc.witness.plan import Plan, UnreadableError, read_query
 
 from haproc import protos
-from haproc.witness.plan import Plan, UnreadableError, read_query
-from haproc.witness.plans import (
+from haproc.route.plan_questions import (
     completes_texts,
     condition_questions,
     defined_by,
