@@ -213,6 +213,7 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
     """Return the verdict on what a rule allows: values are put in, and nothing may be by chance."""
     assert reading.analyzed is not None
     nodes = expressions([reading.analyzed])
+    facts = replace(facts, vouched=True)
     found = [each for node in nodes for each in examine(reading, node, facts, moment)]
     literals = _literals(found)
     judged = Judged(

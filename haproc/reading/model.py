@@ -40,9 +40,11 @@ class Facts:
     """What the session says that the trees do not.
 
     ``legacy``: its time parser is the legacy one, in whose formats the clock has a say.
+    ``vouched``: a rule of the operator's vouches for classes that are in no list.
     """
 
     legacy: bool = False
+    vouched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

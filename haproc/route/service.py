@@ -31,7 +31,7 @@ from haproc.replicate.writes import Attempt
 from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
-from haproc.route.classifying import Classifying, Understood, as_query, texts_of, with_bound
+from haproc.route.classifying import Classifying, Understood, as_query, with_bound
 from haproc.route.failing import is_no_query, no_query, refused, timed_out
 from haproc.route.lending import Lending
 from haproc.route.making import Making
@@ -231,7 +231,7 @@ class RingService:
             case OperationClass.QUERY:
                 return await self._read(asked)
             case OperationClass.SESSION if asked.request.relayed and not asked.statement.sql:
-                return await self._fit(asked)
+                return self._fit(asked)
             case OperationClass.SESSION:
                 return await self._session_statements.run(asked)
             case _:
@@ -266,7 +266,7 @@ class RingService:
             return answer
         # Where it was changed meanwhile, everything was waited for.
         still = [unchanged for unchanged in narrowed if unchanged()]
-        answer = await self._fit(asked)
+        answer = self._fit(asked)
         return replace(answer, still=still[0]) if still else answer
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
@@ -377,16 +377,8 @@ class RingService:
         report = HaReport(self._core.me, OperationClass.QUERY, after_offset=after)
         return Answer(report, result)
 
-    async def _fit(self, asked: Understood) -> Answer:
-        """Return once a query may run that whoever sent it runs in its session."""
-        request, session = asked.request, asked.session
-        try:
-            for text in texts_of(request.statement, asked.statement):
-                await readings.confirm(text, asked.settings, session, request.user)
-        except EngineError as error:
-            raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
-        except RefusedError as error:
-            raise refused(error) from error
+    def _fit(self, asked: Understood) -> Answer:
+        """Answer for a query that whoever sent it runs in its session, where Spark guards it."""
         after = self._core.schedule.high
         report = HaReport(self._core.me, asked.statement.operation_class, after_offset=after)
         return Answer(report, Collected(()))

@@ -84,8 +84,6 @@ class ClientSession:
     recording: asyncio.Lock = field(default_factory=asyncio.Lock)
     superseded: list[Numbered] = field(default_factory=list)
     """Entries that are not deleted yet, and that others stand for."""
-    shown_in_full: int = 0
-    """How many look at what Spark makes of a statement, for which it has settings of its own."""
 
     @property
     def id(self) -> str:

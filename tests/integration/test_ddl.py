@@ -34,8 +34,8 @@ REFUSED = {
     "CREATE TABLE x (d DOUBLE DEFAULT rand()) USING delta": "NON_DETERMINISTIC",
 }
 OF_SESSION = {
-    "CREATE VIEW x AS SELECT * FROM mine": "temporary view mine",
-    "CREATE FUNCTION fm() RETURNS INT RETURN (SELECT max(a) FROM mine)": "temporary view mine",
+    "CREATE VIEW x AS SELECT * FROM mine": "temporary view",
+    "CREATE FUNCTION fm() RETURNS INT RETURN (SELECT max(a) FROM mine)": "temporary view",
     "CREATE TEMPORARY FUNCTION fp() RETURNS TABLE (n INT) RETURN "
     "SELECT TRANSFORM (a) USING 'cat' AS (n INT) FROM mine": "TRANSFORM",
     "CREATE TEMPORARY VIEW bad AS SELECT IDENTIFIER('reflect')('java.lang.System', 'nanoTime')": (
@@ -51,8 +51,9 @@ async def send(spark: LocalSpark, schema: str) -> AsyncIterator[Send]:
 
         async def send(sql: str, session: str | None = None) -> None:
             name = f"s{next(numbers)}"
+            where = None if session else schema
             request = Request(
-                name, SentSql(sql), name, schema=schema, session_id=session, timeout_s=120
+                name, SentSql(sql), name, schema=where, session_id=session, timeout_s=120
             )
             await service.execute(request)
 
@@ -90,6 +91,7 @@ async def test_what_would_differ_is_refused_and_not_made(
     send: Send, engine: SparkConnectEngine, schema: str
 ) -> None:
     await send("CREATE TABLE t (a INT, d DATE) USING delta")
+    await send(f"USE {schema}", "s1")
     await send("CREATE TEMPORARY VIEW mine AS SELECT 1 AS a", "s1")
     await send("CREATE TEMPORARY FUNCTION plus(x INT) RETURNS INT RETURN x + 1", "s1")
     for statements, session in ((REFUSED, None), (OF_SESSION, "s1")):

@@ -21,8 +21,10 @@ from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
-from haproc.route.analysis import Analysis
+from haproc.route.offload import Inline
 from haproc.route.planning import Planning
+from haproc.route.reading_sessions import ReadingSessions
+from haproc.route.readings import Readings
 from haproc.route.repeatable import Reading, Repeatable
 from haproc.sessions.chain import Adoption, Key
 from haproc.sessions.client import ClientSession
@@ -110,10 +112,13 @@ class Judging:
         self.engine = engine
         self.settings = Settings(schema=schema)
         self.epoch = 0
-        analysis = Analysis(
-            engine, lambda: self.epoch, time.monotonic, 60, Planning(Shares(1), Shares(1))
-        )
-        self.readings = analysis.readings(())
+
+        def epoch() -> int:
+            return self.epoch
+
+        sessions = ReadingSessions(engine, epoch, time.monotonic)
+        planning = Planning(Shares(1), Shares(1))
+        self.readings = Readings(sessions, epoch, Inline(), planning, 60)
 
     def statement(self, sql: str) -> Classified:
         return classify(sql, Context(schema=self.settings.schema), Rules.builtin())

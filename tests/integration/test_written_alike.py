@@ -30,8 +30,10 @@ from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import Judged
 from haproc.replicate.apply.filling import Found
 from haproc.replicate.apply.materialise import materialise
-from haproc.route.analysis import Analysis
+from haproc.route.offload import Inline
 from haproc.route.planning import Planning
+from haproc.route.reading_sessions import ReadingSessions
+from haproc.route.readings import Readings
 from tests.integration.engine_calls import apply, rows
 
 pytestmark = pytest.mark.spark
@@ -82,8 +84,9 @@ def statement(sql: str) -> Classified:
 async def judged(engine: SparkConnectEngine, sql: str) -> Judged:
     """Return what becomes of a statement at that moment."""
     planning = Planning(Shares(1), Shares(1))
-    analysis = Analysis(engine, lambda: 0, time.monotonic, 60, planning)
-    return await analysis.readings(()).judged(statement(sql), BERLIN, None, MOMENT)
+    sessions = ReadingSessions(engine, lambda: 0, time.monotonic)
+    readings = Readings(sessions, lambda: 0, Inline(), planning, 60)
+    return await readings.judged(statement(sql), BERLIN, None, MOMENT)
 
 
 async def contents(engine: SparkConnectEngine, name: str) -> list[str]:

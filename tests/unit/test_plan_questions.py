@@ -6,7 +6,6 @@ from typing import Any
 
 import pyspark.sql.connect.functions as F
 import pytest
-from haproc.witness.plan import Plan, UnreadableError, read_query
 
 from haproc import protos
 from haproc.route.plan_questions import (
@@ -140,32 +139,6 @@ def test_text_with_frames_is_asked_and_written_with_them() -> None:
     question = asked(text_question(plan, "EXPLAIN EXTENDED x"))
     assert question.with_relations.root.sql.query == "EXPLAIN EXTENDED x"
     assert len(question.with_relations.references) == 1
-
-
-def test_read_query_begins_with_the_root_and_not_with_what_a_column_is_called() -> None:
-    text = explained("id: bigint, Join x: bigint", "Sample 0.5", "+- Range (0, 3)")
-    plan = read_query(text, columns=True)
-    assert isinstance(plan, Plan)
-    assert [node.name for node in plan.nodes] == ["Sample", "Range"]
-    hiding = explained("Join x: bigint", "Sample 0.5", "+- Range (0, 3)")
-    plan = read_query(hiding, columns=True)
-    assert isinstance(plan, Plan) and plan.root.name == "Sample"
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ("a", "Project [x]", "+- Project: bigint", "Sample 0.5", "+- Range (0, 3)"),
-        ("id: bigint", "Project [a", "b AS c#1]", "+- Range (0, 3)"),
-        ("id: bigint",),
-        ("id: bigint", "'Project [id]", "+- Range (0, 3)"),
-    ],
-)
-def test_read_query_what_is_spread_over_lines_or_unresolved_is_not_read(
-    lines: tuple[str, ...],
-) -> None:
-    with pytest.raises(UnreadableError):
-        read_query(explained(*lines), columns=True)
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,7 @@ def test_function_without_a_body_is_unreadable() -> None:
     ("argument", "becomes"),
     [
         (Node("Literal", type="STRING", value="'t'", is_tree=True), "CALL compact(x())"),
+        (Node("Frobnicate", type="INT", is_tree=True), "CALL compact(x())"),
         (Node("Rand", type="DOUBLE", deterministic=False, is_tree=True), None),
         (
             Node("CurrentDate", type="DATE", place=Place(13, 27), is_tree=True),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.route.offload import Inline
 from haproc.route.plan_questions import input_question, shape_of
 from haproc.route.planning import Planning
+from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
 from tests.unit.recorded_plans import recorded
 
@@ -67,12 +68,15 @@ class Spark:
 
 
 def readings(spark: Spark) -> Readings:
-    async def shared(settings: Settings) -> Any:
-        return spark
+    class Sessions(ReadingSessions):
+        async def shared(self, settings: Settings) -> Any:
+            return spark
 
-    return Readings(
-        shared, shared, lambda: spark.epoch, Inline(), Planning(Shares(9), Shares(9)), 5
-    )
+    def epoch() -> int:
+        return spark.epoch
+
+    sessions = Sessions(cast(Any, None), epoch, lambda: 0.0)
+    return Readings(sessions, epoch, Inline(), Planning(Shares(9), Shares(9)), 5)
 
 
 def question(value: int) -> bytes:

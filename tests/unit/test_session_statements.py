@@ -13,7 +13,6 @@ from haproc.engine.interface import Settings
 from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route import session_statements
-from haproc.route.analysis import Analysis
 from haproc.route.classifying import Classifying
 from haproc.route.readings import Readings
 from haproc.route.session_statements import SessionStatements
@@ -29,10 +28,6 @@ async def nothing(*_: Any) -> None:
 
 READINGS = cast(Readings, SimpleNamespace(confirm_session_statement=nothing))
 SETS = "SET spark.sql.shuffle.partitions=3"
-
-
-def analysis() -> Analysis:
-    return Analysis(cast(Any, None), lambda: 0, lambda: 0.0, 10.0, cast(Any, None))
 
 
 def statements_of(member: session_rig.Member) -> SessionStatements:
@@ -148,37 +143,6 @@ async def test_use_that_changes_nothing_takes_no_step_of_its_own() -> None:
     for number in range(3):
         await use(member, "default", f"r{number}")
     assert len(session.entries) == 1
-
-
-async def test_look_at_a_statement_leaves_what_another_one_sets_meanwhile() -> None:
-    member = session_rig.Ring().member()
-    session = await member.sessions.enter("ada", "s1", create=True)
-    session.holds_temporaries = True
-    record, may_record = member.sessions.record, asyncio.Event()
-
-    async def slowly(*values: Any) -> None:
-        await asyncio.wait_for(may_record.wait(), 10)
-        await record(*values)
-
-    cast(Any, member.sessions).record = slowly
-    looks = analysis()
-    async with looks.in_place(session.settings, session) as spark:
-        shown = given(session).confs
-        async with looks.in_place(session.settings, session):
-            pass
-        await asyncio.sleep(0.01)
-        assert given(session).confs == shown  # another one's end leaves them
-        setting = asyncio.create_task(use(member, "prod", "r1"))
-        async with asyncio.timeout(10):
-            while given(session).schema != "prod":  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert spark is session.spark
-        asyncio.get_running_loop().call_later(0.05, may_record.set)
-    assert await setting == "prod"
-    async with asyncio.timeout(10):
-        while given(session).confs == shown:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    assert given(session) == session.settings
 
 
 @pytest.mark.parametrize(
