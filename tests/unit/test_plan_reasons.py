@@ -78,7 +78,8 @@ def test_plan_that_reads_with_options_may_choose_a_version() -> None:
 
 def test_what_is_hidden_beside_the_rows_is_told_apart() -> None:
     for condition in ("d = DATE 'now'", "a IN (SELECT * FROM VALUES (now()))"):
-        plan = recorded(lambda s, c=condition: s.table("t").writeTo("w").overwrite(F.expr(c)))
+        over = F.expr(condition)
+        plan = recorded(lambda s: s.table("t").writeTo("w").overwrite(over))  # noqa: B023
         of_rows, beside = hidden_of(plan)
         assert (of_rows, len(beside)) == ((), 1)
     plan = recorded(
