@@ -138,14 +138,15 @@ class Readings:
         asked = carried(text) if carried else SqlText(text)
         context = Context(settings.catalog, settings.schema, user)
         values = (context, Facts(is_legacy(settings)), moment)
-        found = None
         if by_text:
             data = await self._parsed(settings, text, user)
             found = await self._work(user, data, judged_definition, text, *values)
+            if found is not None:
+                _check(statement, found.judged)
+                return found.judged
         spark = await self._session(settings, session)
-        if found is None:
-            data = await self._asked(spark, asked, text, user)
-            found = await self._work(user, data, judged_definition, text, *values, vouched)
+        data = await self._asked(spark, asked, text, user)
+        found = await self._work(user, data, judged_definition, text, *values, vouched)
         assert found is not None
         judged, queries = found.judged, found.queries
         _check(statement, judged)

@@ -175,21 +175,21 @@ class Engine:
 
 
 class LookedAtError(Exception):
-    """Spark's analysis was asked."""
+    """Spark was asked to read something."""
 
 
 class Analysis:
-    """Stands where Spark's analysis is asked: that ends the test of a plan."""
-
-    def readings(self, paths: tuple[str, ...]) -> None:
-        """None is needed for rows."""
+    """Stands where Spark is asked: that ends the test of a plan."""
 
     epoch = 0
+
+    def readings(self, paths: tuple[str, ...]) -> Analysis:
+        return self
 
     async def confirm_query(self, statement: Classified, *_: Any) -> None:
         assert not statement.confirm
 
-    async def clean(self, *_: Any) -> Any:
+    async def frame(self, *_: Any, **__: Any) -> Any:
         raise LookedAtError
 
 
