@@ -7,8 +7,10 @@ hides another statement is refused, never run as a query.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_text
+from haproc.classify.crosscheck import is_doubtful
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
@@ -53,6 +55,8 @@ def classify(
         reader = Reader(text, tokens, context)
         recognised = recognise(reader)
         check_options(reader, recognised.kind)
+        if is_doubtful(text, recognised, context):
+            recognised = replace(recognised, tables_known=False)
     return decided(recognised, text, context, rules, override)
 
 

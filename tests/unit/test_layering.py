@@ -52,7 +52,6 @@ ORDER = (
     "wire",
     "classify",
     "pin",
-    "witness",
     "reading",
     "engine",
     "config",

@@ -18,7 +18,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType, Tim
 
 from haproc import protos
 from haproc.classify.bounds import Bounds
-from haproc.classify.model import Classified, Kind, OperationClass
+from haproc.classify.model import Kind, OperationClass
 from haproc.classify.plans.commands import read_opened, read_plan
 from haproc.classify.plans.parsing import opened
 from haproc.classify.rules import Rules
@@ -181,13 +181,14 @@ class LookedAtError(Exception):
 class Analysis:
     """Stands where Spark is asked: that ends the test of a plan."""
 
-    epoch = 0
+    def __init__(self) -> None:
+        self.now = 0
 
-    def readings(self, paths: tuple[str, ...]) -> Analysis:
-        return self
+    def epoch(self) -> int:
+        return self.now
 
-    async def confirm_query(self, statement: Classified, *_: Any) -> None:
-        assert not statement.confirm
+    async def confirm(self, *_: Any) -> None:
+        raise LookedAtError
 
     async def frame(self, *_: Any, **__: Any) -> Any:
         raise LookedAtError
@@ -259,7 +260,7 @@ async def test_numbers_are_appended_without_any_look(write: Callable[[Any], Any]
 async def test_save_looks_once_whether_its_table_is_there_until_something_is_defined() -> None:
     way = Way(COLUMNS)
     for epoch, asked in ((0, 1), (0, 1), (1, 2)):
-        way.analysis.epoch = epoch
+        way.analysis.now = epoch
         op = await way.goes(lambda s: numbers(s).write.mode("append").saveAsTable("t"))
         assert isinstance(op.write, SparkPlan)
         assert (op.kind, op.operation_class) == (Kind.INSERT, OperationClass.ASYNCHRONOUS)
