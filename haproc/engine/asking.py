@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,12 +10,12 @@ from typing import Any
 
 from haproc.engine import arrow
 from haproc.engine.errors import EngineError
-from haproc.engine.interface import Analyzed, Column, Observed, ResultStream
+from haproc.engine.interface import Column, Observed, ResultStream
 from haproc.engine.plugin_plans import reading_plan
 from haproc.engine.remote import RemoteSession, plan_of, sql_relation
 from haproc.engine.statement import Question, SparkPlan, SqlText
 from haproc.engine.stream import QueryStream
-from haproc.engine.table import columns_of, metadata_of
+from haproc.engine.table import columns_of
 from haproc.engine.tasks import Planned
 from haproc.offloop import by_size
 
@@ -95,19 +94,6 @@ class Asking(ABC):
         """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
         return bytes((await self._schema(plan_of(query).root)).SerializeToString())
 
-    async def analyzed(self, query: SparkPlan) -> Analyzed:
-        """Return what Spark makes of a plan whose root is a relation, without running it.
-
-        Commands among its relations would run: not for them.
-        """
-        epoch, relation = await self._begin(), plan_of(query).root
-        try:
-            return await self._analyze(relation)
-        except EngineError as error:
-            if not await self._recover(error, epoch):
-                raise
-            return await self._analyze(relation)
-
     async def _schema(self, relation: Any) -> Any:
         epoch = await self._begin()
         try:
@@ -116,18 +102,6 @@ class Asking(ABC):
             if not await self._recover(error, epoch):
                 raise
             return await self._remote.schema(relation, self._timeout_s)
-
-    async def _analyze(self, relation: Any) -> Analyzed:
-        remote, timeout_s = self._remote, self._timeout_s
-        if relation.HasField("with_relations"):
-            # Spark makes a temporary view of each for as long as it looks, by the same name.
-            text = await remote.explained(relation, timeout_s)
-            schema = await remote.schema(relation, timeout_s)
-        else:
-            text, schema = await asyncio.gather(
-                remote.explained(relation, timeout_s), remote.schema(relation, timeout_s)
-            )
-        return Analyzed(text, tuple(columns_of(schema)), metadata_of(schema))
 
 
 def _only_value(chunks: Sequence[bytes]) -> str:

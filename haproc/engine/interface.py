@@ -62,18 +62,6 @@ class Column:
     nullable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Analyzed:
-    """What Spark makes of a plan's query: the text of EXPLAIN EXTENDED, and its columns.
-
-    ``metadata``: the keys under which its columns, at any depth, carry something of their own.
-    """
-
-    text: str
-    columns: tuple[Column, ...]
-    metadata: frozenset[str] = frozenset()
-
-
 ABSENT: Final = "absent"
 PRESENT: Final = "present"
 """There is something; what, was not asked."""
@@ -270,10 +258,6 @@ class Queries(Protocol):
 
     async def schema(self, query: Question) -> bytes:
         """Return a query's schema, a serialized ``spark.connect.DataType``, without running it."""
-        ...
-
-    async def analyzed(self, query: SparkPlan) -> Analyzed:
-        """Return what Spark makes of a plan whose root is a relation, without running it."""
         ...
 
 

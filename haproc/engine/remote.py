@@ -43,7 +43,6 @@ _POLL_INTERVAL_S, _POLL_INTERVAL_MAX_S = 0.05, 1.0
 _ANY_CONF = "spark.sql.ansi.enabled"
 """Asked for where the question is only whether there is a session."""
 _base = protos.base
-_EXTENDED = _base.AnalyzePlanRequest.Explain.EXPLAIN_MODE_EXTENDED
 _STATUS = _base.GetStatusResponse.OperationStatus
 _ACTIVE = frozenset({_STATUS.OPERATION_STATE_RUNNING})
 """TERMINATING is not: the server says so once the statement has finished, failed or been cancelled,
@@ -208,14 +207,6 @@ class RemoteSession:
         request.schema.plan.root.CopyFrom(relation)
         response = await self._unary("AnalyzePlan", request, timeout_s)
         return response.schema.schema
-
-    async def explained(self, relation: Any, timeout_s: float) -> str:
-        """Return what EXPLAIN EXTENDED says of a relation, which does not run."""
-        request = self._request(_base.AnalyzePlanRequest)
-        request.explain.plan.root.CopyFrom(relation)
-        request.explain.explain_mode = _EXTENDED
-        response = await self._unary("AnalyzePlan", request, timeout_s)
-        return str(response.explain.explain_string)
 
     async def interrupt(self, operation_id: str | None = None) -> None:
         """Ask the server to stop one operation, or all of this session."""

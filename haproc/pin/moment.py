@@ -7,7 +7,6 @@ statement: no call repeats another's, and the same moment gives the same text.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
@@ -16,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from haproc.classify.model import RefusedError
 from haproc.classify.moments import SPECIAL_DATETIME
 from haproc.failure import ErrorClass
-from haproc.pin.literals import double_literal, string_literal
+from haproc.pin.literals import string_literal
 from haproc.pin.model import Moment
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?(?::?([0-9]{2}))?")
@@ -116,41 +115,3 @@ def special_datetime_literal(text: str, type_name: str, moment: Moment) -> str |
     if type_name == "TIMESTAMP_NTZ":
         return f"TIMESTAMP_NTZ '{_wall(at)}'"
     return instant_text(at, type_name)
-
-
-class Chance:
-    """Random values for the calls of one statement; ``place`` tells the calls apart."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def _bits(self, place: int, part: int = 0) -> int:
-        text = f"{self._seed}:{place}:{part}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=16).digest())
-
-    def _unit(self, place: int, part: int = 0) -> float:
-        return (self._bits(place, part) >> 75) / (1 << 53)
-
-    def uniform_double(self, place: int) -> str:
-        """rand(): evenly from [0, 1)."""
-        return double_literal(self._unit(place))
-
-    def normal_double(self, place: int) -> str:
-        """randn(): from the standard normal distribution (Box and Muller)."""
-        radius = math.sqrt(-2 * math.log(1 - self._unit(place)))
-        return double_literal(radius * math.cos(2 * math.pi * self._unit(place, 1)))
-
-    def uuid(self, place: int) -> str:
-        """uuid(): version 4, variant 1, as Spark makes them."""
-        bits = self._bits(place) & ~(0xF << 76) & ~(0x3 << 62) | 4 << 76 | 2 << 62
-        text = f"{bits:032x}"
-        return f"'{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}'"
-
-    def text(self, place: int, length: int) -> str:
-        """randstr(n): digits and letters."""
-        return f"'{''.join(_ALPHABET[self._bits(place, i) % 62] for i in range(length))}'"
-
-    def integer(self, place: int, first: int, second: int) -> int:
-        """uniform(a, b) of integers: from a (inclusive) towards b (exclusive)."""
-        low, high = min(first, second), max(first, second)
-        return low + self._bits(place) % max(1, high - low)

@@ -152,17 +152,6 @@ def parsed_anatomy(reading: Reading, context: Context) -> Anatomy | None:
     return replace(_computing(kind, uses, written, parsed, parsed, fields), fixed=())
 
 
-def query_anatomy(reading: Reading) -> Anatomy:
-    """Return what a DataFrame is made of; raises RefusedError if it is more than a query."""
-    assert reading.analyzed is not None
-    refusal = _refusal(Kind.SELECT, reading.analyzed, reading.analyzed, reading.analyzed)
-    if refusal is not None:
-        raise refusal
-    uses = Uses()
-    uses.take_analyzed([reading.analyzed])
-    return _made(Kind.SELECT, uses, frozenset(), reading.analyzed)
-
-
 def _proper(root: Node) -> Node:
     """Return the statement itself, without a WITH clause in front of it."""
     node = root

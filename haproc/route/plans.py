@@ -69,7 +69,6 @@ _CREATING: Final = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS})
 HINT_CONDITION: Final = "compute the values first, into a table, and write by those"
 HINT_INPUT: Final = "write a DataFrame made of tables, rows and functions of SQL"
 HINT_COMPLETED: Final = "convert it in the query: to_timestamp(text, 'yyyy-MM-dd HH:mm:ss')"
-HINT_FRAMES: Final = "write the DataFrame to a table first, then read that in the statement"
 HINT_SESSION: Final = "send it in the session that has what it reads"
 HINT_METADATA: Final = "create the table in SQL, then append to it"
 

@@ -15,11 +15,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
+from haproc import protos, wire
 from haproc.classify.model import Classified, Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.engine.statement import SparkPlan, SqlText
+from haproc.engine.table import columns_of
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.anatomy import anatomy
@@ -295,11 +297,8 @@ class Readings:
     ) -> None:
         """Refuse a MERGE that is not the same with rows in place of its source."""
         assert found.cut is not None
-        asked = carried(source_query(found.cut))
-        if isinstance(asked, SparkPlan):
-            columns = list((await spark.analyzed(asked)).columns)
-        else:
-            columns = await spark.columns(asked.sql)
+        schema = await spark.schema(carried(source_query(found.cut)))
+        columns = columns_of(wire.parsed(protos.data_types.DataType, schema))
         rows = empty_rows([(column.name, column.type_text) for column in columns])
         text, plan = merge_over(found.cut, rows)
         try:

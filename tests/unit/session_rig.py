@@ -14,7 +14,6 @@ from haproc.config.limits import Limits
 from haproc.config.shares import Shares
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import (
-    Analyzed,
     Column,
     File,
     Observed,
@@ -122,9 +121,6 @@ class FakeSpark:
         return list(self._around.columns.get(sql.rpartition(" ")[2].strip("`"), ()))
 
     async def schema(self, query: Question) -> bytes:
-        raise NotImplementedError
-
-    async def analyzed(self, query: SparkPlan) -> Analyzed:
         raise NotImplementedError
 
     async def reading(

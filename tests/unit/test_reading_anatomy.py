@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from haproc.classify.model import Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.paths import Paths
 from haproc.classify.tokens import tokenize
-from haproc.reading.anatomy import Anatomy, anatomy, query_anatomy
+from haproc.reading.anatomy import Anatomy, anatomy
 from haproc.reading.cut import Cut, cut
 from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES
+from haproc.reading.names import Uses
 from haproc.reading.tree import Reading, read
 from tests.unit.statement_table import Expected, statements
 
@@ -54,7 +56,7 @@ def refused(sql: str, where: str = "more") -> RefusedError:
     return caught.value
 
 
-def names(found: frozenset[str]) -> set[str]:
+def names(found: Iterable[str]) -> set[str]:
     return {name.removeprefix("spark_catalog.") for name in found}
 
 
@@ -360,15 +362,19 @@ def test_texts_hold_expressions_of_definitions() -> None:
     assert [node.value for node in told(sql).fixed] == ["3"]
 
 
-def frame(name: str) -> Anatomy:
-    return query_anatomy(read(json.dumps(golden()["frames"][name])))
+def frame(name: str) -> Uses:
+    analyzed = read(json.dumps(golden()["frames"][name])).analyzed
+    assert analyzed is not None
+    uses = Uses()
+    uses.take_analyzed([analyzed])
+    return uses
 
 
-def test_query_anatomy_of_dataframes() -> None:
+def test_what_dataframes_use() -> None:
     assert names(frame("table").reads) == {"w2.t", "w2.vw"}
-    assert frame("local").reads == frozenset()
-    assert frame("udf").of_session == ("the session's function <lambda>",)
-    assert frame("grp").of_session == ("the session's function <lambda>",)
+    assert not frame("local").reads
+    assert [*frame("udf").session] == ["the session's function <lambda>"]
+    assert [*frame("grp").session] == ["the session's function <lambda>"]
     loaded = frame("load")
     assert loaded.paths and not loaded.known
     assert names(frame("join").reads) == {"w2.t", "w2.u"}
