@@ -17,7 +17,7 @@ from haproc.engine.session import SparkSession
 from tests.integration.engine_calls import rows
 from tests.unit.statement_table import Expected, accepted
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 # A node that the parsed plan must have.
 NODES = {

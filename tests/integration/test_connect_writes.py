@@ -27,6 +27,7 @@ _SOURCES = {
 }
 
 
+@pytest.mark.thorough
 async def test_what_a_write_observes_is_told_as_spark_tells_it(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:

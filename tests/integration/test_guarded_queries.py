@@ -32,6 +32,7 @@ FAILURES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sql", [*MISTAKES, *FAILURES])
 async def test_guarded_query_that_is_wrong_gives_the_error_of_itself(
     engine: SparkConnectEngine, sql: str

@@ -239,6 +239,7 @@ async def test_dataframe_is_read_as_spark_analyzes_it(engine: SparkConnectEngine
     assert {"Project", "Filter", "Range", "GreaterThan", "Rand"} <= classes(found.analyzed)
 
 
+@pytest.mark.thorough
 async def test_dataframe_of_many_steps_is_read(engine: SparkConnectEngine) -> None:
     def steps(spark: Any) -> Any:
         made = spark.range(5)
@@ -327,6 +328,7 @@ def told(error: EngineError) -> tuple[Any, ...]:
     return (error.kind, message, error.error_class, error.sqlstate, error.details)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sql", [*MISTAKES[1:], "INSERT INTO no_such_table VALUES (1)"])
 async def test_reading_of_what_is_wrong_gives_the_error_of_itself(
     engine: SparkConnectEngine, sql: str
@@ -347,6 +349,7 @@ async def test_statement_that_is_nested_too_deeply_is_an_error_and_the_server_li
     assert (await reading(session, f"SELECT {' + '.join('1' * 600)}")).unseen == ""
 
 
+@pytest.mark.thorough
 async def test_statement_of_a_megabyte_is_read(engine: SparkConnectEngine) -> None:
     values = ", ".join(f"({n}, 'text number {n}')" for n in range(40_000))
     sql = f"SELECT * FROM VALUES {values} AS t(k, n)"
