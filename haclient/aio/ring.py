@@ -182,7 +182,7 @@ class AsyncRing:
             return memory
 
         self.view.update(change)
-        return decided[0]
+        return decided[-1]
 
     def _resumed(self, progress: Progress) -> tuple[Progress, Action]:
         policy = self.settings.policy

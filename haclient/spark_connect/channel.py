@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,7 +31,7 @@ from haclient.spark_connect.calls import (
 from haclient.spark_connect.errors import GivenUp, Lost
 from haclient.spark_connect.links import Link, Links
 from haclient.sync.ring import Ring, Work
-from haclient.sync.transport import now
+from haclient.sync.transport import StateLock, now
 from haclient.sync.view import View
 from haclient.wire import Leaving, WireError
 
@@ -218,7 +217,7 @@ class Responses(Iterator[Any]):
         self._begin: Callable[[], Begun] | None = begin
         self._begun: Begun | None = None
         self._last: Any = None
-        self._lock = threading.Lock()
+        self._lock = StateLock()
 
     def __next__(self) -> Any:
         begin, self._begin = self._begin, None

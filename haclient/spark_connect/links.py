@@ -9,7 +9,6 @@ are calls.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import grpc
 from haclient.failover import Liveness, Policy, Pulse
 from haclient.settings import Server
 from haclient.spark_connect.status import HEALTH_CHECK, Health, greeted, health
-from haclient.sync.transport import now, spawn
+from haclient.sync.transport import StateLock, now, spawn
 from haclient.topology import Topology
 from haclient.wire import Broken
 
@@ -65,7 +64,7 @@ class Links:
     def __init__(self, policy: Policy, open_channel: Callable[[Server], grpc.Channel]) -> None:
         self._policy = policy
         self._open = open_channel
-        self._lock = threading.Lock()
+        self._lock = StateLock()
         self._current: dict[int, Link] = {}
         self._busy: set[Link] = set()
         self._watching = False

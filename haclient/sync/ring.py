@@ -183,7 +183,7 @@ class Ring:
             return memory
 
         self.view.update(change)
-        return decided[0]
+        return decided[-1]
 
     def _resumed(self, progress: Progress) -> tuple[Progress, Action]:
         policy = self.settings.policy

@@ -31,7 +31,8 @@ T = TypeVar("T")
 now = time.monotonic
 sleep = time.sleep
 Lock = threading.Lock
-StateLock = threading.Lock
+StateLock = threading.RLock
+"""A finalizer may make a request while its thread holds one, wherever something is allocated."""
 
 _IDLE_MAX_S = 15.0
 """Older kept connections are closed: shorter than any server's own limit (aiohttp's is 75 s)."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from haclient import failover, topology
 from haclient.breaker import CLOSED
-from haclient.failover import Memory
+from haclient.failover import Memory, Policy
 from haclient.order import Order, arrange
 from haclient.settings import Server, Settings
 from haclient.sync.transport import StateLock, now, sleep, spawn
@@ -84,12 +85,25 @@ class View:
     def update(self, change: Callable[[Memory], Memory]) -> None:
         """Take a request's experience into account, and look after servers that need it."""
         with self._lock:
-            self._memory = change(self._memory)
+            self._change(change)
             start = not self._probing and not self._closed and bool(self._to_probe())
             self._probing = self._probing or start
         if start:
             view = weakref.ref(self)
             spawn(lambda: _watch(view))
+
+    def _change(self, change: Callable[[Memory], Memory]) -> None:
+        """Change what is known, with the lock held.
+
+        Python may run a finalizer wherever something is allocated, and PySpark's make requests: so
+        ``change`` may find that one of this very thread was faster.
+        """
+        while True:
+            before = self._memory
+            after = change(before)
+            if self._memory is before:
+                break
+        self._memory = after
 
     def left(self, server: Server) -> None:
         """A server has said that it is out of service, or about to be."""
@@ -182,11 +196,16 @@ class View:
         for index in self._to_probe():
             ready = self._doors.ready(self.server(index))
             with self._lock:
-                stays = self._stays()
-                self._memory = failover.probed(policy, self._memory, index, ready, now(), stays)
+                known = index, ready, now(), self._stays()
+                self._change(partial(_probed, policy, known))
         with self._lock:
             self._probing = bool(self._to_probe()) and not self._closed
             return policy.failback_probe_s if self._probing else None
+
+
+def _probed(policy: Policy, known: tuple[int, bool, float, bool], memory: Memory) -> Memory:
+    index, ready, at, stays = known
+    return failover.probed(policy, memory, index, ready, at, stays)
 
 
 def _watch(reference: weakref.ref[View]) -> None:

@@ -15,7 +15,7 @@ from tests.simulation.scenario import Report, simulate
 from tests.simulation.sessions import simulate as simulate_sessions
 from tests.simulation.violations import Problem, Violation
 
-SEEDS: Final = int(os.environ.get("SEEDS", "8"))
+SEEDS: Final = int(os.environ.get("SEEDS", "4"))
 """How many seeds the tests run under every kind of fault. More belong to long runs, by hand."""
 
 

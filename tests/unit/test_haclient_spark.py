@@ -19,6 +19,7 @@ from pyspark.sql.connect.session import SparkSession
 
 import haclient
 from haclient import Failover
+from haclient.failover import Memory
 from tests.unit.spark_connect_server import ROWS, Server
 
 WAIT_S = 20.0
@@ -254,6 +255,36 @@ def test_session_with_a_checkpoint_does_not_go_back(
     until(lambda: view.memory.servers[0].ready_since is not None)
     time.sleep(2 * QUICK_BACK["failback_after_s"])
     assert names(read(session)) == "b"
+
+
+def test_finalizer_that_asks_while_its_thread_holds_a_lock_neither_hangs_nor_is_lost(
+    opened: Sessions, servers: list[Server]
+) -> None:
+    session = opened(*servers)
+    read(session)
+    held, view, done = channel(session), channel(session).view, list[str]()
+
+    def finalize() -> None:
+        """As what PySpark keeps of a checkpoint does, wherever Python collects it."""
+        read(session)
+        view.left(view.server(1))
+        done.append("asked")
+
+    def change(memory: Memory) -> Memory:
+        if not done:
+            finalize()
+        return memory
+
+    def collected() -> None:
+        view.update(change)
+        with held.links._lock:
+            finalize()
+
+    thread = threading.Thread(target=collected, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive() and len(done) == 2
+    assert view.memory.servers[1].leaving
 
 
 def test_artifacts_whose_server_goes_in_the_middle_are_sent_anew_whole(
