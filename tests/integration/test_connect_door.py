@@ -107,6 +107,7 @@ async def test_program_queries_writes_and_changes_its_session(
         await _run(work, port)
 
 
+@pytest.mark.thorough
 async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ async def test_errors_are_the_exceptions_that_spark_s_would_be(
         await _run(work, port)
 
 
+@pytest.mark.thorough
 async def test_failed_writes_say_all_that_spark_says(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ SEEN: dict[str, Program] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 async def test_plan_in_which_spark_sees_nothing_that_differs_is_replicated_as_it_stands(
     ring: Ring,
 ) -> None:

@@ -21,6 +21,7 @@ APPLIED = dict.fromkeys("abc", "applied")
 QUEUED = {"a": "applied", "b": "queued", "c": "queued"}
 
 
+@pytest.mark.thorough
 def test_dml_of_each_kind_reports_affected_rows_and_reaches_every_cluster(rig: Rig) -> None:
     table = rig.table()
     steps: list[tuple[str, int]] = [

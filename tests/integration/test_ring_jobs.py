@@ -61,6 +61,7 @@ def ended(rig: Rig, name: str, job: int) -> dict[str, Any]:
     return shown(rig, name, job)
 
 
+@pytest.mark.thorough
 def test_job_runs_to_success_and_any_haproc_answers_for_it(rig: Rig) -> None:
     table = rig.table()
     request_id = str(uuid.uuid4())

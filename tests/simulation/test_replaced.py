@@ -100,6 +100,7 @@ RESTARTS = ("", "before", "after")
 """When its Spark is restarted, too. They take turns: the next moment has the next one."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("restarts", RESTARTS)
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("tell", STORIES)

@@ -85,6 +85,7 @@ async def until_ready(replica: Replica) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.thorough
 async def test_ring_over_the_state_of_version_1_goes_on_from_it(tmp_path: Path) -> None:
     file = tmp_path / "log.db"
     file.write_bytes(lzma.decompress((GOLDEN / "log.db.xz").read_bytes()))
