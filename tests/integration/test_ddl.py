@@ -61,6 +61,7 @@ async def send(spark: LocalSpark, schema: str) -> AsyncIterator[Send]:
         yield send
 
 
+@pytest.mark.thorough
 async def test_definitions_that_give_the_same_everywhere_hold(
     send: Send, engine: SparkConnectEngine, schema: str
 ) -> None:

@@ -288,6 +288,7 @@ CREATES: dict[str, Program] = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 async def test_plan_that_makes_a_table_is_synchronous_and_defines_it(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:

@@ -91,6 +91,7 @@ def test_rows_door_appends_by_name_once_and_refuses_what_does_not_fit(rig: Rig) 
     ]
 
 
+@pytest.mark.thorough
 def test_files_are_loaded_once_however_often_they_are_begun(rig: Rig, tmp_path: Path) -> None:
     columns = "id BIGINT NOT NULL, name STRING, price DECIMAL(10,2), at TIMESTAMP, day DATE"
     table = rig.table(columns)

@@ -28,6 +28,7 @@ def wait_all(rig: Rig, name: str, **values: Any) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_haproc_killed_is_down_for_the_others_and_returns_as_another_incarnation(rig: Rig) -> None:
     table = rig.table()
     rig.settled()

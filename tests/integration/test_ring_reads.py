@@ -82,6 +82,7 @@ class Watcher:
                 self.hits += cursor.ha["cache"]["hit"]
 
 
+@pytest.mark.thorough
 def test_kept_answer_is_never_older_than_what_was_acknowledged(rig: Rig) -> None:
     table = rig.table()
     counted = f"SELECT count(*) FROM {table}"

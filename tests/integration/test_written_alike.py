@@ -36,7 +36,7 @@ from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
 from tests.integration.engine_calls import apply, rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 BERLIN = Settings(time_zone="Europe/Berlin")
 MOMENT = Moment(
