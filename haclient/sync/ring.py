@@ -75,6 +75,7 @@ class Ring:
             lambda memory: failover.begin(policy, memory, now(), timeout_s, True, work.in_doubt)
         )
         failed: _End[T] | None = None
+        told = _SILENT
         while True:
             if isinstance(action, Pause):
                 sleep(action.seconds)
@@ -84,8 +85,7 @@ class Ring:
                 raise error_from(_cancelled(progress), request_id)
             if not isinstance(action, Try):
                 assert isinstance(action, GiveUp)
-                last = failed.failure if failed else None
-                raise _given_up(action, last or _SILENT, request_id)
+                raise _given_up(action, told, request_id)
             server = self.view.server(action.server)
             if failed is not None:
                 self._tell(request_id, failed, server)
@@ -93,6 +93,8 @@ class Ring:
             for early in ends[:-1]:
                 progress = self._noted(progress, early)
             failed = ends[-1]
+            if failed.failure is not None and failed.end is not AttemptEnd.TIMED_OUT:
+                told = failed.failure
             progress, action = self._after(progress, failed)
             if isinstance(action, Done):
                 return self._answer(failed, progress, request_id)

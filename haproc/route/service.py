@@ -397,7 +397,7 @@ class RingService:
     # -- writes ----------------------------------------------------------------------------
 
     async def _write(self, asked: Understood, since: int) -> Answer:
-        request, body = asked.request, _body(asked.request)
+        request, body, began = asked.request, _body(asked.request), self._now()
         self._unmade.add(request.key)
         self._assurance.check(self._concern(request.write_concern, asked.statement), request.key)
 
@@ -409,7 +409,7 @@ class RingService:
             except RefusedError as error:
                 raise refused(error) from error
             operation = replace(operation, id=self._attempts.next_id(request), since=since)
-            await self._replica.writes.clear(operation, request.timeout_s)
+            await self._replica.writes.clear(operation, request.timeout_s - (self._now() - began))
             self._unmade.discard(request.key)  # from now on the log may have it
             if (facts := Facts.of(operation)).of_session:
                 await self._lend(request, facts)

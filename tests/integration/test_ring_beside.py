@@ -75,10 +75,9 @@ def test_long_computation_holds_up_no_read_of_pyspark(rig: Rig) -> None:
 
 def test_ddl_of_all_tables_waits_at_its_door_and_holds_up_nobody(rig: Rig) -> None:
     table, schema = rig.table(), f"later_{uuid.uuid4().hex[:8]}"
-    with computing(rig, "a", 10_000) as (_, client):
-        with pytest.raises(haclient.Error) as refused:
+    with computing(rig, "a", 6_000) as (_, client):
+        with pytest.raises(haclient.Error, match="computes a table, and this has to wait for it"):
             rig.run(f"CREATE SCHEMA {schema}", order="b", timeout_s=20)
-        assert refused.value.error_class == "HAPROC_BUSY"
         rig.run(f"INSERT INTO {table} VALUES (1, 'x')", order="b", timeout_s=120)
         assert client.is_alive(), "it was over too soon: this shows nothing"
     assert (schema,) not in rig.run("SHOW SCHEMAS", order="b")

@@ -452,6 +452,16 @@ async def test_busy_servers_are_asked_again_until_the_deadline(
     assert (error.outcome, error.error_class) == (Outcome.NOT_SENT, "HACLIENT_DEADLINE")
 
 
+async def test_error_of_a_deadline_has_what_a_server_said_last(
+    connect: Open, servers: list[Server]
+) -> None:
+    connection = connect(servers, discover=False)
+    servers[0].script.extend([busy(0)])
+    servers[1].script.extend([until_cancelled])
+    with pytest.raises(haclient.Error, match="the deadline passed; the last one said: said by a"):
+        await run(connection, timeout_s=1.0)
+
+
 async def test_retry_that_nobody_takes_leaves_the_outcome_as_unknown_as_it_was(
     connect: Open, servers: list[Server]
 ) -> None:
