@@ -14,18 +14,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from haproc.engine.interface import Mark, Settings
-from haproc.engine.pools import POOL, is_users
+from haproc.engine.pools import POOL, READING_POOL, is_users
 
 _PART = re.compile(r"`(?:[^`]|``)*`|[^.`]+")
 TIME_ZONE = "spark.sql.session.timeZone"
 ANSI = "spark.sql.ansi.enabled"
 _CACHED = "spark.sql.haproc.cached"
 """By this a session finds what clients cached: haproc/spark/CacheIdentity.java."""
+_GUARDED = "spark.sql.haproc.guarded"
+"""By this a session changes nothing but itself: haproc/spark/Guard.java."""
 _APPLICATION = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 MARK_CONFS = (_APPLICATION, _VERSION, _USER_METADATA)
-_OWN = frozenset({*MARK_CONFS, POOL, _CACHED})
+_OWN = frozenset({*MARK_CONFS, POOL, _CACHED, _GUARDED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ def wanted(settings: Settings, mark: Mark | None, pool: str = "") -> dict[str, s
         confs[POOL] = pool
     if is_users(pool):
         confs[_CACHED] = "true"
+    if is_users(pool) or pool == READING_POOL:
+        confs[_GUARDED] = "true"
     if mark is not None and mark.guarded:
         confs[_APPLICATION] = mark.application
         confs[_VERSION] = str(mark.version)

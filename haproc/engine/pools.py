@@ -11,6 +11,8 @@ POOL: Final = "spark.scheduler.pool"
 _USERS: Final = "user/"
 CHECKS_POOL: Final = "checks"
 """That of verifications, which read whole tables."""
+READING_POOL: Final = "reading"
+"""That of statements that are read: they run no tasks."""
 
 
 def pool_of(user: str) -> str:
@@ -18,7 +20,7 @@ def pool_of(user: str) -> str:
 
     Where the cluster schedules fairly, pools take turns at its cores, task by task: one user's
     queries of minutes leave another's of a row their turns, and so they do what runs in other
-    pools. Only short looks at the cluster (probes, analyses) have none of their own. Else Spark
+    pools. Only short looks at the cluster (probes) have none of their own. Else Spark
     takes no notice of it.
     """
     return f"{_USERS}{user}"

@@ -129,16 +129,7 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
     fixed = [f for node in beside for f in examine(reading, node, facts, moment)]
     fixed += examine_words(reading, moment)
     literals = _literals([*source, *fixed])
-    judged = Judged(
-        whole.kind,
-        whole.writes,
-        Treatment.REPLICATE,
-        Spliced(reading.text, literals)[:],
-        literals=tuple(literals),
-        reads=whole.reads,
-        rests_on=whole.rests_on,
-        known=whole.known,
-    )
+    judged = _as_it_stands(reading, whole, literals)
     refusing = [each for each in fixed if each.remedy is not Remedy.VALUE]
     refusing += [each for each in source if each.remedy is Remedy.NONE]
     of_session = _of_session(whole.fixed)
@@ -155,6 +146,21 @@ def judge(reading: Reading, context: Context, facts: Facts, moment: Moment) -> J
     if whole.source is not None:
         judged = replace(judged, cut=cut(reading, judged.kind, literals))
     return as_rows(judged, reasons) if reasons else judged
+
+
+def _as_it_stands(
+    reading: Reading, whole: Anatomy, literals: Sequence[tuple[Place, str]] = ()
+) -> Judged:
+    return Judged(
+        whole.kind,
+        whole.writes,
+        Treatment.REPLICATE,
+        Spliced(reading.text, literals)[:],
+        literals=tuple(literals),
+        reads=whole.reads,
+        rests_on=whole.rests_on,
+        known=whole.known,
+    )
 
 
 def judge_definition(
@@ -179,14 +185,7 @@ def judge_definition(
     computes = bool(whole.source or whole.fixed or whole.texts) or not said <= _NAMING
     if computes and by_text:
         return None
-    judged = Judged(
-        whole.kind,
-        whole.writes,
-        Treatment.REPLICATE,
-        reading.text,
-        rests_on=whole.rests_on,
-        known=whole.known,
-    )
+    judged = _as_it_stands(reading, whole)
     if whole.of_session:
         reasons = [f"it rests on {each}" for each in whole.of_session]
         return Definition(_refused(judged, reasons, _HINT_SESSION))
@@ -216,16 +215,7 @@ def _vouched(reading: Reading, whole: Anatomy, facts: Facts, moment: Moment) -> 
     facts = replace(facts, vouched=True)
     found = [each for node in nodes for each in examine(reading, node, facts, moment)]
     literals = _literals(found)
-    judged = Judged(
-        whole.kind,
-        whole.writes,
-        Treatment.REPLICATE,
-        Spliced(reading.text, literals)[:],
-        literals=tuple(literals),
-        reads=whole.reads,
-        rests_on=whole.rests_on,
-        known=False,
-    )
+    judged = replace(_as_it_stands(reading, whole, literals), known=False)
     reasons = _reasons(each for each in found if each.remedy is not Remedy.VALUE)
     return _refused(judged, reasons, _HINT) if reasons else judged
 

@@ -1,4 +1,4 @@
-"""Spark sessions of HAProc's own in which statements are read.
+"""Spark sessions of HAProc's own in which statements are read, and can do nothing else.
 
 They hold no temporary views, variables or functions, just like the lanes in which every cluster
 applies the statement.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from haproc.engine.interface import Engine, Session, Settings
+from haproc.engine.pools import READING_POOL
 from haproc.route.shared_sessions import SharedSessions
 
 SESSIONS_MAX: Final = 16
@@ -20,10 +21,13 @@ class ReadingSessions:
     """See the module. ``epoch`` counts the definitions that changed here."""
 
     def __init__(self, engine: Engine, epoch: Callable[[], int], now: Callable[[], float]) -> None:
-        self._analyzing = SharedSessions(
-            lambda key, _: engine.session(f"reads/{key}"), SESSIONS_MAX
+        def session(key: str, _: str) -> Session:
+            return engine.session(f"reading/{key}", pool=READING_POOL)
+
+        self._analyzing = SharedSessions(session, SESSIONS_MAX)
+        self._parsing = SharedSessions(
+            lambda key, user: session(f"parsing/{key}", user), SESSIONS_MAX
         )
-        self._parsing = SharedSessions(lambda key, _: engine.session(f"parses/{key}"), SESSIONS_MAX)
         self._epoch = epoch
         self._now = now
 

@@ -62,15 +62,10 @@ final class CacheIdentity extends Rule<LogicalPlan> {
         this.session = session;
     }
 
-    /** Whether users' queries run in a session. */
-    static boolean isOfUser(SparkSession session) {
-        return "true".equals(session.conf().get(SETTING, "false"));
-    }
-
     @Override
     public LogicalPlan apply(LogicalPlan plan) {
         try {
-            boolean shared = isOfUser(session);
+            boolean shared = "true".equals(session.conf().get(SETTING, "false"));
             return tagged(plan, new Tags(shared));
         } catch (Exception | LinkageError error) {
             LOGGER.warn("what is cached is not used for this plan", error);

@@ -23,14 +23,16 @@ import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * Lets the sessions in which users' queries run change nothing but themselves.
+ * Lets the sessions in which users' queries run, and statements are read, change nothing but
+ * themselves. They say so by {@link #SETTING}.
  *
  * <p>What changes the ring's data runs in sessions of HAProc's own, behind the log. So whatever the
- * analyzer finds in a user's session that has another effect was taken for a query by mistake, and
+ * analyzer finds in such a session that has another effect was taken for a query by mistake, and
  * ends before it does anything. Nothing of that rests on how it is written, or where it stands: each
  * command is analyzed before it runs, also one inside another statement.
  */
 final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
+    private static final String SETTING = "spark.sql.haproc.guarded";
     private static final String STAGING = "haproc_staging";
     /** What changes its session only, or tells something. */
     private static final Set<String> OF_SESSION = Set.of(
@@ -65,7 +67,7 @@ final class Guard extends AbstractFunction1<LogicalPlan, BoxedUnit> {
 
     @Override
     public BoxedUnit apply(LogicalPlan plan) {
-        if (!READING.get() && CacheIdentity.isOfUser(session)) {
+        if (!READING.get() && "true".equals(session.conf().get(SETTING, "false"))) {
             TreeNode<?> found = effect(plan);
             if (found != null && !isInside()) {
                 throw new IllegalArgumentException(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from haproc.engine.pools import pool_of
 from haproc.engine.session import SparkSession
 from haproc.engine.staging import DROP_SCHEMA, MAKE_SCHEMA, drop, fill
 from haproc.engine.statement import Question, SparkPlan, SqlText
+from haproc.route.reading_sessions import ReadingSessions
 from tests.integration.engine_calls import rows
 
 pytestmark = pytest.mark.spark
@@ -137,6 +139,28 @@ async def test_session_of_a_user_may_change_itself_and_tell(
 async def test_session_of_a_user_reads_what_it_may_not_run(users: SparkSession) -> None:
     for sql in CHANGING[:7]:
         assert json.loads(await users.reading(SqlText(sql), timeout_s=60))["analyzed"]
+
+
+async def test_dataframe_that_hides_a_write_changes_nothing_as_it_is_read(
+    engine: SparkConnectEngine, users: SparkSession, schema: str
+) -> None:
+    """Spark runs some commands in a relation as soon as it looks at the relation."""
+    before = await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t")
+    reading = ReadingSessions(engine, lambda: 0, time.monotonic)
+    made, text = protos.base.Plan(), protos.base.Plan()
+    made.root.limit.limit = text.root.limit.limit = 1
+    table = made.root.limit.input.catalog.create_table
+    table.table_name, table.source = "hidden", "delta"
+    table.schema.struct.fields.add(name="a").data_type.integer.SetInParent()
+    text.root.limit.input.sql.query = "INSERT INTO t VALUES (2)"
+    for session in (users, await reading.shared(Settings(schema=schema))):
+        with pytest.raises(NoQueryError):
+            await session.reading(SparkPlan(made.SerializeToString()), timeout_s=60)
+        tree = await session.reading(SparkPlan(text.SerializeToString()), timeout_s=60)
+        assert '"AppendData"' in tree
+    assert await rows(engine.session("own"), f"DESCRIBE HISTORY {schema}.t") == before
+    tables = await rows(engine.session("own"), f"SHOW TABLES IN {schema}")
+    assert sorted(row[1] for row in tables) == ["pv", "t"]
 
 
 async def test_session_of_a_user_fills_a_table_of_our_own(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from haproc.engine import confs
 from haproc.engine.interface import Mark, Settings
-from haproc.engine.pools import POOL, pool_of, pool_of_lane, pool_of_rows
+from haproc.engine.pools import POOL, READING_POOL, pool_of, pool_of_lane, pool_of_rows
 
 _names = st.sampled_from(["a", "b", "c", "d"])
 _wanted = st.dictionaries(_names, st.sampled_from(["1", "2"]))
@@ -52,6 +52,14 @@ def test_only_sessions_of_users_find_what_users_cached() -> None:
     assert cached not in confs.wanted(chosen, Mark("ring", 7), pool_of_lane(0))
     assert cached not in confs.wanted(chosen, None, pool_of_rows("ada"))
     assert cached not in confs.wanted(chosen, None)
+
+
+def test_sessions_of_users_and_those_of_readings_change_nothing_but_themselves() -> None:
+    guarded = "spark.sql.haproc.guarded"
+    chosen = Settings(confs=((guarded, "false"),))
+    for pool in (pool_of("ada"), READING_POOL):
+        assert confs.wanted(chosen, None, pool)[guarded] == "true"
+    assert guarded not in confs.wanted(Settings(), Mark("ring", 7), pool_of_lane(0))
 
 
 def test_change_to_the_next_mark_sets_only_what_differs() -> None:
