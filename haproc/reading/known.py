@@ -56,23 +56,33 @@ OBJECTS: Final = _names(
 """No operators and no expressions: names, and how to compute (which the class itself answers)."""
 
 SUMS: Final = _names("Average Sum")
-"""Exact for integers and decimals, if what overflows is an error."""
 MERGING: Final = _names("Max Min")
-"""They show one of several values that compare equal: the first to come."""
 COLLECTING: Final = _names("CollectList CollectSet")
-"""Exact if their values are sorted at once."""
 RANKING: Final = _names("CumeDist DenseRank PercentRank Rank")
-"""In a window: the same for rows that tie."""
 NUMBERING: Final = _names("AnyValue First Lag Last Lead NTile NthValue RowNumber")
-"""In a window: exact if rows that tie are equal; nowhere else."""
 COUNTING: Final = _names(
     """
     Average BitAndAgg BitOrAgg BitXorAgg BoolAnd BoolOr Count CountIf Max Min RegrCount Sum
     """
 )
-"""In a window: exact if rows that tie come into the frame together."""
+READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
+"""They make TIMESTAMPs of parts of a text or a variant, as their type says."""
+CONDITIONS: Final = {
+    "of integers and decimals, where what overflows is an error": SUMS,
+    "where values that compare equal are the same value (not 0.0 and -0.0), since they show the "
+    "first to come": MERGING,
+    "where `sort_array()` sorts their values at once": COLLECTING,
+    "in a window, since rows that tie get the same": RANKING,
+    "in a window, where rows that tie are equal": NUMBERING,
+    "in a window, where rows that tie come into the frame together": COUNTING,
+    "where the frame's order is total, or nothing in it depends on the order": _names("Window"),
+    "where the rows below are in a total order": _names("GlobalLimit LocalLimit Offset Tail"),
+    "where texts are not compared by a collation": _names("Aggregate Distinct Except Intersect"),
+    "where no TIMESTAMP is made of a part of a text without a format": READING,
+}
+"""Classes that give the same everywhere under a condition, each as the end of a sentence."""
 
-_REASONS: Final = {
+REASONS: Final = {
     "depends on the order of rows or on how ties fall": NUMBERING
     | COLLECTING
     | _names("ListAgg MaxBy Measure MinBy Mode SchemaOfVariantAgg"),
@@ -112,7 +122,7 @@ _REASONS: Final = {
     ),
 }
 """Why a class gives something else on every cluster, each as the end of a sentence."""
-NATURE: Final = {each: said for said, classes in _REASONS.items() for each in classes}
+NATURE: Final = {each: said for said, classes in REASONS.items() for each in classes}
 FOREIGN: Final = _names(
     """
     CallMethodViaReflection PythonWorkerLogs ScriptTransformation TryReflect
@@ -143,8 +153,6 @@ PARSING: Final = _names(
     """
 )
 """They read texts by a format, in which the legacy parser lets the clock complete a year."""
-READING: Final = _names("CsvToStructs JsonToStructs VariantGet XmlToStructs")
-"""They make TIMESTAMPs of parts of a text or a variant, as their type says."""
 INVOKED: Final = frozenset(
     ("org.apache.spark.sql.catalyst.util.CharVarcharCodegenUtils", method)
     for method in _names("charTypeWriteSideCheck readSidePadding varcharTypeWriteSideCheck")

@@ -10,6 +10,8 @@ import ast
 import dataclasses
 import importlib
 import re
+import subprocess
+import sys
 import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -264,3 +266,9 @@ def test_contributors_map_has_every_room_in_order() -> None:
     assert [room for room in rooms if room not in PACKAGES] == [
         room for room in ORDER if room in folders
     ]
+
+
+def test_table_of_what_a_statement_may_hold_is_what_the_closed_lists_say() -> None:
+    script = ROOT / "scripts" / "statement_table.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, f"run python scripts/statement_table.py: {done.stderr}"
