@@ -18,19 +18,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from haproc import protos
-from haproc.classify.classifier import classify
 from haproc.classify.model import RefusedError
-from haproc.classify.names import Context
 from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.members import members
 from haproc.classify.plans.reading import Does
-from haproc.classify.rules import CACHEABLE_KINDS, Rules
 from haproc.engine.errors import EngineError
 from haproc.engine.staging import CATALOG
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.replicate.member.core import Core
 from haproc.route.caching import TEXT_MAX, unfit, unfit_text
-from haproc.route.classifying import Understood, read_of
+from haproc.route.classifying import Understood, only_selects, read_of
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.model import SentPlan
 from haproc.route.readings import Readings
@@ -157,6 +154,4 @@ def query_in(asked: Understood) -> SparkPlan | None:
         return None
     if not asked.statement.tables_known or asked.statement.confirm:
         return None
-    context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
-    kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
-    return SparkPlan(plan.SerializeToString()) if kinds <= CACHEABLE_KINDS else None
+    return SparkPlan(plan.SerializeToString()) if only_selects(reading, settings) else None

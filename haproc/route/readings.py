@@ -39,6 +39,7 @@ from haproc.reading.judge import (
 )
 from haproc.reading.model import Facts
 from haproc.reading.outline import outline
+from haproc.reading.touched import Touches, touches
 from haproc.reading.tree import Node, UnreadableError, deep, read
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
@@ -153,14 +154,14 @@ class Readings:
         judged, queries = found.judged, found.queries
         _check(statement, judged)
         if found.function is not None:
-            queries = await self._computed_by(found.function, settings, user)
+            queries = await self.computed_by(found.function, settings, user)
         for query in queries:
             data = await self._asked(spark, SqlText(query), query, user)
             judged = await self._work(user, data, judged_part, query, judged, *values)
             _check(statement, judged)
         return judged
 
-    async def _computed_by(self, function: Node, settings: Settings, user: str) -> tuple[str, ...]:
+    async def computed_by(self, function: Node, settings: Settings, user: str) -> tuple[str, ...]:
         """Return the queries that show what a function computes."""
         texts = schemas(function)
         tables = [(await self._parsed(settings, text, user), text) for text in texts]
@@ -188,8 +189,25 @@ class Readings:
         data = await self._asked(spark, SqlText(text), text, user)
         function = await self._work(user, data, confirmed_of_session, text, context)
         if function is not None:
-            for query in await self._computed_by(function, settings, user):
+            for query in await self.computed_by(function, settings, user):
                 await self.confirm(query, settings, session, user)
+
+    async def touches(
+        self,
+        asked: SqlText | SparkPlan,
+        text: str,
+        settings: Settings,
+        session: ClientSession | None,
+        user: str,
+    ) -> Touches:
+        """Return what a statement touches; ``asked``: how the text is sent.
+
+        Raises RefusedError, EngineError as `judged` does.
+        """
+        spark = await self._session(settings, session)
+        context = Context(settings.catalog, settings.schema, user)
+        data = await self._asked(spark, asked, text, user)
+        return await self._work(user, data, touched_by, text, context)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
         spark = await self._parsing(settings)
@@ -358,6 +376,12 @@ def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]])
     """Return the queries that show what a function computes; ``tables``: as read, with texts."""
     with _readable():
         return tuple(function_queries(function, [read(data, text) for data, text in tables]))
+
+
+def touched_by(data: str, text: str, context: Context) -> Touches:
+    """Return what a statement touches, as read in the server's answer; raises RefusedError."""
+    with _readable():
+        return touches(read(data, text), context)
 
 
 def confirmed(data: str, text: str, context: Context) -> None:

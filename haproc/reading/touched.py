@@ -1,0 +1,54 @@
+"""What a statement touches, for the rules of operators: tables, seen through views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from haproc.classify.model import Touched
+from haproc.classify.names import Context
+from haproc.classify.tokens import tokenize
+from haproc.reading.anatomy import anatomy
+from haproc.reading.definitions import function_of
+from haproc.reading.tree import Node, Reading
+
+_FURTHER: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST", "QUERY"})
+DESCRIBING: Final = "DescribeQueryCommand"
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What a reading shows. ``rests_on``: what decides which tables these are.
+
+    ``function``: what makes a function, whose body is to be read (`haproc.reading.definitions`).
+    ``inner``: a query of which the reading has but the names: it is to be read in its place.
+    """
+
+    touched: Touched
+    rests_on: frozenset[str] = frozenset()
+    function: Node | None = None
+    inner: str = ""
+
+    def __or__(self, other: Touches) -> Touches:
+        """Return what both touch."""
+        one, two = self.touched, other.touched
+        touched = Touched(one.tables | two.tables, one.known and two.known)
+        return Touches(touched, self.rests_on | other.rests_on)
+
+
+def touches(reading: Reading, context: Context) -> Touches:
+    """Return what a statement touches; raises RefusedError."""
+    if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
+        return Touches(Touched(), inner=explained(reading.text))
+    whole = anatomy(reading, context)
+    tables = whole.reads | whole.writes
+    known = whole.known and whole.refusal is None
+    return Touches(Touched(tables, known), whole.rests_on, function_of(reading))
+
+
+def explained(text: str) -> str:
+    """Return what follows EXPLAIN, or DESCRIBE [QUERY]."""
+    _, *tokens = tokenize(text)
+    if len(tokens) > 1 and tokens[0].upper in _FURTHER:
+        del tokens[0]
+    return text[tokens[0].start :] if tokens else ""
