@@ -13,7 +13,6 @@ from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_te
 from haproc.classify.insert import plain_insert
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
 from haproc.classify.names import Context
-from haproc.classify.options import check_options
 from haproc.classify.reader import Reader, Recognised, Refusal
 from haproc.classify.recognise import recognise
 from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules, about, first
@@ -55,7 +54,6 @@ def classify(
         text, tokens = one_statement(sql, bounds)
         reader = Reader(text, tokens, context)
         recognised = recognise(reader)
-        check_options(reader, recognised.kind)
     return decided(recognised, text, context, rules, override)
 
 
@@ -85,7 +83,6 @@ def decided(
         rule=f"default for {kind.value}",
         insert=recognised.insert,
         bare=recognised.bare,
-        confirm=recognised.confirm,
         rules=about(rules, kind, text, context.user),
     )
     by_table = any(rule.table is not None for rule in statement.rules)

@@ -161,8 +161,6 @@ class Classified:
     """What a rule says of whether a query's answer may be kept."""
     bare: frozenset[str] = frozenset()
     """Those of the tables whose names a session's temporary view would take."""
-    confirm: bool = False
-    """A query that holds a writing verb, or a computed name: Spark's analysis has to agree."""
     rules: tuple[Rule, ...] = ()
     """The rules about it, in order. The first one that fits what Spark reads decides; until then
     class, write concern and the like are the defaults. Empty: all is decided."""

@@ -38,7 +38,7 @@ from haproc.pin.sqltypes import quote_name
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 from haproc.route.failing import refused
-from haproc.route.model import ReadPlan, Request, Sent, SentPlan, SentRows, SentSql
+from haproc.route.model import ReadPlan, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
 from haproc.sessions.client import ClientSession
 
@@ -204,15 +204,6 @@ def only_selects(reading: PlanReading, settings: Settings) -> bool:
     context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
     kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
     return kinds <= CACHEABLE_KINDS
-
-
-def texts_of(sent: Sent, statement: Classified) -> list[str]:
-    """Return the texts of a query of which Spark has to confirm that they are no more."""
-    if not statement.confirm:
-        return []
-    if isinstance(sent, SentPlan):
-        return [part.text for part in read_of(sent).reading.sqls]
-    return [statement.sql]
 
 
 def read_of(sent: SentPlan) -> ReadPlan:

@@ -23,7 +23,7 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows, Write
 from haproc.replicate.writes import now_ms
-from haproc.route.classifying import Classifying, Understood, texts_of
+from haproc.route.classifying import Classifying, Understood
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
@@ -153,9 +153,6 @@ class Making:
         ground = await self._ground(_named(asked.statement))
         statement, columns = await self._plans.target(asked, taken)
         self._foresee(self._made(asked, statement, SparkPlan(data)))
-        for text in texts_of(asked.request.statement, asked.statement):
-            # Spark would run what it is to explain.
-            await self.readings.confirm(text, asked.settings, asked.session, asked.request.user)
         found = await self._plans.examined(asked, taken, statement, columns)
         touched = Touched(found.verdict.reads | statement.writes, found.verdict.known)
         statement = await self._ruling.written(asked, statement, touched)

@@ -12,7 +12,7 @@ from haproc.classify.rules import parse_rules
 from haproc.engine.connect import SparkConnectEngine
 from haproc.failure import ErrorClass, RequestError
 from haproc.ring.spark import LocalSpark
-from haproc.route.model import Answer, Request, Sent, SentPlan, SentSql
+from haproc.route.model import Request, Sent, SentPlan, SentSql
 from haproc.route.service import RingService
 from tests.integration.conftest import address_of
 from tests.integration.engine_calls import rows
@@ -72,16 +72,12 @@ HARMLESS = {
 }
 
 
-async def execute(service: RingService, sent: Sent, schema: str, **fields: Any) -> Answer:
-    asked = Request(uuid.uuid4().hex, sent, "", user="ann", **{"schema": schema, **fields})
-    answer = await service.execute(asked)
-    await answer.result.aclose()
-    return answer
-
-
-async def outcome(service: RingService, sent: Sent, schema: str, **fields: Any) -> str:
+async def outcome(service: RingService, sent: Sent, **fields: Any) -> str:
+    """Return the class of the error that a request met, or that there was none."""
+    asked = Request(uuid.uuid4().hex, sent, "", user="ann", **fields)
     try:
-        await execute(service, sent, schema, **fields)
+        answer = await service.execute(asked)
+        await answer.result.aclose()
     except RequestError as error:
         return str(error.error_class)
     return "done"
@@ -100,15 +96,15 @@ async def test_table_of_a_rule_is_found_wherever_spark_reads_it(
         await rows(own, text)
     rules = parse_rules(f"rules: [{{table: 'spark_catalog.{schema}.secret', refuse: no}}]")
     async with one_cluster(address_of(spark), rules=rules) as (service, _):
-        texts = {each: await outcome(service, SentSql(each), schema) for each in REFUSED}
+        texts = {each: await outcome(service, SentSql(each), schema=schema) for each in REFUSED}
         assert texts == dict.fromkeys(REFUSED, ErrorClass.REFUSED_BY_RULE)
-        texts = {each: await outcome(service, SentSql(each), schema) for each in ALLOWED}
+        texts = {each: await outcome(service, SentSql(each), schema=schema) for each in ALLOWED}
         assert texts == dict.fromkeys(ALLOWED, "done")
         for programs, told in ((PLANS, ErrorClass.REFUSED_BY_RULE), (HARMLESS, "done")):
             found = {}
             for name, program in programs.items():
                 sent = SentPlan(recorded(program).SerializeToString())
-                found[name] = await outcome(service, sent, schema, relayed=True)
+                found[name] = await outcome(service, sent, schema=schema, relayed=True)
             assert found == dict.fromkeys(programs, told)
 
 
@@ -128,10 +124,9 @@ async def test_table_of_a_rule_is_found_through_what_a_session_holds(
             "CREATE TEMPORARY VIEW w AS SELECT * FROM t",
         ]
         await service.open_session("s", "ann", begin, afresh=True)
-        fields: dict[str, Any] = {"schema": None, "session_id": "s"}
         for name, told in (("v", ErrorClass.REFUSED_BY_RULE), ("w", "done")):
             for text in (f"SELECT * FROM {name}", f"INSERT INTO t SELECT * FROM {name}"):
-                assert await outcome(service, SentSql(text), schema, **fields) == told
+                assert await outcome(service, SentSql(text), session_id="s") == told
     every = parse_rules(f"rules: [{{table: 'spark_catalog.{schema}.secret', refuse: no}}]")
     async with one_cluster(address_of(spark), rules=every) as (service, _):
         await service.open_session("s", "ann", [f"USE {schema}"], afresh=True)
@@ -142,6 +137,6 @@ async def test_table_of_a_rule_is_found_through_what_a_session_holds(
             "CREATE TEMPORARY FUNCTION g() RETURNS INT RETURN SELECT max(a) FROM secret",
         ):
             refused = ErrorClass.REFUSED_BY_RULE
-            assert await outcome(service, SentSql(text), schema, **fields) == refused
+            assert await outcome(service, SentSql(text), session_id="s") == refused
         text = "CREATE TEMPORARY FUNCTION g() RETURNS INT RETURN SELECT max(a) FROM t"
-        assert await outcome(service, SentSql(text), schema, **fields) == "done"
+        assert await outcome(service, SentSql(text), session_id="s") == "done"

@@ -65,7 +65,6 @@ def classify_plan(
         reads=stated.reads | read.reads,
         bare=stated.bare | read.bare,
         tables_known=stated.tables_known and read.tables_known,
-        confirm=stated.confirm or read.confirm,
     )
 
 
@@ -95,7 +94,6 @@ def _read(reading: PlanReading, queries: list[Classified], context: Context) -> 
         tables_known=reading.names_known
         and not found
         and all(each.tables_known for each in queries),
-        confirm=any(each.confirm for each in queries),
     )
 
 
