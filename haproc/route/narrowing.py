@@ -12,7 +12,6 @@ runs it looks again once Spark has begun to answer.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -28,14 +27,11 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.replicate.member.core import Core
 from haproc.route.caching import TEXT_MAX, unfit, unfit_text
 from haproc.route.classifying import Understood, only_selects, read_of
-from haproc.route.kept_answers import Key, key_of
 from haproc.route.model import SentPlan
 from haproc.route.readings import Readings
 from haproc.sessions.client import ClientSession
 
 OURS: Final = f"{CATALOG}."
-KNOWN_MAX: Final = 2_000
-"""Queries whose tables are remembered; as many as verdicts on writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,6 @@ class Narrowing:
     def __init__(self, core: Core, readings: Readings) -> None:
         self._core = core
         self._readings = readings
-        self._known: OrderedDict[Key, Tables] = OrderedDict()
 
     async def applied(self, asked: Understood) -> Callable[[], int] | None:
         """Return what tells how far all is applied that the query shows; None: not known."""
@@ -76,18 +71,12 @@ class Narrowing:
             return await self._in_session(asked, asked.session)
         if unfit(asked):
             return None
-        key = key_of(asked.statement.sql, asked.settings)
-        tables = self._known.get(key)
-        if tables is None or not self._hold(tables):
-            try:
-                tables = await self._tables(asked)
-            except (EngineError, RefusedError):
-                return None  # running it tells what is wrong
-            if tables is None:
-                return None
-            self._known[key] = tables
-            if len(self._known) > KNOWN_MAX:
-                self._known.popitem(last=False)
+        try:
+            tables = await self._tables(asked)
+        except (EngineError, RefusedError):
+            return None  # running it tells what is wrong
+        if tables is None:
+            return None
         found, schedule = tables, self._core.schedule
         return lambda: schedule.applied_of(found.names) if self._hold(found) else schedule.low
 

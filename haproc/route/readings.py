@@ -84,6 +84,7 @@ class Readings:
         self._timeout_s = timeout_s
         self._paths = paths
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
+        self._queries = Remembered[Key, JudgedQuery](epoch, JUDGED_MAX)
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
 
     async def judged(
@@ -235,9 +236,20 @@ class Readings:
     async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
         """Return what a query would give elsewhere; raises RefusedError, EngineError.
 
-        It is read in a session in which nothing temporary is.
+        It is read in a session in which nothing temporary is, and a text only once.
         """
-        return await self._query(await self._shared(settings), asked, settings, user)
+        epoch = self.epoch()
+        known = self.known_query(asked.sql, settings) if isinstance(asked, SqlText) else None
+        if known is not None:
+            return known
+        found = await self._query(await self._shared(settings), asked, settings, user)
+        if isinstance(asked, SqlText):
+            self._queries.keep(key_of(asked.sql, settings), found, epoch)
+        return found
+
+    def known_query(self, sql: str, settings: Settings) -> JudgedQuery | None:
+        """Return the same if it was found before, and nothing has been defined anew since."""
+        return self._queries.find(key_of(sql, settings))
 
     async def frame(
         self,

@@ -22,11 +22,13 @@ from haproc.classify.names import Context, qualified
 from haproc.classify.plans import delta
 from haproc.classify.plans.classifying import check_class
 from haproc.classify.plans.reading import PlanReading
+from haproc.classify.rules import CACHEABLE_KINDS
 from haproc.engine.errors import EngineError
 from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
 from haproc.reading.frames import SHOWN
+from haproc.reading.judge import JudgedQuery
 from haproc.reading.touched import Touches, explained
 from haproc.replicate.heard.definitions import redefined
 from haproc.replicate.member.core import Core
@@ -34,17 +36,13 @@ from haproc.replicate.records.operation import Operation
 from haproc.route.answering import failed
 from haproc.route.classifying import Understood, only_selects, read_of
 from haproc.route.failing import refused
-from haproc.route.kept_answers import Key, key_of
 from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
 from haproc.route.plan_questions import table_questions, text_question
 from haproc.route.readings import Readings
-from haproc.route.remembered import Remembered
 from haproc.route.streams import Running
 from haproc.sessions.client import ClientSession
 
-REMEMBERED_MAX: Final = 2_000
-"""Texts of which it is remembered what they touch; as many as verdicts on writes."""
 _TOLD: Final = frozenset({"catalog", delta.VERSIONS})
 """Relations that tell something of a table: their reading has but what they tell."""
 
@@ -79,7 +77,6 @@ class Ruling:
         self._core = core
         self._readings = readings
         self._texts = texts
-        self._known = Remembered[Key, Touches](readings.epoch, REMEMBERED_MAX)
 
     def remembered(self, asked: Understood) -> Ruled | None:
         """Return what is decided already, or from what Spark said before; None: it has to say."""
@@ -87,11 +84,13 @@ class Ruling:
             return Ruled(asked)
         if isinstance(asked.request.statement, SentPlan) or _is_own(asked.session):
             return None
-        unchanged, known = _unchanged(asked.session), self._known.find(_key(asked))
+        unchanged = _unchanged(asked.session)
+        known = self._readings.known_query(asked.statement.sql, asked.settings)
         if known is None:
             return None
-        still = self._ground(known, self._readings.epoch(), self._core.schedule.low)
-        return self._ruled(asked, known, lambda: unchanged() and still())
+        found = _read(known)
+        still = self._ground(found, self._readings.epoch(), self._core.schedule.low)
+        return self._ruled(asked, found, lambda: unchanged() and still())
 
     async def settled(self, asked: Understood) -> Ruled:
         """Return a query or a session statement as the rules decide about it."""
@@ -105,8 +104,6 @@ class Ruling:
             raise refused(error) from error
         except EngineError as error:
             raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
-        if not isinstance(asked.request.statement, SentPlan) and not _is_own(asked.session):
-            self._known.keep(_key(asked), found, epoch)
         still = self._ground(found, epoch, since)
         return self._ruled(asked, found, lambda: unchanged() and still())
 
@@ -169,6 +166,8 @@ class Ruling:
     ) -> Touches:
         """Return what a text touches; ``asked``: how it is sent."""
         values = settings, session, user
+        if kind in CACHEABLE_KINDS and isinstance(asked, SqlText) and not _is_own(session):
+            return _read(await self._readings.query(asked, settings, user))
         if kind is Kind.EXPLAIN:
             text = explained(text)
             asked = SqlText(text)
@@ -190,7 +189,7 @@ class Ruling:
             part = await self._readings.frame(
                 each, settings, asked.session, asked.request.user, only_there=only_there
             )
-            found |= Touches(Touched(part.reads, part.known), part.rests_on)
+            found |= _read(part)
         return found
 
     def _ground(self, found: Touches, epoch: int, since: int) -> Callable[[], bool]:
@@ -225,13 +224,14 @@ def _told(reading: PlanReading, settings: Settings) -> Touches:
     return Touches(Touched(frozenset(qualified(name, context) for name in told), known))
 
 
+def _read(query: JudgedQuery) -> Touches:
+    """Return what a query or a part of a plan touches."""
+    return Touches(Touched(query.reads, query.known and not query.refused), query.rests_on)
+
+
 def _is_own(session: ClientSession | None) -> bool:
     return session is not None and session.holds_temporaries
 
 
 def _unchanged(session: ClientSession | None) -> Callable[[], bool]:
     return _always if session is None else session.unchanged()
-
-
-def _key(asked: Understood) -> Key:
-    return key_of(asked.statement.sql, asked.settings)

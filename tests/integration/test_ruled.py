@@ -130,10 +130,11 @@ async def test_table_of_a_rule_is_found_through_what_a_session_holds(
     every = parse_rules(f"rules: [{{table: 'spark_catalog.{schema}.secret', refuse: no}}]")
     async with one_cluster(address_of(spark), rules=every) as (service, _):
         await service.open_session("s", "ann", [f"USE {schema}"], afresh=True)
+        assert await outcome(service, SentSql("DECLARE n INT"), session_id="s") == "done"
         for text in (
             "CREATE TEMPORARY VIEW v AS SELECT * FROM secret",
             "CACHE TABLE secret",
-            "DECLARE n INT DEFAULT (SELECT max(a) FROM secret)",
+            "SET VAR n = (SELECT max(a) FROM secret)",
             "CREATE TEMPORARY FUNCTION g() RETURNS INT RETURN SELECT max(a) FROM secret",
         ):
             refused = ErrorClass.REFUSED_BY_RULE

@@ -172,6 +172,7 @@ async def test_kept_answer_is_given_only_where_the_rules_let_it_be_kept(
         for _ in range(2):
             assert await cached(both, a, "SELECT name FROM v") is None
         assert len(spark.queries) == 3
+        assert spark.looks == 2  # one reading tells the rules, and what the answer rests on
 
 
 async def test_write_that_reads_a_refused_table_is_refused_and_not_in_the_log(
