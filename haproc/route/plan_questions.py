@@ -58,9 +58,11 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
 def table_questions(plan: Any) -> tuple[bytes, ...]:
     """Return, as plans, DataFrames that show, each read by itself, what those of a plan read.
 
-    Some Spark computes while it reads them: of those, what stands below is read, too.
+    Some Spark computes while it reads them: of those, what stands below is read, too. A SQL text
+    that comes with DataFrames is read with them in it (`text_question`), and here left out.
     """
-    found, stack = [], [(plan, False)]
+    given = plan.command.sql_command.input.with_relations.references
+    found, stack = [], [(each, True) for each in given] or [(plan, False)]
     while stack:
         message, is_shown = stack.pop()
         if message.DESCRIPTOR is _Relation.DESCRIPTOR:

@@ -61,6 +61,10 @@ PLANS = {
     "written": lambda s: s.table("v").writeTo("t").append(),
     "summary written": lambda s: s.table("v").summary().write.saveAsTable("u"),
     "text with it": lambda s: s.sql("SELECT * FROM {df}", df=s.table("v")),
+    "text with its summary": lambda s: s.sql("SELECT 1 FROM {df}", df=s.table("v").summary()),
+    "summary written by a text": lambda s: s.sql(
+        "INSERT INTO t SELECT count(*) FROM {df}", df=s.table("v").summary()
+    ),
     "view of it": lambda s: s.table("v").createTempView("x"),
 }
 HARMLESS = {

@@ -317,6 +317,12 @@ def test_dataframe_that_spark_computes_is_read_below_what_it_computes() -> None:
     assert kinds(lambda s: s.range(3).select(F.lit(1)).collect()) == ["project"]
 
 
+def test_dataframe_that_comes_with_a_text_is_read_where_that_does_not_show_it() -> None:
+    text = "INSERT INTO t SELECT * FROM {df}"
+    assert kinds(lambda s: s.sql(text, df=s.table("v"))) == []
+    assert kinds(lambda s: s.sql(text, df=s.table("v").summary())) == ["read"]
+
+
 @pytest.mark.parametrize(
     ("sql", "inner"),
     [
