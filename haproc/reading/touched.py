@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from haproc.classify.model import Touched
+from haproc.classify.model import RefusedError, Touched
 from haproc.classify.names import Context
 from haproc.classify.tokens import tokenize
 from haproc.reading.anatomy import anatomy
@@ -22,12 +22,14 @@ class Touches:
 
     ``function``: what makes a function, whose body is to be read (`haproc.reading.definitions`).
     ``inner``: a query of which the reading has but the names: it is to be read in its place.
+    ``refusal``: why it would not be run, unless a rule allows it.
     """
 
     touched: Touched
     rests_on: frozenset[str] = frozenset()
     function: Node | None = None
     inner: str = ""
+    refusal: RefusedError | None = None
 
     def __or__(self, other: Touches) -> Touches:
         """Return what both touch."""
@@ -36,14 +38,16 @@ class Touches:
         return Touches(touched, self.rests_on | other.rests_on)
 
 
+NOTHING: Final = Touches(Touched())
+
+
 def touches(reading: Reading, context: Context) -> Touches:
     """Return what a statement touches; raises RefusedError."""
     if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
         return Touches(Touched(), inner=explained(reading.text))
     whole = anatomy(reading, context)
-    tables = whole.reads | whole.writes
-    known = whole.known and whole.refusal is None
-    return Touches(Touched(tables, known), whole.rests_on, function_of(reading))
+    touched = Touched(whole.reads | whole.writes, whole.known and whole.refusal is None)
+    return Touches(touched, whole.rests_on, function_of(reading), refusal=whole.refusal)
 
 
 def explained(text: str) -> str:

@@ -24,8 +24,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
-from haproc.reading.anatomy import anatomy
-from haproc.reading.definitions import function_of, function_queries, schemas
+from haproc.reading.definitions import function_queries, schemas
 from haproc.reading.judge import (
     Definition,
     Judged,
@@ -39,7 +38,7 @@ from haproc.reading.judge import (
 )
 from haproc.reading.model import Facts
 from haproc.reading.outline import outline
-from haproc.reading.touched import Touches, touches
+from haproc.reading.touched import NOTHING, Touches, touches
 from haproc.reading.tree import Node, UnreadableError, deep, read
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
@@ -169,29 +168,22 @@ class Readings:
         size = "".join(data for data, _ in tables)
         return await self._work(user, size, texts_of_function, function, tables)
 
-    async def confirm(
-        self, text: str, settings: Settings, session: ClientSession | None, user: str
-    ) -> None:
-        """Raise RefusedError if a text is no query, or one that runs code outside SQL."""
-        spark = await self._session(settings, session)
-        context = Context(settings.catalog, settings.schema, user)
-        data = await self._asked(spark, SqlText(text), text, user)
-        await self._work(user, data, confirmed, text, context)
+    async def of_session(self, statement: Classified, session: ClientSession) -> Touches:
+        """Return what a statement touches that changes its client's session.
 
-    async def confirm_session_statement(
-        self, statement: Classified, session: ClientSession
-    ) -> None:
-        """Refuse a statement that makes something of the session's own, with code outside SQL."""
-        if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE):
-            return
-        text, settings, user = statement.sql, session.settings, session.user
-        spark = await self._session(settings, session)
-        context = Context(settings.catalog, settings.schema, user)
-        data = await self._asked(spark, SqlText(text), text, user)
-        function = await self._work(user, data, confirmed_of_session, text, context)
-        if function is not None:
-            for query in await self.computed_by(function, settings, user):
-                await self.confirm(query, settings, session, user)
+        It is read if it makes something, or rules ask for it. Raises as `judged` does, also if what
+        it makes holds code outside SQL.
+        """
+        if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE) and not statement.rules:
+            return NOTHING
+        text, values = statement.sql, (session.settings, session, session.user)
+        found = await self.touches(SqlText(text), text, *values)
+        if found.refusal is not None:
+            raise found.refusal
+        if found.function is not None:
+            for each in await self.computed_by(found.function, session.settings, session.user):
+                found |= await self.touches(SqlText(each), each, *values, is_query=True)
+        return found
 
     async def touches(
         self,
@@ -200,15 +192,17 @@ class Readings:
         settings: Settings,
         session: ClientSession | None,
         user: str,
+        *,
+        is_query: bool = False,
     ) -> Touches:
         """Return what a statement touches; ``asked``: how the text is sent.
 
-        Raises RefusedError, EngineError as `judged` does.
+        Raises as `judged` does, also if it is to be a query (``is_query``), and is none.
         """
         spark = await self._session(settings, session)
         context = Context(settings.catalog, settings.schema, user)
         data = await self._asked(spark, asked, text, user)
-        return await self._work(user, data, touched_by, text, context)
+        return await self._work(user, data, touched_by, text, context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
         spark = await self._parsing(settings)
@@ -390,26 +384,13 @@ def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]])
         return tuple(function_queries(function, [read(data, text) for data, text in tables]))
 
 
-def touched_by(data: str, text: str, context: Context) -> Touches:
+def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touches:
     """Return what a statement touches, as read in the server's answer; raises RefusedError."""
     with _readable():
-        return touches(read(data, text), context)
-
-
-def confirmed(data: str, text: str, context: Context) -> None:
-    """Raise RefusedError if a text is no query."""
-    with _readable():
-        confirm_query(read(data, text), context)
-
-
-def confirmed_of_session(data: str, text: str, context: Context) -> Node | None:
-    """Return the function that a session statement makes, if it does; raises RefusedError."""
-    with _readable():
         reading = read(data, text)
-        whole = anatomy(reading, context)
-        if whole.refusal is not None:
-            raise whole.refusal
-        return function_of(reading)
+        if is_query:
+            confirm_query(reading, context)
+        return touches(reading, context)
 
 
 def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:

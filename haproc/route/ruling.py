@@ -71,7 +71,7 @@ class Ruled:
 
 
 class Ruling:
-    """See the module. Methods raise RequestError, but for `written`."""
+    """See the module. Methods raise RequestError, if nothing else is said."""
 
     def __init__(self, core: Core, readings: Readings, texts: Texts) -> None:
         self._core = core
@@ -118,17 +118,12 @@ class Ruling:
         return Ruled(replace(asked, statement=statement), still)
 
     async def of_session(self, statement: Classified, session: ClientSession) -> Classified:
-        """Return a statement that changes its session as the rules decide about it."""
-        if not statement.rules:
-            return statement
-        values = statement.sql, session.settings, session, session.user
-        try:
-            found = await self._of_text(statement.kind, SqlText(statement.sql), *values)
-            return ruled(statement, found.touched)
-        except RefusedError as error:
-            raise refused(error) from error
-        except EngineError as error:
-            raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
+        """Return a statement that changes its session as the rules decide about it.
+
+        Raises RefusedError, also for what makes something that runs code; EngineError.
+        """
+        found = await self._readings.of_session(statement, session)
+        return ruled(statement, found.touched) if statement.rules else statement
 
     async def written(self, asked: Understood, statement: Classified, seen: Touched) -> Classified:
         """Return a write as the rules decide about it; ``seen``: what its own reading shows.
@@ -174,9 +169,8 @@ class Ruling:
         found = await self._readings.touches(asked, text, *values)
         if found.inner:
             found = await self._readings.touches(SqlText(found.inner), found.inner, *values)
-        if found.function is not None:
-            for query in await self._readings.computed_by(found.function, settings, user):
-                found |= await self._readings.touches(SqlText(query), query, *values)
+        if found.function is not None:  # its body is not read
+            found |= Touches(Touched(known=False))
         return found
 
     async def _of_plan(self, asked: Understood, sent: SentPlan) -> Touches:

@@ -131,7 +131,7 @@ class RingService:
         )
         self.sessions = sessions
         self._session_statements = SessionStatements(
-            core, sessions, self._classifying, readings, self._ruling, defaults
+            core, sessions, self._classifying, self._ruling, defaults
         )
 
     # -- what the doors ask ----------------------------------------------------------------

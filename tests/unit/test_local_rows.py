@@ -188,9 +188,6 @@ class Analysis:
     def epoch(self) -> int:
         return self.now
 
-    async def confirm(self, *_: Any) -> None:
-        raise LookedAtError
-
     async def frame(self, *_: Any, **__: Any) -> Any:
         raise LookedAtError
 

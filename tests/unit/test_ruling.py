@@ -278,6 +278,7 @@ async def test_session_may_make_nothing_of_a_refused_table(
         async with both.http.put(url, json={"statements": [text]}) as response:
             assert "HAPROC_REFUSED_BY_RULE" in await response.text()
         assert spark.queries == []
+        assert spark.looks == 1
 
 
 async def test_plan_is_refused_by_what_its_dataframes_read(

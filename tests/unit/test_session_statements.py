@@ -28,7 +28,7 @@ async def nothing(*_: Any) -> None:
     pass
 
 
-READINGS = cast(Readings, SimpleNamespace(confirm_session_statement=nothing, epoch=int))
+READINGS = cast(Readings, SimpleNamespace(of_session=nothing, epoch=int))
 SETS = "SET spark.sql.shuffle.partitions=3"
 
 
@@ -47,7 +47,6 @@ def statements_of(member: session_rig.Member) -> SessionStatements:
         cast(Any, core),
         member.sessions,
         classifying,
-        READINGS,
         Ruling(cast(Any, core), READINGS, Inline()),
         session_rig.DEFAULTS,
     )
