@@ -5,7 +5,6 @@ By what Spark reads of its tables operators' rules decide, too (`haproc.route.ru
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -248,7 +247,6 @@ def _moment(asked: Understood) -> Moment:
     settings = asked.settings
     return Moment(
         now=datetime.now(UTC),
-        random=secrets.randbits(64),
         time_zone=settings.time_zone,
         user=asked.request.user,
         catalog=settings.catalog,

@@ -56,7 +56,7 @@ _CHARACTERS_PER_BYTE: Final = 8
 FRAMES_MAX: Final = 1_000
 FRAME_BYTES_MAX: Final = 16 << 10
 """DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
-_ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), 0, "UTC", "", "", "")
+_ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _HINT: Final = "write it in a plainer form: plain names, one table, one statement"
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"

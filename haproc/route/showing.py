@@ -82,7 +82,7 @@ class Showing:
         if statement.operation_class is OperationClass.SESSION or statement.insert is not None:
             return {}
         moment = Moment(
-            datetime.now(UTC), 0, settings.time_zone, user, settings.catalog, settings.schema
+            datetime.now(UTC), settings.time_zone, user, settings.catalog, settings.schema
         )
         of_rows = statement.kind in OF_ROWS
         judge = readings.judged if of_rows else readings.definition

@@ -127,7 +127,7 @@ class Judging:
     async def verdict(self, sql: str, session: ClientSession | None = None) -> Found:
         """Return what becomes of a write."""
         now = datetime(2026, 3, 1, 23, 30, tzinfo=UTC)
-        moment = Moment(now, 7, "UTC", "ann", "spark_catalog", self.settings.schema)
+        moment = Moment(now, "UTC", "ann", "spark_catalog", self.settings.schema)
         try:
             statement = self.statement(sql)
             of_rows = statement.kind in OF_ROWS

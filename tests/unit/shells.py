@@ -203,7 +203,7 @@ SHELLS: Final = {
     "haproc/route/forward.py": "asks peers",
     "haproc/route/log_end.py": "asks the log",
     "haproc/route/ground.py": "how far a member has come when something is looked up",
-    "haproc/route/making.py": "the moment and the random number that a statement is given",
+    "haproc/route/making.py": "the moment that a statement is given",
     "haproc/route/plans.py": "asks Spark, and for a table's columns",
     "haproc/route/repeatable.py": "asks Spark",
     "haproc/route/optimizing.py": "looks again and again; asks Spark",
