@@ -82,7 +82,8 @@ class Ruling:
         """Return what is decided already, or from what Spark said before; None: it has to say."""
         if not asked.statement.rules:
             return Ruled(asked)
-        if isinstance(asked.request.statement, SentPlan) or _is_own(asked.session):
+        is_text = not isinstance(asked.request.statement, SentPlan)
+        if not is_text or asked.statement.kind not in CACHEABLE_KINDS or _is_own(asked.session):
             return None
         unchanged = _unchanged(asked.session)
         known = self._readings.known_query(asked.statement.sql, asked.settings)

@@ -162,6 +162,19 @@ async def test_what_is_explained_or_described_is_read_for_its_tables(
         assert spark.texts == ["SELECT * FROM v", "SELECT * FROM t"]
 
 
+async def test_reading_of_a_query_stands_for_no_other_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+        for text in ("DESCRIBE v", "EXPLAIN SELECT * FROM v"):
+            asked = await a.service._understood(Request("r", SentSql(text), "f"))
+            readings = a.service._making.readings
+            await readings.query(SqlText(text), asked.settings, "")  # whatever that comes to
+            looks = spark.looks
+            assert error_of(await both.ask(a, text)) == "HAPROC_REFUSED_BY_RULE"
+            assert spark.looks == looks + 1
+
+
 async def test_kept_answer_is_given_only_where_the_rules_let_it_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
