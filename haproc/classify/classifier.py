@@ -10,14 +10,12 @@ import re
 from dataclasses import replace
 
 from haproc.classify.bounds import Bounds, bounded_tokens, check_shape, check_text
-from haproc.classify.crosscheck import is_doubtful
 from haproc.classify.insert import plain_insert
-from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
 from haproc.classify.names import Context
-from haproc.classify.options import check_options
-from haproc.classify.reader import Reader, Recognised
+from haproc.classify.reader import Reader, Recognised, Refusal
 from haproc.classify.recognise import recognise
-from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules
+from haproc.classify.rules import DEFAULT_CLASSES, QUERY_KINDS, Rule, Rules, about, first
 from haproc.classify.tokens import LexicalError, Token
 from haproc.failure import ErrorClass
 
@@ -26,6 +24,8 @@ from haproc.failure import ErrorClass
 # front of that brace, so that no part of the text is gone over twice.
 _VARIABLE = re.compile(r"\$\{\S[^\s}]*+", re.ASCII)
 _BOUNDS = Bounds()
+_OF_NO_TABLE = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.UNKNOWN})
+"""What has no table that Spark could tell of."""
 
 
 def classify(
@@ -54,9 +54,6 @@ def classify(
         text, tokens = one_statement(sql, bounds)
         reader = Reader(text, tokens, context)
         recognised = recognise(reader)
-        check_options(reader, recognised.kind)
-        if is_doubtful(text, recognised, context):
-            recognised = replace(recognised, tables_known=False)
     return decided(recognised, text, context, rules, override)
 
 
@@ -71,25 +68,50 @@ def decided(
 ) -> Classified:
     """Return what was recognised with its class, by the rules; raises RefusedError.
 
-    ``text`` is what rules are matched with, ``sql`` the statement, where that is another.
+    ``text`` is what rules are matched with, ``sql`` the statement, where that is another. Which
+    rule decides may rest on the tables that Spark reads: then that is left open, see `ruled`.
     """
-    rule = rules.first(recognised, text, context.user)
+    kind = recognised.kind
     rules.paths.check(recognised.paths)
-    chosen, why = _decide(recognised, rule)
-    return Classified(
+    statement = Classified(
         sql=text if sql is None else sql,
-        kind=recognised.kind,
-        operation_class=_overridden(chosen, override),
+        kind=kind,
+        operation_class=DEFAULT_CLASSES.get(kind, OperationClass.SYNCHRONOUS),
         reads=recognised.reads,
         writes=recognised.writes,
-        tables_known=recognised.tables_known and not _widened(recognised.kind, chosen),
-        rule=why if override in (None, chosen) else f"the request, over {why}",
+        tables_known=recognised.tables_known,
+        rule=f"default for {kind.value}",
         insert=recognised.insert,
+        bare=recognised.bare,
+        rules=about(rules, kind, text, context.user),
+    )
+    by_table = any(rule.table is not None for rule in statement.rules)
+    if by_table and recognised.insert is None and kind not in _OF_NO_TABLE:
+        return statement
+    return ruled(statement, statement.touched, override, recognised.refusal)
+
+
+def ruled(
+    statement: Classified,
+    touched: Touched,
+    override: OperationClass | None = None,
+    refusal: Refusal | None = None,
+) -> Classified:
+    """Return a statement as decided by the first of its rules that fits what it touches.
+
+    ``refusal``: why it is not run unless a rule gives it a class. Raises RefusedError.
+    """
+    rule = first(statement.rules, statement.kind, touched)
+    chosen, why = _decide(statement, rule, refusal)
+    return replace(
+        statement,
+        operation_class=_overridden(chosen, override),
+        tables_known=statement.tables_known and not _widened(statement.kind, chosen),
+        rule=why if override in (None, chosen) else f"the request, over {why}",
         write_concern=rule.write_concern if rule is not None else None,
         apply_budget_s=rule.apply_budget_s if rule is not None else None,
         cache=rule.cache if rule is not None else None,
-        bare=recognised.bare,
-        confirm=recognised.confirm,
+        rules=(),
     )
 
 
@@ -135,17 +157,17 @@ def _tokens(sql: str, bounds: Bounds) -> list[Token]:
         raise RefusedError(ErrorClass.SYNTAX, str(error), "correct the SQL") from error
 
 
-def _decide(recognised: Recognised, rule: Rule | None) -> tuple[OperationClass, str]:
+def _decide(
+    statement: Classified, rule: Rule | None, refusal: Refusal | None
+) -> tuple[OperationClass, str]:
     """Return the class that the rules give, and which rule did; raises RefusedError."""
     if rule is not None and rule.operation_class is not None:
         return rule.operation_class, rule.name
     if rule is not None and rule.refuse:
         raise RefusedError(ErrorClass.REFUSED_BY_RULE, rule.refuse, f"see {rule.name} of the rules")
-    refusal = recognised.refusal
     if refusal is not None:
         raise RefusedError(refusal.error_class, refusal.message, refusal.hint)
-    default = f"default for {recognised.kind.value}"
-    return DEFAULT_CLASSES[recognised.kind], rule.name if rule is not None else default
+    return statement.operation_class, rule.name if rule is not None else statement.rule
 
 
 def _overridden(decided: OperationClass, override: OperationClass | None) -> OperationClass:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from haproc.classify.model import Kind, RefusedError
+from haproc.classify.model import Kind
 from haproc.classify.names import plain, target
 from haproc.classify.reader import Reader, Recognised, unknown
 from haproc.classify.relations import Scope, identifier_clause
 from haproc.classify.strings import adjacent, decoded
 from haproc.classify.tokens import Token, TokenKind
-from haproc.failure import ErrorClass
 
 _NAMES = (TokenKind.WORD, TokenKind.QUOTED_NAME)
 
@@ -21,19 +19,8 @@ _HIDING_FUNCTIONS = frozenset({"java_method", "reflect", "try_reflect"})
 _HIVES_OWN = ("org.apache.hadoop.hive.", "org.apache.hadoop.mapred.")
 
 _QUERY_BEGINS = ("SELECT", "FROM", "VALUES", "TABLE", "MAP", "REDUCE")
-_WRITING = frozenset({"INSERT", "UPDATE", "DELETE", "MERGE"})
 # What follows INSERT where it is the verb, whatever stands in front of it.
 _AFTER_INSERT = frozenset({"INTO", "OVERWRITE", "REPLACE", "TABLE", "WITH"})
-# Behind these begins a name or a value; only a whole relation can stand in front of a verb.
-_NAME_FOLLOWS = """ALL AND AS BETWEEN BY CASE DISTINCT ELSE FROM HAVING IN JOIN LIKE NOT ON OR
-    SELECT THEN WHEN WHERE"""
-_BEFORE_A_NAME = frozenset(_NAME_FOLLOWS.split())
-# Words that may follow a name: a clause, an operator, an alias's AS.
-_FOLLOWS_NAME = """AND ANTI AS ASC BETWEEN CLUSTER COLLATE CROSS DESC DISTRIBUTE DIV ELSE END EXCEPT
-    FROM FULL GROUP HAVING ILIKE IN INNER INTERSECT IS JOIN LATERAL LEFT LIKE LIMIT MAP MINUS
-    NATURAL NOT NULLS OFFSET ON OR ORDER PIVOT QUALIFY REDUCE REGEXP RIGHT RLIKE SELECT SEMI SORT
-    TABLESAMPLE THEN UNION UNPIVOT USING WHEN WHERE WINDOW"""
-_AFTER_A_NAME = frozenset(_FOLLOWS_NAME.split())
 
 
 def hidden_effect(tokens: Sequence[Token], closing: Mapping[int, int]) -> str:
@@ -84,52 +71,29 @@ def recognise_query(reader: Reader) -> Recognised:
     verb = reader.word()
     if verb in _VERBS:
         return _VERBS[verb](reader, scope)
-    if verb == "FROM" and _inserts(reader):
-        return _from_insert(reader, scope)
+    if verb == "FROM" and (insert := _insert_in(reader)) is not None:
+        reader.query(scope, insert)
+        return recognise_insert(reader, scope)
     if verb not in _QUERY_BEGINS and not reader.is_symbol("("):
         return unknown(f"{tokens[0].upper} is not followed by a query")
     return _plain_query(reader, Kind.VALUES if verb == "VALUES" else Kind.SELECT, scope)
 
 
 def _plain_query(reader: Reader, kind: Kind, scope: Scope = frozenset()) -> Recognised:
-    """A query: a writing verb in it has to be a name for certain, and Spark has to confirm it."""
-    tokens, confirm = reader.tokens, False
-    for index, token in enumerate(tokens):
-        word = token.upper
-        if word in _WRITING:
-            if _may_be_verb(tokens, index):
-                return unknown(f"{word} stands inside a query, where it could be a verb")
-            confirm = True
-        elif word == "IDENTIFIER" and index + 1 < len(tokens):
-            confirm = confirm or tokens[index + 1].is_symbol("(")
+    """What is taken for a query. If Spark takes it for more, it does nothing."""
     reader.query(scope)
-    return replace(reader.recognised(kind), confirm=confirm)
+    return reader.recognised(kind)
 
 
-def _may_be_verb(tokens: Sequence[Token], index: int) -> bool:
-    """Whether the word at ``index`` may begin a clause that writes; False: it is a name."""
-    if index + 1 == len(tokens) or (index and tokens[index - 1].is_symbol(".")):
-        return False
-    following = tokens[index + 1]
-    if tokens[index].upper == "INSERT" and following.upper in _AFTER_INSERT:
-        return True
-    if following.kind is TokenKind.SYMBOL or following.upper in _AFTER_A_NAME:
-        return False
-    before = tokens[index - 1] if index else None
-    return before is not None and (
-        before.text in (")", "]")
-        or (before.kind is not TokenKind.SYMBOL and before.upper not in _BEFORE_A_NAME)
-    )
-
-
-def _inserts(reader: Reader) -> list[int]:
-    """Return where, outside parentheses, an INSERT begins."""
+def _insert_in(reader: Reader) -> int | None:
+    """Return where, outside parentheses, the first INSERT begins; None if nowhere."""
     tokens = reader.tokens
-    return [
-        index
-        for index in reader.depth_zero()
-        if tokens[index].upper == "INSERT" and _may_be_verb(tokens, index)
-    ]
+    for index in reader.depth_zero()[:-1]:
+        follows_dot = index > 0 and tokens[index - 1].is_symbol(".")
+        is_verb = tokens[index].upper == "INSERT" and tokens[index + 1].upper in _AFTER_INSERT
+        if is_verb and not follows_dot:
+            return index
+    return None
 
 
 def recognise_insert(reader: Reader, scope: Scope = frozenset()) -> Recognised:
@@ -137,28 +101,8 @@ def recognise_insert(reader: Reader, scope: Scope = frozenset()) -> Recognised:
     kind = _insert_target(reader)
     if kind is None:
         return unknown("this INSERT writes files, or names no table")
-    if _inserts(reader):
-        raise _several_inserts()
     reader.query(scope)
     return reader.recognised(kind)
-
-
-def _from_insert(reader: Reader, scope: Scope) -> Recognised:
-    """``FROM t INSERT … SELECT …``."""
-    start, *further = _inserts(reader)
-    if further:
-        raise _several_inserts()
-    reader.query(scope, start)
-    return recognise_insert(reader, scope)
-
-
-def _several_inserts() -> RefusedError:
-    return RefusedError(
-        ErrorClass.MULTIPLE_STATEMENTS,
-        "the statement holds several INSERTs, and Spark commits each by itself: one that was "
-        "interrupted between them could not be told from a whole one",
-        "send them one by one, each as a request of its own: INSERT INTO … SELECT … FROM …",
-    )
 
 
 def _insert_target(reader: Reader) -> Kind | None:

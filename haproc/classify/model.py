@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from haproc.classify.rules import Rule
 
 BUDGET_MAX_S: Final = 30 * 86_400.0
 """The longest time budget that a write may have."""
@@ -123,6 +126,14 @@ class InsertShape:
 
 
 @dataclass(frozen=True, slots=True)
+class Touched:
+    """The tables and views that a statement reads or writes; ``known``: none is missing."""
+
+    tables: frozenset[str] = frozenset()
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Classified:
     """A classified statement.
 
@@ -150,5 +161,11 @@ class Classified:
     """What a rule says of whether a query's answer may be kept."""
     bare: frozenset[str] = frozenset()
     """Those of the tables whose names a session's temporary view would take."""
-    confirm: bool = False
-    """A query that holds a writing verb, or a computed name: Spark's analysis has to agree."""
+    rules: tuple[Rule, ...] = ()
+    """The rules about it, in order. The first one that fits what Spark reads decides; until then
+    class, write concern and the like are the defaults. Empty: all is decided."""
+
+    @property
+    def touched(self) -> Touched:
+        """What the text says of its tables."""
+        return Touched(self.reads | self.writes, self.tables_known)

@@ -35,8 +35,6 @@ class Recognised:
     """Those of the tables whose names a session's temporary view would take."""
     paths: frozenset[str] = frozenset()
     """The files that the statement names, as it writes them."""
-    confirm: bool = False
-    """A query that Spark's analysis has to confirm."""
 
 
 _UNCLASSIFIED_HINT = "correct the SQL, or have a rule with kind: unknown allow it if Spark takes it"

@@ -8,15 +8,15 @@ session it changes: such a rule is refused when the file is read, with the key's
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import yaml
 
-from haproc.classify.model import BUDGET_MAX_S, Kind, OperationClass, WriteConcern
+from haproc.classify.model import BUDGET_MAX_S, Kind, OperationClass, Touched, WriteConcern
 from haproc.classify.paths import NO_PATHS, Paths
-from haproc.classify.reader import Recognised
 
 QUERY_KINDS = frozenset({Kind.SELECT, Kind.VALUES, Kind.SHOW, Kind.DESCRIBE, Kind.EXPLAIN})
 SESSION_KINDS = frozenset({Kind.SET, Kind.RESET, Kind.USE, Kind.TEMPORARY_VIEW, Kind.CACHE})
@@ -40,8 +40,14 @@ SYNCHRONOUS_KINDS = (
 )
 WRITING_KINDS = ASYNCHRONOUS_KINDS | SYNCHRONOUS_KINDS
 
-# What reads or writes the rows of tables, even if the text doesn't tell which.
-_TOUCHING_KINDS = WRITING_KINDS | {Kind.SELECT, Kind.VALUES, Kind.TEMPORARY_VIEW, Kind.CACHE}
+# What reads or writes the rows of tables, even if nobody can tell which.
+_TOUCHING_KINDS = WRITING_KINDS | {
+    Kind.SELECT,
+    Kind.VALUES,
+    Kind.EXPLAIN,
+    Kind.TEMPORARY_VIEW,
+    Kind.CACHE,
+}
 
 DEFAULT_CLASSES: dict[Kind, OperationClass] = {
     **dict.fromkeys(QUERY_KINDS, OperationClass.QUERY),
@@ -88,28 +94,21 @@ class Rule:
     apply_budget_s: float | None = None
     cache: bool | None = None
 
-    def applies(self, recognised: Recognised, sql: str, user: str) -> bool:
-        """Whether this rule decides about the statement."""
+    def is_about(self, kind: Kind, sql: str, user: str) -> bool:
+        """Whether this rule may decide about a statement, whatever its tables are."""
+        of_kind = kind in WRITING_KINDS or bool(self.refuse)
         return (
-            self._is_about(recognised.kind)
+            (of_kind if self.kinds is None else kind in self.kinds)
             and (self.user is None or fnmatchcase(user, self.user))
-            and self._touches(recognised)
             and (self.matches is None or self.matches.search(sql) is not None)
         )
 
-    def _is_about(self, kind: Kind) -> bool:
-        if self.kinds is not None:
-            return kind in self.kinds
-        return bool(self.refuse) or kind in WRITING_KINDS
-
-    def _touches(self, recognised: Recognised) -> bool:
-        if self.table is None:
-            return True
-        tables = recognised.reads | recognised.writes
-        if any(fnmatchcase(table, self.table) for table in tables):
+    def fits(self, kind: Kind, touched: Touched) -> bool:
+        """Whether a statement that it is about touches what it names."""
+        if self.table is None or any(fnmatchcase(each, self.table) for each in touched.tables):
             return True
         # A refusal, a stronger write concern or a budget holds for what could touch the table.
-        unclear = not recognised.tables_known and recognised.kind in _TOUCHING_KINDS
+        unclear = not touched.known and kind in _TOUCHING_KINDS
         return unclear and self.operation_class is None and self.cache is not True
 
 
@@ -130,12 +129,21 @@ class Rules:
         """Whether any rule asks for more clusters than a request may."""
         return any(rule.write_concern is not None for rule in self.rules)
 
-    def first(self, recognised: Recognised, sql: str, user: str) -> Rule | None:
-        """Return the operator's rule that decides about a statement; None: the defaults do."""
-        for rule in self.rules:
-            if rule.applies(recognised, sql, user):
-                return rule
-        return None
+
+def about(rules: Rules, kind: Kind, sql: str, user: str) -> tuple[Rule, ...]:
+    """Return the rules of which the first that fits a statement's tables decides about it."""
+    found = []
+    for rule in rules.rules:
+        if rule.is_about(kind, sql, user):
+            found.append(rule)
+            if rule.table is None:
+                break
+    return tuple(found)
+
+
+def first(rules: Iterable[Rule], kind: Kind, touched: Touched) -> Rule | None:
+    """Return the rule that decides about a statement, of those about it; None: the defaults do."""
+    return next((rule for rule in rules if rule.fits(kind, touched)), None)
 
 
 def load_rules(path: str | Path) -> Rules:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from haproc.classify.classifier import classify
+from haproc.classify.classifier import classify, ruled
 from haproc.classify.described import described
 from haproc.classify.model import Classified, OperationClass, RefusedError
 from haproc.classify.names import Context
@@ -50,9 +50,10 @@ def report(
     rules: Rules,
     override: OperationClass | None = None,
 ) -> Report:
-    """Classify a statement and report on it, also if it is refused."""
+    """Classify a statement by its text alone and report on it, also if it is refused."""
     try:
-        return Report(sql, statement=classify(sql, context, rules, override))
+        found = classify(sql, context, rules, override)
+        return Report(sql, ruled(found, found.touched, override) if found.rules else found)
     except RefusedError as error:
         return Report(sql, refused=error)
 

@@ -21,11 +21,10 @@ class Treatment(StrEnum):
 class Moment:
     """What a statement's nondeterministic parts are fixed to. All given from outside.
 
-    ``now`` is aware (UTC). ``random`` seeds the literals for rand(), uuid() and their like.
+    ``now`` is aware (UTC).
     """
 
     now: datetime
-    random: int
     time_zone: str
     user: str
     catalog: str

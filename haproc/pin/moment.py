@@ -1,8 +1,7 @@
-"""A `Moment` as literals: what the clock, the session and chance say for one statement.
+"""A `Moment` as literals: what the clock and the session say for one statement.
 
 Instants are written in the session's time zone with their offset, so that they mean the same in
-any zone. Random values come from a hash of the statement's seed and the call's place in the
-statement: no call repeats another's, and the same moment gives the same text.
+any zone.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from haproc.pin.literals import string_literal
 from haproc.pin.model import Moment
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?(?::?([0-9]{2}))?")
-_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _DAYS_FROM_TODAY = {"now": 0, "today": 0, "tomorrow": 1, "yesterday": -1}
-RANDSTR_LENGTH_MAX = 10_000
 
 
 def zone_of(name: str) -> tzinfo:

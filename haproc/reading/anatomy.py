@@ -105,6 +105,7 @@ def anatomy(reading: Reading, context: Context) -> Anatomy:
     limits.check_session_name(reading.text, parsed, analyzed)
     refusal = _refusal(kind, parsed, reading.parsed, analyzed)
     if refusal is not None:
+        limits.check_options(reading.parsed, Kind.UNKNOWN)  # a rule may let it pass
         return _unknown(reading.parsed, analyzed, refusal)
     if analyzed.cls == "DropTempViewCommand":
         return _dropped(kind, analyzed)

@@ -26,7 +26,7 @@ from haproc.reading.names import UNRESOLVED, below, parts
 from haproc.reading.tree import Node
 
 _DEFINING: Final = frozenset(
-    {Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS, Kind.ALTER_TABLE, Kind.OTHER_DDL}
+    {Kind.CREATE_TABLE, Kind.CREATE_TABLE_AS, Kind.ALTER_TABLE, Kind.OTHER_DDL, Kind.UNKNOWN}
 )
 _NAMESPACES: Final = frozenset({Kind.CREATE_NAMESPACE, Kind.ALTER_NAMESPACE, Kind.DROP_NAMESPACE})
 _PROPERTIES: Final = ("properties", "tablePropertyOverrides")

@@ -75,7 +75,7 @@ def unfit_text(asked: Understood) -> str:
         return "it is no SELECT"
     if len(statement.sql) > TEXT_MAX:
         return f"its text has more than {TEXT_MAX:,} characters"
-    return "it names what it reads by a computed text" if statement.confirm else ""
+    return ""
 
 
 class Caching:

@@ -8,13 +8,20 @@ from typing import assert_never
 from haproc import protos
 from haproc.classify.bounds import Bounds
 from haproc.classify.classifier import classify
-from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.model import (
+    Classified,
+    Kind,
+    OperationClass,
+    RefusedError,
+    Touched,
+    WriteConcern,
+)
 from haproc.classify.names import Context, parts_of
-from haproc.classify.plans.classifying import classify_plan
+from haproc.classify.plans.classifying import classify_plan, text_of
 from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.parsing import opened, parse
 from haproc.classify.plans.reading import PlanReading
-from haproc.classify.rules import Rules
+from haproc.classify.rules import CACHEABLE_KINDS, Rules, about, first
 from haproc.engine.interface import Settings
 from haproc.engine.statement import (
     ArrowRows,
@@ -31,7 +38,7 @@ from haproc.pin.sqltypes import quote_name
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SpooledRows
 from haproc.route.failing import refused
-from haproc.route.model import ReadPlan, Request, Sent, SentPlan, SentRows, SentSql
+from haproc.route.model import ReadPlan, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts, plan_work
 from haproc.sessions.client import ClientSession
 
@@ -122,21 +129,21 @@ class Classifying:
             case _:
                 assert_never(request.statement)
 
-    async def again(self, op: Operation) -> Classified:
-        """Return what an operation of the log is by the rules as they are now."""
+    async def concern_of(self, op: Operation) -> WriteConcern | None:
+        """Return the concern that the rules as they are now ask for, of an operation of the log."""
         match op.write:
-            case SqlText(sql) | QueryWrite(sql):
-                return await self.text(sql, op.settings, op.user, op.operation_class)
+            case SqlText(text) | QueryWrite(text):
+                pass
             case ArrowRows(table) | SpooledRows(table):
-                return self._rows(table, op.settings, op.user)
+                text = _as_insert(table)
             case SparkPlan() | ComputedPlan():
-                there = op.kind is not Kind.CREATE_TABLE_AS
-                reading = (await self._read(op.write.plan)).reading
-                return await self.plan(
-                    reading, op.settings, op.user, op.operation_class, there=there
-                )
+                text = text_of((await self._read(op.write.plan)).reading)
             case _:
                 assert_never(op.write)
+        kind = Kind.INSERT if op.kind is Kind.ROWS else op.kind
+        rules = await self._texts.run(op.user, len(text), about, self._rules, kind, text, op.user)
+        rule = first(rules, kind, Touched(op.reads | op.writes, op.tables_known))
+        return None if rule is None else rule.write_concern
 
     async def text(
         self, sql: str, settings: Settings, user: str, override: OperationClass | None = None
@@ -170,30 +177,33 @@ class Classifying:
 
     def _rows(self, table: str, settings: Settings, user: str) -> Classified:
         """Return what rows for a table are: the rules see them as the INSERT that they are."""
-        parts = parts_of(table)
-        if parts is None:
-            raise refusal(
-                ErrorClass.TABLE_NAME,
-                f"{table!r} is no table name",
-                "write [catalog.][schema.]name, with backquotes where a part needs them",
-            )
-        name = ".".join(quote_name(part) for part in parts)
         context = Context(settings.catalog, settings.schema, user)
         try:
-            found = classify(f"INSERT INTO {name} VALUES (1)", context, self._rules)
+            found = classify(_as_insert(table), context, self._rules)
         except RefusedError as error:
             raise refused(error) from error
         asynchronous = OperationClass.ASYNCHRONOUS
         return replace(found, kind=Kind.ROWS, operation_class=asynchronous, insert=None)
 
 
-def texts_of(sent: Sent, statement: Classified) -> list[str]:
-    """Return the texts of a query of which Spark has to confirm that they are no more."""
-    if not statement.confirm:
-        return []
-    if isinstance(sent, SentPlan):
-        return [part.text for part in read_of(sent).reading.sqls]
-    return [statement.sql]
+def _as_insert(table: str) -> str:
+    """Return what rules take rows for a table for; raises RequestError."""
+    parts = parts_of(table)
+    if parts is None:
+        raise refusal(
+            ErrorClass.TABLE_NAME,
+            f"{table!r} is no table name",
+            "write [catalog.][schema.]name, with backquotes where a part needs them",
+        )
+    name = ".".join(quote_name(part) for part in parts)
+    return f"INSERT INTO {name} VALUES (1)"
+
+
+def only_selects(reading: PlanReading, settings: Settings) -> bool:
+    """Whether no SQL text in a plan is run by Spark as it reads the plan, such as SHOW."""
+    context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
+    kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
+    return kinds <= CACHEABLE_KINDS
 
 
 def read_of(sent: SentPlan) -> ReadPlan:

@@ -90,7 +90,7 @@ def _refusal(peer: str, data: bytes) -> Exception:
         error = pieces.read_error(data)
     except BrokenPiecesError as broken:
         return PeerUnavailableError(f"peer {peer}: {broken}")
-    if error.kind is FailureKind.APPLICATION:
+    if error.kind is FailureKind.APPLICATION or error.error_class == ErrorClass.REFUSED_BY_RULE:
         return error
     busy = error.error_class == ErrorClass.BUSY
     raised = PeerBusyError if busy else PeerUnavailableError

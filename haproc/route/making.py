@@ -1,14 +1,16 @@
-"""Makes a statement an operation: read by Spark, judged, ready for the log."""
+"""Makes a statement an operation: read by Spark, judged, ready for the log.
+
+By what Spark reads of its tables operators' rules decide, too (`haproc.route.ruling`).
+"""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
-from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
+from haproc.classify.model import Classified, Kind, OperationClass, RefusedError, Touched
 from haproc.engine.interface import Engine
 from haproc.engine.statement import ArrowRows, SparkPlan, SqlText
 from haproc.failure import ErrorClass
@@ -20,13 +22,14 @@ from haproc.replicate.member.core import Core
 from haproc.replicate.records.operation import Operation
 from haproc.replicate.records.rows import SpooledRows, Write
 from haproc.replicate.writes import now_ms
-from haproc.route.classifying import Classifying, Understood, texts_of
+from haproc.route.classifying import Classifying, Understood
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
 from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.readings import Readings
 from haproc.route.rows.reading import fitted
+from haproc.route.ruling import Ruling
 from haproc.route.stand_in import as_written
 
 REFUSED: Final = {
@@ -40,6 +43,14 @@ REFUSED: Final = {
     ),
 }
 """What is refused whatever it says: why, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An operation, and its statement as the rules have decided about it."""
+
+    operation: Operation
+    statement: Classified
 
 
 class Making:
@@ -58,6 +69,7 @@ class Making:
         ground: Callable[[frozenset[str]], Awaitable[Ground]],
         get_blob: Callable[[str], Awaitable[bytes]],
         foresee: Callable[[Operation], None],
+        ruling: Ruling,
         *,
         fanout_parallel: bool,
     ) -> None:
@@ -78,23 +90,25 @@ class Making:
         self._classifying = classifying
         self._ground = ground
         self._foresee = foresee
+        self._ruling = ruling
         self._fanout_parallel = fanout_parallel
 
-    async def operation(self, asked: Understood) -> Operation:
+    async def operation(self, asked: Understood) -> Made:
         """Return the statement as an operation; raises RefusedError, RequestError, EngineError."""
-        operation = await self._operation(asked)
-        standing = asked.request.standing
+        made = await self._operation(asked)
+        standing, operation = asked.request.standing, made.operation
         if standing is None:
-            return operation
+            return made
         analyzed_to = operation.analyzed_to
         if analyzed_to is None:
             analyzed_to = (await self._ground(frozenset())).low
         # Last: a fence that it is to stand in front of is then above what is applied here.
         await standing.check()
         rests_on = operation.rests_on | {standing.name}
-        return replace(operation, analyzed_to=analyzed_to, rests_on=rests_on)
+        operation = replace(operation, analyzed_to=analyzed_to, rests_on=rests_on)
+        return replace(made, operation=operation)
 
-    async def _operation(self, asked: Understood) -> Operation:
+    async def _operation(self, asked: Understood) -> Made:
         match asked.request.statement:
             case SentSql():
                 return await self._of_text(asked)
@@ -107,7 +121,7 @@ class Making:
             case _:
                 assert_never(asked.request.statement)
 
-    async def _of_rows(self, asked: Understood, rows: SentRows) -> Operation:
+    async def _of_rows(self, asked: Understood, rows: SentRows) -> Made:
         (name,) = asked.statement.writes
         columns = await self._engine.table_columns(name)
         if not isinstance(rows.stream, bytes):
@@ -115,12 +129,12 @@ class Making:
             write: Write = SpooledRows(rows.table, found.schema)
             if found.few is not None:
                 write = ArrowRows(rows.table, found.few)
-            return self._made(asked, asked.statement, write)
+            return self._plain(asked, write)
         # However short it is: compressed, or with dictionaries, it may be a thousand times as long.
         stream = await self._texts.beside(fitted, rows.stream, columns, self._bytes_max, rows.form)
-        return self._made(asked, asked.statement, ArrowRows(rows.table, stream))
+        return self._plain(asked, ArrowRows(rows.table, stream))
 
-    async def _of_text(self, asked: Understood) -> Operation:
+    async def _of_text(self, asked: Understood) -> Made:
         statement = asked.statement
         ground = None if statement.insert else await self._ground(_named(statement))
         self._foresee(self._made(asked, statement, SqlText(statement.sql)))
@@ -129,23 +143,22 @@ class Making:
             return self._resting(asked, statement, SqlText(statement.sql), verdict, ground)
         return await self._judged(asked, ground)
 
-    async def _of_plan(self, asked: Understood, data: bytes) -> Operation:
+    async def _of_plan(self, asked: Understood, data: bytes) -> Made:
         taken = await self._plans.taken(asked)
         evolves = taken.reading.evolves
         if taken.stands_alone:
             write = SparkPlan(taken.plan.SerializeToString())
-            return replace(self._made(asked, asked.statement, write), evolves=evolves)
+            return self._plain(asked, write, evolves=evolves)
         ground = await self._ground(_named(asked.statement))
         statement, columns = await self._plans.target(asked, taken)
         self._foresee(self._made(asked, statement, SparkPlan(data)))
-        for text in texts_of(asked.request.statement, asked.statement):
-            # Spark would run what it is to explain.
-            await self.readings.confirm(text, asked.settings, asked.session, asked.request.user)
         found = await self._plans.examined(asked, taken, statement, columns)
-        operation = self._resting(asked, statement, found.write, found.verdict, ground)
-        return replace(operation, evolves=evolves)
+        touched = Touched(found.verdict.reads | statement.writes, found.verdict.known)
+        statement = await self._ruling.written(asked, statement, touched)
+        made = self._resting(asked, statement, found.write, found.verdict, ground)
+        return replace(made, operation=replace(made.operation, evolves=evolves))
 
-    async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Operation:
+    async def _of_text_with_frames(self, asked: Understood, data: bytes) -> Made:
         """A SQL text that reads DataFrames which came with it: judged like any other text."""
         ground = await self._ground(_named(asked.statement))
         self._foresee(self._made(asked, asked.statement, SparkPlan(data)))
@@ -153,7 +166,7 @@ class Making:
 
     async def _judged(
         self, asked: Understood, ground: Ground | None, frames: Frames | None = None
-    ) -> Operation:
+    ) -> Made:
         """Return a text as an operation, by what Spark reads in it."""
         statement, session, moment = asked.statement, asked.session, _moment(asked)
         carried = None if frames is None else frames.sent
@@ -165,10 +178,11 @@ class Making:
             found = await self.readings.judged(*values, *of_frames)
         else:
             found = await self.readings.definition(*values)
+        touched = Touched(found.reads | found.writes, found.known)
+        statement = await self._ruling.written(asked, statement, touched)
         if found.moved and frames is None:  # it may insert nothing but literals now
-            statement = await self._classifying.text(
-                found.sql, asked.settings, asked.request.user, statement.operation_class
-            )
+            now = await self._classifying.text(found.sql, asked.settings, asked.request.user)
+            statement = replace(statement, sql=now.sql, insert=now.insert)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
         write = as_written(found, ref, plan)
         verdict = Verdict(
@@ -183,10 +197,10 @@ class Making:
         write: Write,
         verdict: Verdict,
         ground: Ground | None,
-    ) -> Operation:
+    ) -> Made:
         """Return the operation with what its analysis rests on."""
         rests_on = _rests_on(statement, verdict)
-        return replace(
+        operation = replace(
             self._made(asked, statement, write),
             reads=statement.reads | verdict.reads,
             tables_known=statement.tables_known and verdict.known,
@@ -194,6 +208,12 @@ class Making:
             analyzed_to=ground.below(rests_on) if ground is not None and rests_on else None,
             rests_on=rests_on,
         )
+        return Made(operation, statement)
+
+    def _plain(self, asked: Understood, write: Write, *, evolves: bool | None = None) -> Made:
+        """Return the operation of rows that come with the request."""
+        operation = self._made(asked, asked.statement, write)
+        return Made(replace(operation, evolves=evolves), asked.statement)
 
     def _made(self, asked: Understood, statement: Classified, write: Write) -> Operation:
         request = asked.request
@@ -227,7 +247,6 @@ def _moment(asked: Understood) -> Moment:
     settings = asked.settings
     return Moment(
         now=datetime.now(UTC),
-        random=secrets.randbits(64),
         time_zone=settings.time_zone,
         user=asked.request.user,
         catalog=settings.catalog,

@@ -12,33 +12,26 @@ runs it looks again once Spark has begun to answer.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from haproc import protos
-from haproc.classify.classifier import classify
 from haproc.classify.model import RefusedError
-from haproc.classify.names import Context
 from haproc.classify.plans.commands import read_opened
 from haproc.classify.plans.members import members
 from haproc.classify.plans.reading import Does
-from haproc.classify.rules import CACHEABLE_KINDS, Rules
 from haproc.engine.errors import EngineError
 from haproc.engine.staging import CATALOG
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.replicate.member.core import Core
 from haproc.route.caching import TEXT_MAX, unfit, unfit_text
-from haproc.route.classifying import Understood, read_of
-from haproc.route.kept_answers import Key, key_of
+from haproc.route.classifying import Understood, only_selects, read_of
 from haproc.route.model import SentPlan
 from haproc.route.readings import Readings
 from haproc.sessions.client import ClientSession
 
 OURS: Final = f"{CATALOG}."
-KNOWN_MAX: Final = 2_000
-"""Queries whose tables are remembered; as many as verdicts on writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +64,6 @@ class Narrowing:
     def __init__(self, core: Core, readings: Readings) -> None:
         self._core = core
         self._readings = readings
-        self._known: OrderedDict[Key, Tables] = OrderedDict()
 
     async def applied(self, asked: Understood) -> Callable[[], int] | None:
         """Return what tells how far all is applied that the query shows; None: not known."""
@@ -79,18 +71,12 @@ class Narrowing:
             return await self._in_session(asked, asked.session)
         if unfit(asked):
             return None
-        key = key_of(asked.statement.sql, asked.settings)
-        tables = self._known.get(key)
-        if tables is None or not self._hold(tables):
-            try:
-                tables = await self._tables(asked)
-            except (EngineError, RefusedError):
-                return None  # running it tells what is wrong
-            if tables is None:
-                return None
-            self._known[key] = tables
-            if len(self._known) > KNOWN_MAX:
-                self._known.popitem(last=False)
+        try:
+            tables = await self._tables(asked)
+        except (EngineError, RefusedError):
+            return None  # running it tells what is wrong
+        if tables is None:
+            return None
         found, schedule = tables, self._core.schedule
         return lambda: schedule.applied_of(found.names) if self._hold(found) else schedule.low
 
@@ -155,8 +141,6 @@ def query_in(asked: Understood) -> SparkPlan | None:
         return None
     if reading.user_code or reading.paths or reading.blobs or reading.handles or reading.options:
         return None
-    if not asked.statement.tables_known or asked.statement.confirm:
+    if not asked.statement.tables_known:
         return None
-    context, rules = Context(settings.catalog, settings.schema), Rules.builtin()
-    kinds = {classify(part.text, context, rules).kind for part in reading.sqls}
-    return SparkPlan(plan.SerializeToString()) if kinds <= CACHEABLE_KINDS else None
+    return SparkPlan(plan.SerializeToString()) if only_selects(reading, settings) else None

@@ -19,6 +19,7 @@ from haproc.classify.plans.reading import Found
 from haproc.classify.plans.relations import inside
 from haproc.pin.plan_parts import input_of
 from haproc.pin.sqltypes import quote_name
+from haproc.reading.frames import SHOWN
 
 ColumnTypes: TypeAlias = Sequence[tuple[str, str]]
 """Names and Spark's type texts."""
@@ -52,6 +53,25 @@ def condition_questions(plan: Any, rows: Any = None) -> tuple[bytes, ...]:
     else:
         asked = ()
     return tuple(_root(each) for each in asked)
+
+
+def table_questions(plan: Any) -> tuple[bytes, ...]:
+    """Return, as plans, DataFrames that show, each read by itself, what those of a plan read.
+
+    Some Spark computes while it reads them: of those, what stands below is read, too. A SQL text
+    that comes with DataFrames is read with them in it (`text_question`), and here left out.
+    """
+    given = plan.command.sql_command.input.with_relations.references
+    found, stack = [], [(each, True) for each in given] or [(plan, False)]
+    while stack:
+        message, is_shown = stack.pop()
+        if message.DESCRIPTOR is _Relation.DESCRIPTOR:
+            shows = message.WhichOneof("rel_type") in SHOWN
+            if shows and not is_shown:
+                found.append(message)
+            is_shown = shows
+        stack += [(each, is_shown) for each in inside(message)]
+    return tuple(_root(each) for each in found)
 
 
 def shape_of(question: bytes) -> bytes | None:

@@ -24,8 +24,7 @@ from haproc.engine.statement import SparkPlan, SqlText
 from haproc.engine.table import columns_of
 from haproc.failure import ErrorClass
 from haproc.pin.model import Moment, Treatment
-from haproc.reading.anatomy import anatomy
-from haproc.reading.definitions import function_of, function_queries, schemas
+from haproc.reading.definitions import function_queries, schemas
 from haproc.reading.judge import (
     Definition,
     Judged,
@@ -39,6 +38,7 @@ from haproc.reading.judge import (
 )
 from haproc.reading.model import Facts
 from haproc.reading.outline import outline
+from haproc.reading.touched import NOTHING, Touches, touches
 from haproc.reading.tree import Node, UnreadableError, deep, read
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
@@ -56,7 +56,7 @@ _CHARACTERS_PER_BYTE: Final = 8
 FRAMES_MAX: Final = 1_000
 FRAME_BYTES_MAX: Final = 16 << 10
 """DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
-_ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), 0, "UTC", "", "", "")
+_ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
 _HINT: Final = "write it in a plainer form: plain names, one table, one statement"
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
@@ -83,6 +83,7 @@ class Readings:
         self._timeout_s = timeout_s
         self._paths = paths
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
+        self._queries = Remembered[Key, JudgedQuery](epoch, JUDGED_MAX)
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
 
     async def judged(
@@ -153,43 +154,55 @@ class Readings:
         judged, queries = found.judged, found.queries
         _check(statement, judged)
         if found.function is not None:
-            queries = await self._computed_by(found.function, settings, user)
+            queries = await self.computed_by(found.function, settings, user)
         for query in queries:
             data = await self._asked(spark, SqlText(query), query, user)
             judged = await self._work(user, data, judged_part, query, judged, *values)
             _check(statement, judged)
         return judged
 
-    async def _computed_by(self, function: Node, settings: Settings, user: str) -> tuple[str, ...]:
+    async def computed_by(self, function: Node, settings: Settings, user: str) -> tuple[str, ...]:
         """Return the queries that show what a function computes."""
         texts = schemas(function)
         tables = [(await self._parsed(settings, text, user), text) for text in texts]
         size = "".join(data for data, _ in tables)
         return await self._work(user, size, texts_of_function, function, tables)
 
-    async def confirm(
-        self, text: str, settings: Settings, session: ClientSession | None, user: str
-    ) -> None:
-        """Raise RefusedError if a text is no query, or one that runs code outside SQL."""
-        spark = await self._session(settings, session)
-        context = Context(settings.catalog, settings.schema, user)
-        data = await self._asked(spark, SqlText(text), text, user)
-        await self._work(user, data, confirmed, text, context)
+    async def of_session(self, statement: Classified, session: ClientSession) -> Touches:
+        """Return what a statement touches that changes its client's session.
 
-    async def confirm_session_statement(
-        self, statement: Classified, session: ClientSession
-    ) -> None:
-        """Refuse a statement that makes something of the session's own, with code outside SQL."""
-        if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE):
-            return
-        text, settings, user = statement.sql, session.settings, session.user
+        It is read if it makes something, or rules ask for it. Raises as `judged` does, also if what
+        it makes holds code outside SQL.
+        """
+        if statement.kind not in (Kind.TEMPORARY_VIEW, Kind.CACHE) and not statement.rules:
+            return NOTHING
+        text, values = statement.sql, (session.settings, session, session.user)
+        found = await self.touches(SqlText(text), text, *values)
+        if found.refusal is not None:
+            raise found.refusal
+        if found.function is not None:
+            for each in await self.computed_by(found.function, session.settings, session.user):
+                found |= await self.touches(SqlText(each), each, *values, is_query=True)
+        return found
+
+    async def touches(
+        self,
+        asked: SqlText | SparkPlan,
+        text: str,
+        settings: Settings,
+        session: ClientSession | None,
+        user: str,
+        *,
+        is_query: bool = False,
+    ) -> Touches:
+        """Return what a statement touches; ``asked``: how the text is sent.
+
+        Raises as `judged` does, also if it is to be a query (``is_query``), and is none.
+        """
         spark = await self._session(settings, session)
         context = Context(settings.catalog, settings.schema, user)
-        data = await self._asked(spark, SqlText(text), text, user)
-        function = await self._work(user, data, confirmed_of_session, text, context)
-        if function is not None:
-            for query in await self._computed_by(function, settings, user):
-                await self.confirm(query, settings, session, user)
+        data = await self._asked(spark, asked, text, user)
+        return await self._work(user, data, touched_by, text, context, is_query)
 
     async def _parsed(self, settings: Settings, text: str, user: str) -> str:
         spark = await self._parsing(settings)
@@ -217,9 +230,20 @@ class Readings:
     async def query(self, asked: SqlText | SparkPlan, settings: Settings, user: str) -> JudgedQuery:
         """Return what a query would give elsewhere; raises RefusedError, EngineError.
 
-        It is read in a session in which nothing temporary is.
+        It is read in a session in which nothing temporary is, and a text only once.
         """
-        return await self._query(await self._shared(settings), asked, settings, user)
+        epoch = self.epoch()
+        known = self.known_query(asked.sql, settings) if isinstance(asked, SqlText) else None
+        if known is not None:
+            return known
+        found = await self._query(await self._shared(settings), asked, settings, user)
+        if isinstance(asked, SqlText):
+            self._queries.keep(key_of(asked.sql, settings), found, epoch)
+        return found
+
+    def known_query(self, sql: str, settings: Settings) -> JudgedQuery | None:
+        """Return the same if it was found before, and nothing has been defined anew since."""
+        return self._queries.find(key_of(sql, settings))
 
     async def frame(
         self,
@@ -360,20 +384,13 @@ def texts_of_function(_: str, function: Node, tables: Sequence[tuple[str, str]])
         return tuple(function_queries(function, [read(data, text) for data, text in tables]))
 
 
-def confirmed(data: str, text: str, context: Context) -> None:
-    """Raise RefusedError if a text is no query."""
-    with _readable():
-        confirm_query(read(data, text), context)
-
-
-def confirmed_of_session(data: str, text: str, context: Context) -> Node | None:
-    """Return the function that a session statement makes, if it does; raises RefusedError."""
+def touched_by(data: str, text: str, context: Context, is_query: bool) -> Touches:
+    """Return what a statement touches, as read in the server's answer; raises RefusedError."""
     with _readable():
         reading = read(data, text)
-        whole = anatomy(reading, context)
-        if whole.refusal is not None:
-            raise whole.refusal
-        return function_of(reading)
+        if is_query:
+            confirm_query(reading, context)
+        return touches(reading, context)
 
 
 def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:

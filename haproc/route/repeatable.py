@@ -8,7 +8,6 @@ its own, because a write to another table there would change it, too.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,12 +17,9 @@ from haproc.engine.staging import CATALOG
 from haproc.engine.statement import SqlText
 from haproc.replicate.heard.written import defines
 from haproc.replicate.member.core import Core
-from haproc.route.kept_answers import Key, key_of
 from haproc.route.readings import Readings
 
 OURS: Final = f"{CATALOG}."
-READINGS_MAX: Final = 2_000
-"""As many as verdicts on writes are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +35,15 @@ class Reading:
 
 
 class Repeatable:
-    """See the module. Readings are remembered until a record may define something anew."""
+    """See the module."""
 
     def __init__(self, core: Core, readings: Readings) -> None:
         self._core = core
         self._asking = readings
-        self._readings: OrderedDict[Key, Reading] = OrderedDict()
 
     async def reading(self, statement: Classified, settings: Settings, user: str) -> Reading:
         """Return what a query comes to as of now; raises EngineError."""
         since = self._core.schedule.done_below(defines)
-        key = key_of(statement.sql, settings)
-        known = self._readings.get(key)
-        if known is not None and self.holds(known):
-            self._readings.move_to_end(key)
-            return known
-        reading = await self._looked_at(statement, settings, user, since)
-        self._readings[key] = reading
-        if len(self._readings) > READINGS_MAX:
-            self._readings.popitem(last=False)
-        return reading
-
-    def holds(self, reading: Reading) -> bool:
-        """Whether nothing may have been defined anew since."""
-        return not self._core.heard.written.defined(reading.since)
-
-    async def _looked_at(
-        self, statement: Classified, settings: Settings, user: str, since: int
-    ) -> Reading:
         try:
             found = await self._asking.query(SqlText(statement.sql), settings, user)
         except RefusedError as error:
@@ -77,3 +54,7 @@ class Repeatable:
         if strange:
             return Reading(since, reason=f"{min(strange)} is no managed Delta table of {CATALOG}")
         return Reading(since, found.reads | statement.reads)
+
+    def holds(self, reading: Reading) -> bool:
+        """Whether nothing may have been defined anew since."""
+        return not self._core.heard.written.defined(reading.since)

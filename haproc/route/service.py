@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from dmq import LogError
-from haproc.classify.model import Classified, OperationClass, RefusedError, WriteConcern
+from haproc.classify.model import OperationClass, RefusedError, WriteConcern
 from haproc.classify.rules import Rules
 from haproc.config.model import Config
 from haproc.config.shares import Shares
@@ -32,6 +32,7 @@ from haproc.route.answering import answer_of, failed
 from haproc.route.attempts import Attempts
 from haproc.route.caching import Caching, Counts, NoCounts
 from haproc.route.classifying import Classifying, Understood, as_query, with_bound
+from haproc.route.concerns import Concerns
 from haproc.route.failing import is_no_query, no_query, refused, timed_out
 from haproc.route.lending import Lending
 from haproc.route.making import Making
@@ -43,6 +44,7 @@ from haproc.route.reading_sessions import ReadingSessions
 from haproc.route.readings import Readings
 from haproc.route.reads import Reads
 from haproc.route.repeatable import Repeatable
+from haproc.route.ruling import Ruled, Ruling
 from haproc.route.session_statements import SessionStatements
 from haproc.route.shared_sessions import SharedSessions
 from haproc.route.showing import Showing
@@ -74,7 +76,7 @@ class RingService:
         counts: Counts | None = None,
     ) -> None:
         self._replica = replica
-        self._core = replica.core
+        self._core = core = replica.core
         self._assurance = assurance
         self._defaults = defaults = config.defaults
         self._reads = reads
@@ -84,9 +86,11 @@ class RingService:
         self._unmade = set[tuple[str, str]]()
         """Writes under way of which no operation was made yet: the log can have none."""
         self._attempts = Attempts(replica)
-        self._asks_for_more, self._paths = rules.ask_for_concern, rules.paths.spellings
+        self._concerns = Concerns(
+            assurance, self._attempts, self._classifying, asks_for_more=rules.ask_for_concern
+        )
+        self._paths = rules.paths.spellings
         self._lending = Lending(replica)
-        core = self._core
         limits = config.limits
         self.planning = Planning(
             Shares.of(limits.planned_max, config),
@@ -105,6 +109,7 @@ class RingService:
         reading = ReadingSessions(engine, epoch, self._now)
         timeout_s = core.timeouts.statement_s
         readings = Readings(reading, epoch, self._texts, self.planning, timeout_s, self._paths)
+        self._ruling = Ruling(core, readings, self._texts)
         self._making = Making(
             core,
             engine,
@@ -114,9 +119,10 @@ class RingService:
             self._attempts.ground,
             sessions.get_blob,
             replica.foresee,
+            self._ruling,
             fanout_parallel=config.fanout_parallel,
         )
-        self.shown = Showing(core, self._texts, self._understood, readings).shown
+        self.shown = Showing(core, self._texts, self._understood, readings, self._ruling).shown
         self._narrowing = Narrowing(core, readings)
         repeatable = Repeatable(core, readings)
         self._caching = Caching(core, config.cache, repeatable, counts or NoCounts())
@@ -125,7 +131,7 @@ class RingService:
         )
         self.sessions = sessions
         self._session_statements = SessionStatements(
-            core, sessions, self._classifying, readings, defaults
+            core, sessions, self._classifying, self._ruling, defaults
         )
 
     # -- what the doors ask ----------------------------------------------------------------
@@ -177,11 +183,10 @@ class RingService:
             except RequestError as error:
                 known = await self._attempts.unless_known(request, error)
         if known is not None:
-            return answer_of(known, self._core), await self._concern_again(
+            return answer_of(known, self._core), await self._concerns.again(
                 request.write_concern, known.offset
             )
-        self._only_reads[key] = asked.statement.operation_class is OperationClass.QUERY
-        return await self._run(asked, since), self._concern(request.write_concern, asked.statement)
+        return await self._run(asked, since)
 
     async def _wrote(self, request: Request) -> None:
         """Have the request's session here, before its write is told.
@@ -224,33 +229,34 @@ class RingService:
         statement = await self._session_statements.owned(statement, session, request.id)
         return Understood(request, session, settings, statement)
 
-    async def _run(self, asked: Understood, since: int) -> Answer:
-        match asked.statement.operation_class:
-            case OperationClass.QUERY if asked.request.relayed:
-                return await self._relayed(asked)
-            case OperationClass.QUERY:
-                return await self._read(asked)
-            case OperationClass.SESSION if asked.request.relayed and not asked.statement.sql:
-                return self._fit(asked)
-            case OperationClass.SESSION:
-                return await self._session_statements.run(asked)
-            case _:
-                return await self._write(asked, since)
+    async def _run(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
+        """Return what `_execute` does for a request that the log does not have."""
+        request, found = asked.request, asked.statement.operation_class
+        self._only_reads[request.key] = found is OperationClass.QUERY
+        if found is OperationClass.QUERY:
+            return await (self._relayed if request.relayed else self._read)(asked, since)
+        if found is not OperationClass.SESSION:
+            return await self._write(asked, since)
+        if request.relayed and not asked.statement.sql:
+            return self._fit((await self._ruling.settled(asked)).asked), WriteConcern.ONE
+        return await self._session_statements.run(asked), WriteConcern.ONE
 
-    async def _read(self, asked: Understood) -> Answer:
+    async def _read(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
         """Answer a query from what is kept, by another cluster, or by running it."""
-        answer = await self._reads.elsewhere(
-            asked.request,
-            partial(self._caching.held, asked),
-            partial(self._narrowing.applied, asked),
-        )
+        known = self._ruling.remembered(asked)
+        held = partial(self._caching.held, known.asked) if known is not None else lambda: None
+        narrow = partial(self._narrowing.applied, asked)
+        answer = await self._reads.elsewhere(asked.request, held, narrow)
         if answer is None:
-            here = partial(self._query, asked, self.planning.departures())
-            answer = await self._caching.answer(asked, here)
+            ruled = await self._ruling.settled(asked)
+            if ruled.asked.statement.operation_class is not OperationClass.QUERY:
+                return await self._run(ruled.asked, since)
+            here = partial(self._query, ruled, self.planning.departures())
+            answer = await self._caching.answer(ruled.asked, here)
         self._caching.count(answer)
-        return answer
+        return answer, WriteConcern.ONE
 
-    async def _relayed(self, asked: Understood) -> Answer:
+    async def _relayed(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
         """Return once a query may run that whoever sent it runs in its session."""
         session, narrowed = asked.session, list[Callable[[], bool]]()
 
@@ -262,25 +268,32 @@ class RingService:
             return found
 
         answer = await self._reads.elsewhere(asked.request, narrow=narrow)
-        if answer is not None:
-            return answer
-        # Where it was changed meanwhile, everything was waited for.
-        still = [unchanged for unchanged in narrowed if unchanged()]
-        answer = self._fit(asked)
-        return replace(answer, still=still[0]) if still else answer
+        if answer is None:
+            ruled = await self._ruling.settled(asked)
+            if ruled.asked.statement.operation_class is not OperationClass.QUERY:
+                return await self._run(ruled.asked, since)
+            # Where it was changed meanwhile, everything was waited for.
+            still = [*(unchanged for unchanged in narrowed if unchanged()), ruled.still]
+            answer = replace(self._fit(asked), still=lambda: all(each() for each in still))
+        return answer, WriteConcern.ONE
 
     async def query_for_peer(self, request: Request, needed: int) -> Answer:
         """Run a query that a peer forwarded, here and nowhere else; raises RequestError."""
         asked = await self._understood(request)
-        if (found := asked.statement.operation_class) is not OperationClass.QUERY:
-            raise no_query(self._core.me, found)
+        self._check_query(asked)
         try:
             async with asyncio.timeout(request.timeout_s):
                 self._check_serving()
                 await self._reads.for_peer(needed, request.timeout_s)
-                return await self._query(asked, self.planning.departures())
+                ruled = await self._ruling.settled(asked)
+                self._check_query(ruled.asked)
+                return await self._query(ruled, self.planning.departures())
         except TimeoutError as error:
             raise timed_out(request.timeout_s, self._core.me, WriteOutcome.NOT_SENT) from error
+
+    def _check_query(self, asked: Understood) -> None:
+        if (found := asked.statement.operation_class) is not OperationClass.QUERY:
+            raise no_query(self._core.me, found)
 
     def known_write(self, request_id: str, user: str) -> Known | None:
         """Return this user's write, as far as this HAProc has read of it in the log."""
@@ -313,7 +326,7 @@ class RingService:
         """See Service."""
         try:
             async with asyncio.timeout(2 * LOOK_S):
-                needed = await self._concern_again(concern, offset)
+                needed = await self._concerns.again(concern, offset)
                 await self._assurance.fulfil(offset, needed, self._now() + LOOK_S)
         except (RequestError, LogError, TimeoutError):
             return False
@@ -355,8 +368,9 @@ class RingService:
 
     # -- queries and sessions --------------------------------------------------------------
 
-    async def _query(self, asked: Understood, departures: int) -> Answer:
+    async def _query(self, ruled: Ruled, departures: int) -> Answer:
         """Run a query here, unless the cluster has left service since that many times."""
+        asked = ruled.asked
         request, session, settings = asked.request, asked.session, asked.settings
         try:
             if session is not None:
@@ -368,6 +382,7 @@ class RingService:
                 spark = await self._spark_session(settings, session, request.user)
                 stream = await spark.query(statement, timeout_s=timeout_s, planned=planned)
                 result = await Running.begin(stream, self._core.me)
+            await ruled.check(result)
         except NoQueryError as error:
             raise refused(is_no_query(error)) from error
         except EngineError as error:
@@ -396,19 +411,24 @@ class RingService:
 
     # -- writes ----------------------------------------------------------------------------
 
-    async def _write(self, asked: Understood, since: int) -> Answer:
+    async def _write(self, asked: Understood, since: int) -> tuple[Answer, WriteConcern]:
         request, body, began = asked.request, _body(asked.request), self._now()
         self._unmade.add(request.key)
-        self._assurance.check(self._concern(request.write_concern, asked.statement), request.key)
+        asks = request.write_concern
+        concern: WriteConcern | None = None
+        self._assurance.check(self._concerns.of(asks, asked.statement.write_concern), request.key)
 
         async def make() -> Operation:
+            nonlocal concern
             try:
-                operation = await self._making.operation(asked)
+                made = await self._making.operation(asked)
             except EngineError as error:
                 raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
             except RefusedError as error:
                 raise refused(error) from error
-            operation = replace(operation, id=self._attempts.next_id(request), since=since)
+            concern = self._concerns.of(asks, made.statement.write_concern)
+            self._assurance.check(concern, request.key)
+            operation = replace(made.operation, id=self._attempts.next_id(request), since=since)
             await self._replica.writes.clear(operation, request.timeout_s - (self._now() - began))
             self._unmade.discard(request.key)  # from now on the log may have it
             if (facts := Facts.of(operation)).of_session:
@@ -418,24 +438,13 @@ class RingService:
             return operation
 
         try:
-            return answer_of(await self._attempts.write(request, make), self._core)
+            attempt = await self._attempts.write(request, make)
+            if concern is None:
+                concern = await self._concerns.again(asks, attempt.offset)
+            return answer_of(attempt, self._core), concern
         finally:
             if body is not None:
                 self._lending.request_is_over(body)
-
-    def _concern(self, asked: WriteConcern | None, statement: Classified | None) -> WriteConcern:
-        """Return what a request asks for, or the configuration; a rule may ask for more."""
-        asked = asked or self._assurance.default
-        return asked.at_least(statement.write_concern if statement is not None else None)
-
-    async def _concern_again(self, asked: WriteConcern | None, offset: int) -> WriteConcern:
-        """Return the same for one that the log has already, whatever may be said of it by now."""
-        statement = None
-        operation = await self._attempts.operation(offset) if self._asks_for_more else None
-        if operation is not None:
-            with suppress(RequestError):
-                statement = await self._classifying.again(operation)
-        return self._concern(asked, statement)
 
     async def _assured(self, answer: Answer, concern: WriteConcern, deadline_s: float) -> Answer:
         """Return the answer once the clusters have the write that the concern asks for."""

@@ -21,7 +21,7 @@ from haproc.route.answering import failed
 from haproc.route.classifying import Classifying, Understood, as_it_runs
 from haproc.route.failing import refused
 from haproc.route.model import Answer, HaReport, Request, SentSql
-from haproc.route.readings import Readings
+from haproc.route.ruling import Ruling
 from haproc.route.streams import Collected
 from haproc.route.views import changes_temporary, rows_of, temporary_views
 from haproc.sessions.client import BeginningIds, ClientSession
@@ -43,13 +43,13 @@ class SessionStatements:
         core: Core,
         sessions: Sessions,
         classifying: Classifying,
-        readings: Readings,
+        ruling: Ruling,
         defaults: Settings,
     ) -> None:
         self._core = core
         self._sessions = sessions
         self._classifying = classifying
-        self._readings = readings
+        self._ruling = ruling
         self._defaults = defaults
 
     async def begin(self, session: ClientSession, statements: Sequence[str]) -> None:
@@ -142,7 +142,7 @@ class SessionStatements:
         try:
             if session.has_recorded(request_id):
                 return []  # a retry, perhaps on another cluster than the one that ran it
-            await self._readings.confirm_session_statement(statement, session)
+            statement = await self._ruling.of_session(statement, session)
             async with self._sessions.changing(session):
                 if session.has_recorded(request_id):
                     return []

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from dmq import Json
 from haproc.classify.described import described
-from haproc.classify.model import OperationClass, RefusedError
+from haproc.classify.model import OperationClass, RefusedError, Touched
 from haproc.engine.errors import EngineError
 from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
@@ -22,6 +22,7 @@ from haproc.route.failing import refused, timed_out
 from haproc.route.model import Request
 from haproc.route.offload import Texts
 from haproc.route.readings import Readings
+from haproc.route.ruling import Ruling
 
 
 class Showing:
@@ -33,11 +34,13 @@ class Showing:
         texts: Texts,
         understood: Callable[[Request], Awaitable[Understood]],
         readings: Readings,
+        ruling: Ruling,
     ) -> None:
         self._core = core
         self._texts = texts
         self._understood = understood
         self._readings = readings
+        self._ruling = ruling
 
     async def shown(self, request: Request, *, tree: bool) -> Mapping[str, Json]:
         """Return what a SQL text is and what would become of it, with its ``tree`` if wanted.
@@ -56,6 +59,8 @@ class Showing:
 
     async def _shown(self, request: Request, tree: bool) -> Mapping[str, Json]:
         asked = await self._understood(request)
+        if asked.statement.operation_class in (OperationClass.QUERY, OperationClass.SESSION):
+            asked = (await self._ruling.settled(asked)).asked
         said: dict[str, Json] = described(asked.statement)
         try:
             said |= await self._judged(asked)
@@ -77,12 +82,14 @@ class Showing:
         if statement.operation_class is OperationClass.SESSION or statement.insert is not None:
             return {}
         moment = Moment(
-            datetime.now(UTC), 0, settings.time_zone, user, settings.catalog, settings.schema
+            datetime.now(UTC), settings.time_zone, user, settings.catalog, settings.schema
         )
         of_rows = statement.kind in OF_ROWS
         judge = readings.judged if of_rows else readings.definition
         found = await judge(statement, settings, session, moment)
+        touched = Touched(found.reads | found.writes, found.known)
         return {
+            **described(await self._ruling.written(asked, statement, touched)),
             "travels": found.treatment.value,
             "becomes": found.sql,
             "replaced": [_replaced(statement.sql, at, literal) for at, literal in found.literals],

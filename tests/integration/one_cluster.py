@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from dmq import Log, MemoryKeyedStore, MemoryLog, MemoryStore
 from haproc.classify.rules import Rules
@@ -23,10 +23,12 @@ from haproc.ring.ports import free_port
 from haproc.route.forward import HttpForwarding
 from haproc.route.service import RingService
 
+_BUILTIN: Final = Rules.builtin()
+
 
 @asynccontextmanager
 async def one_cluster(
-    address: EngineAddress, log: Log | None = None, **settings: Any
+    address: EngineAddress, log: Log | None = None, rules: Rules = _BUILTIN, **settings: Any
 ) -> AsyncIterator[tuple[RingService, LocalMember]]:
     """Give the service of a HAProc whose ring is this cluster alone, once it serves."""
     ring = f"one{uuid.uuid4().hex[:8]}"
@@ -42,9 +44,7 @@ async def one_cluster(
     member = build_member(config, world)
     reads = build_reads(config, member, HttpForwarding(peers), Metrics(ring, "a", ["READY"]))
     sessions, *_ = build_sessions(config, member, world)
-    service = RingService(
-        config, member.replica, engine, Rules.builtin(), member.assurance, reads, sessions
-    )
+    service = RingService(config, member.replica, engine, rules, member.assurance, reads, sessions)
     running = asyncio.ensure_future(member.replica.run())
     try:
         async with asyncio.timeout(60):

@@ -19,6 +19,7 @@ from haproc.config.shares import Shares
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
+from haproc.engine.statement import SqlText
 from haproc.pin.model import Moment, Treatment
 from haproc.reading.judge import OF_ROWS
 from haproc.route.offload import Inline
@@ -126,7 +127,7 @@ class Judging:
     async def verdict(self, sql: str, session: ClientSession | None = None) -> Found:
         """Return what becomes of a write."""
         now = datetime(2026, 3, 1, 23, 30, tzinfo=UTC)
-        moment = Moment(now, 7, "UTC", "ann", "spark_catalog", self.settings.schema)
+        moment = Moment(now, "UTC", "ann", "spark_catalog", self.settings.schema)
         try:
             statement = self.statement(sql)
             of_rows = statement.kind in OF_ROWS
@@ -184,17 +185,18 @@ async def test_query_and_session_statement_are_confirmed(judging: Judging) -> No
     session, readings = _session(spark, judging.settings), judging.readings
     for sql in QUERIES:
         assert judging.statement(sql).operation_class is OperationClass.QUERY
-        await readings.confirm(sql, judging.settings, None, "ann")
+        await readings.touches(SqlText(sql), sql, judging.settings, None, "ann", is_query=True)
     for sql in NO_QUERIES:
         with pytest.raises(RefusedError):
-            await readings.confirm(sql, judging.settings, session, "ann")
+            asked = SqlText(sql)
+            await readings.touches(asked, sql, judging.settings, session, "ann", is_query=True)
     for sql in NO_SESSION_STATEMENTS:
         kind = Kind.CACHE if sql.startswith("CACHE") else Kind.TEMPORARY_VIEW
         taken = replace(judging.statement("SELECT 1"), sql=sql, kind=kind)
         with pytest.raises(RefusedError):
-            await readings.confirm_session_statement(taken, session)
+            await readings.of_session(taken, session)
     for sql in SESSION_STATEMENTS:
-        await readings.confirm_session_statement(judging.statement(sql), session)
+        await readings.of_session(judging.statement(sql), session)
 
 
 async def test_setting_has_a_say_in_what_differs(judging: Judging) -> None:

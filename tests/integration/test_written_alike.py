@@ -41,7 +41,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 BERLIN = Settings(time_zone="Europe/Berlin")
 MOMENT = Moment(
     datetime(2026, 3, 1, 23, 30, 0, 123456, UTC),
-    7,
     "Europe/Berlin",
     "ann",
     "spark_catalog",

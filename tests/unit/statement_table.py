@@ -34,8 +34,13 @@ def accepted() -> list[Expected]:
     return [expected for expected in statements() if not expected.error_class]
 
 
+def unread() -> list[Expected]:
+    """Return the statements that only Spark's reading refuses."""
+    return [expected for expected in statements() if expected.kind == "unread"]
+
+
 def _expected(line: str) -> Expected:
-    if line.startswith("refused"):
+    if line.startswith(("refused", "unread")):
         kind, error_class, sql = line.split(None, 2)
         return Expected("" if sql == '""' else sql, kind, error_class=error_class)
     kind, operation_class, reads, writes, sql = line.split(None, 4)

@@ -115,10 +115,6 @@ def test_classify_of_bound_parameters_counts_what_they_became() -> None:
     assert refused(sql, Bounds(tokens_max=500)).error_class == "HAPROC_STATEMENT_TOO_COMPLEX"
 
 
-def test_classify_of_what_sqlglot_stumbles_on_does_not_fail() -> None:
-    assert classified("SELECT map('a', 'b', 'c')").kind is Kind.SELECT
-
-
 def test_classify_of_long_text_refuses_it_whatever_it_holds() -> None:
     for sql in ("SELECT 1 /* xxx */", "INSERT INTO t VALUES ('xxx')"):
         assert classified(sql, Bounds(chars_max=len(sql)))

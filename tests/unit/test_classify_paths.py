@@ -112,17 +112,7 @@ def test_rule_by_table_or_for_unknown_statements_lets_no_path_through() -> None:
         assert caught.value.error_class == "HAPROC_PATH"
 
 
-def test_query_with_a_writing_verb_or_a_computed_name_asks_for_confirmation() -> None:
-    def confirm(sql: str) -> bool:
-        return classify(sql, Context(), Rules.builtin()).confirm
-
-    assert confirm("FROM t insert SELECT insert.a")
-    assert confirm("SELECT delete FROM t")
-    assert confirm("SELECT * FROM IDENTIFIER('a')")
-    assert not confirm("SELECT a FROM t WHERE b = 'insert into u' -- delete")
-    assert confirm("SELECT identifier ('uuid')()")
-    assert not confirm("SELECT `update`, updated, identifier FROM deletes")
-    assert not confirm("EXPLAIN DELETE FROM t")
+def test_verb_that_unicode_folds_to_another_is_the_verb_that_spark_takes_it_for() -> None:
     assert classify("FROM t ınsert INTO u SELECT 1", Context(), Rules.builtin()).writes
 
 

@@ -34,7 +34,7 @@ from haproc.route.plan_questions import condition_questions, input_question
 from haproc.route.plans import hidden_of
 from tests.unit.recorded_plans import recorded
 
-MOMENT = Moment(datetime(2026, 3, 1, tzinfo=UTC), 1, "UTC", "ann", "spark_catalog", "default")
+MOMENT = Moment(datetime(2026, 3, 1, tzinfo=UTC), "UTC", "ann", "spark_catalog", "default")
 SHORT = 45
 GROWTH_MAX = 2.3
 """Of the work added by the second doubling, over that of the first."""

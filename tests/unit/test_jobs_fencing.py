@@ -130,18 +130,23 @@ async def test_write_in_front_of_the_fence_stands_and_is_not_made_again(tmp_path
 async def test_every_form_of_a_write_rests_on_its_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from haproc.route.making import Making
+    from haproc.route.making import Made, Making
 
-    async def made(self: Making, asked: Any) -> Operation:
-        return Operation("r", "asynchronous", "insert", "a", "f", None)  # type: ignore[arg-type]
+    async def made(self: Making, asked: Any) -> Made:
+        operation = Operation("r", "asynchronous", "insert", "a", "f", None)  # type: ignore[arg-type]
+        return Made(operation, asked.statement)
 
     monkeypatch.setattr(Making, "_operation", made)
     async with fenced(tmp_path) as ring:
         standing = await ring.attempt()
         making = ring.both.a.service._making
         for sent in (SentSql(INSERT), SentRows("t", b""), SentPlan(b"")):
-            asked: Any = type("Asked", (), {"request": Request("r", sent, "f", standing=standing)})
-            operation = await making.operation(asked)
+            asked: Any = type(
+                "Asked",
+                (),
+                {"request": Request("r", sent, "f", standing=standing), "statement": None},
+            )
+            operation = (await making.operation(asked)).operation
             assert operation.rests_on == {fence_name(ring.job)}
             assert operation.analyzed_to is not None
 

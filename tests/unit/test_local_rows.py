@@ -35,6 +35,7 @@ from haproc.route.making import Making
 from haproc.route.model import Request, SentPlan
 from haproc.route.offload import Inline
 from haproc.route.plans import Taken
+from haproc.route.ruling import Ruling
 from haproc.sessions.journal import ArtifactEntry
 from tests.unit.recorded_plans import recorded
 from tests.unit.test_connect_execute import _read as read_at_door
@@ -187,9 +188,6 @@ class Analysis:
     def epoch(self) -> int:
         return self.now
 
-    async def confirm(self, *_: Any) -> None:
-        raise LookedAtError
-
     async def frame(self, *_: Any, **__: Any) -> Any:
         raise LookedAtError
 
@@ -209,7 +207,7 @@ class Way:
         analysis: Any = self.analysis
         self._making = Making(
             core, engine, analysis, Inline(), self._classifying, self._ground, self._get_blob,
-            self.foreseen.append, fanout_parallel=False,
+            self.foreseen.append, Ruling(core, analysis, Inline()), fanout_parallel=False,
         )  # fmt: skip
 
     @staticmethod
@@ -221,7 +219,7 @@ class Way:
 
     async def goes(self, program: Program, settings: Settings = Settings()) -> Operation:  # noqa: B008
         asked = await self._asked(recorded(program), settings=settings)
-        operation = await self._making.operation(asked)
+        operation = (await self._making.operation(asked)).operation
         return replace(operation, redefines=redefined_by(operation))
 
     async def taken(self, plan: Any, session: Any) -> Taken:

@@ -9,6 +9,7 @@ import pyspark.sql.connect.functions as F
 import pytest
 
 from haproc import protos
+from haproc.classify.classifier import ruled
 from haproc.classify.model import Classified, Kind, OperationClass, RefusedError
 from haproc.classify.names import Context
 from haproc.classify.paths import Paths
@@ -99,7 +100,7 @@ def test_classify_plan_of_files_that_the_operator_allows_is_a_query() -> None:
     assert classified(lambda s: s.read.parquet("/data/x").collect(), rules).kind is Kind.SELECT
 
 
-def test_rule_that_refuses_a_table_finds_it_wherever_a_plan_reads_it() -> None:
+def test_rule_that_refuses_a_table_is_left_open_until_spark_has_read_the_plan() -> None:
     rules = parse_rules("rules: [{table: '*.secret', refuse: 'no'}]")
     for program in (
         lambda s: s.table("secret").collect(),
@@ -109,7 +110,13 @@ def test_rule_that_refuses_a_table_finds_it_wherever_a_plan_reads_it() -> None:
         lambda s: s.sql("insert into t select * from {df}", df=s.table("secret")),
         lambda s: s.table("secret").createOrReplaceTempView("v"),
     ):
-        assert refusal(program, rules) == ErrorClass.REFUSED_BY_RULE
+        found = classified(program, rules)
+        assert [rule.refuse for rule in found.rules] == ["no"]
+        assert "spark_catalog.here.secret" in found.touched.tables
+        with pytest.raises(RefusedError) as caught:
+            ruled(found, found.touched)
+        assert caught.value.error_class == ErrorClass.REFUSED_BY_RULE
+    assert not classified(lambda s: s.table("t").collect()).rules
 
 
 def test_no_rule_can_make_a_plan_that_writes_a_query() -> None:

@@ -25,7 +25,8 @@ from haproc.reading.cut import Cut, cut
 from haproc.reading.kinds import ANALYZED, EFFECTS, PARSED, QUERIES
 from haproc.reading.names import Uses
 from haproc.reading.tree import Reading, read
-from tests.unit.statement_table import Expected, statements
+from tests.readings.golden import recorded as spark_says
+from tests.unit.statement_table import Expected, statements, unread
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "readings" / "anatomy.json.gz"
 PATHS = Paths(("/data",))
@@ -81,6 +82,19 @@ BETTER: dict[str, tuple[set[str], bool]] = {
     "CREATE FUNCTION g() RETURNS INT RETURN (SELECT max(a) FROM t)": (set(), False),
 }
 """Where the words don't tell what is read and the trees do; a function's body is read by itself."""
+
+
+@pytest.mark.parametrize("expected", unread(), ids=lambda expected: expected.sql[:60])
+def test_statement_that_its_text_does_not_refuse_is_refused_once_it_is_read(
+    expected: Expected,
+) -> None:
+    said = spark_says(expected.sql)
+    if expected.error_class == "-":
+        assert said.error
+        return
+    with pytest.raises(RefusedError) as caught:
+        anatomy(said.reading(expected.sql), Context(schema=said.world))
+    assert caught.value.error_class == expected.error_class
 
 
 @pytest.mark.parametrize("expected", recorded(), ids=lambda expected: expected.sql[:60])

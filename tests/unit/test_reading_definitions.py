@@ -17,7 +17,7 @@ from tests.readings import corpus
 from tests.readings.golden import part
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-MOMENT = Moment(NOW, 7, "UTC", "ann", "spark_catalog", "witness")
+MOMENT = Moment(NOW, "UTC", "ann", "spark_catalog", "witness")
 CONTEXT, FACTS = Context("spark_catalog", "witness"), Facts()
 REPLICATED = [
     "CREATE TABLE n (x INT DEFAULT 3 + 1 NOT NULL COMMENT 'x', z INT GENERATED ALWAYS AS "

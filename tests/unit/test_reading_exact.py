@@ -24,7 +24,6 @@ from tests.integration.witness_statements import AS_TEXT, REFUSED, ROWS
 GOLDEN = Path(__file__).parents[1] / "golden" / "readings" / "exact.json.gz"
 MOMENT = Moment(
     now=datetime(2026, 3, 4, 5, 6, 7, 891011, tzinfo=UTC),
-    random=1,
     time_zone="Europe/Berlin",
     user="ann",
     catalog="spark_catalog",

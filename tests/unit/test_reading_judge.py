@@ -28,7 +28,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def judged(sql: str) -> Judged:
     found = recorded(sql)
-    moment = Moment(NOW, 7, "UTC", "ann", "spark_catalog", found.world)
+    moment = Moment(NOW, "UTC", "ann", "spark_catalog", found.world)
     context = Context("spark_catalog", found.world)
     return judge(found.reading(sql), context, Facts(), moment)
 
@@ -123,7 +123,7 @@ def defined(sql: str, whole: bool = True) -> Definition | None:
     reading = found.reading(sql)
     if not whole:
         reading = replace(reading, analyzed=None, unseen=UNASKED)
-    moment = Moment(NOW, 7, "UTC", "ann", "spark_catalog", found.world)
+    moment = Moment(NOW, "UTC", "ann", "spark_catalog", found.world)
     return judge_definition(reading, Context("spark_catalog", found.world), Facts(), moment)
 
 

@@ -14,7 +14,9 @@ from haproc.engine.statement import SqlText
 from haproc.failure import FailureKind, RequestError, WriteOutcome
 from haproc.route import session_statements
 from haproc.route.classifying import Classifying
+from haproc.route.offload import Inline
 from haproc.route.readings import Readings
+from haproc.route.ruling import Ruling
 from haproc.route.session_statements import SessionStatements
 from haproc.sessions.client import REQUESTS_REMEMBERED, BeginningIds, ClientSession
 from haproc.sessions.journal import SqlEntry
@@ -26,7 +28,7 @@ async def nothing(*_: Any) -> None:
     pass
 
 
-READINGS = cast(Readings, SimpleNamespace(confirm_session_statement=nothing))
+READINGS = cast(Readings, SimpleNamespace(of_session=nothing, epoch=int))
 SETS = "SET spark.sql.shuffle.partitions=3"
 
 
@@ -42,7 +44,11 @@ def statements_of(member: session_rig.Member) -> SessionStatements:
 
     classifying = cast(Classifying, SimpleNamespace(text=text))
     return SessionStatements(
-        cast(Any, core), member.sessions, classifying, READINGS, session_rig.DEFAULTS
+        cast(Any, core),
+        member.sessions,
+        classifying,
+        Ruling(cast(Any, core), READINGS, Inline()),
+        session_rig.DEFAULTS,
     )
 
 

@@ -8,11 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from haproc.classify.model import WriteConcern
 from haproc.failure import RequestError, WriteOutcome
 from haproc.route.model import Request, SentSql
 from haproc.route.offload import Inline
 from haproc.route.service import RingService
 from tests.unit.operations import insert
+
+UNDECIDED = SimpleNamespace(write_concern=None)
 
 
 def service(at: str) -> RingService:
@@ -22,7 +25,7 @@ def service(at: str) -> RingService:
     async def operation(*_: Any) -> Any:
         if at == "it is made":
             await asyncio.sleep(60)
-        return insert("r", "t")
+        return SimpleNamespace(operation=insert("r", "t"), statement=UNDECIDED)
 
     async def clear(*_: Any) -> None:
         if at == "it waits outside the log":
@@ -33,7 +36,9 @@ def service(at: str) -> RingService:
         await asyncio.sleep(60)
 
     async def execute(request: Request, since: int) -> Any:
-        return await ring._write(cast(Any, SimpleNamespace(request=request, statement=None)), since)
+        return await ring._write(
+            cast(Any, SimpleNamespace(request=request, statement=UNDECIDED)), since
+        )
 
     parts = {
         "_replica": SimpleNamespace(writes=SimpleNamespace(since=lambda *_: 0, clear=clear)),
@@ -41,9 +46,8 @@ def service(at: str) -> RingService:
         "_texts": Inline(),
         "_only_reads": {},
         "_unmade": set(),
-        "_assurance": SimpleNamespace(
-            check=lambda *_: None, default=SimpleNamespace(at_least=lambda concern: None)
-        ),
+        "_assurance": SimpleNamespace(check=lambda *_: None),
+        "_concerns": SimpleNamespace(of=lambda *_: WriteConcern.ONE),
         "_making": SimpleNamespace(operation=operation),
         "_attempts": SimpleNamespace(write=write, next_id=lambda request: request.id),
         "_execute": execute,

@@ -51,10 +51,9 @@ def classify_plan(
     ``there``: the table that it writes exists already, which makes some saves plain INSERTs. Where
     the plan is a SQL text (RUNS_SQL), it is that text's class, and ``sql`` the text; else "".
     """
-    expressions = (SqlPart(f"SELECT {each}") for each in reading.expressions)
-    parts = (*reading.sqls, *expressions)
+    parts = _parts(reading)
     read = _read(reading, [_query(part, context, rules, bounds) for part in parts], context)
-    text = "\n".join(part.text for part in parts)
+    text = text_of(reading)
     if reading.sql is None:
         return _decided(reading, read, text, context, rules, override, there)
     decided(read, text, context, rules)
@@ -66,8 +65,17 @@ def classify_plan(
         reads=stated.reads | read.reads,
         bare=stated.bare | read.bare,
         tables_known=stated.tables_known and read.tables_known,
-        confirm=stated.confirm or read.confirm,
     )
+
+
+def text_of(reading: PlanReading) -> str:
+    """Return what rules about a plan's text are matched with."""
+    return "\n".join(part.text for part in _parts(reading))
+
+
+def _parts(reading: PlanReading) -> list[SqlPart]:
+    expressions = (SqlPart(f"SELECT {each}") for each in reading.expressions)
+    return [*reading.sqls, *expressions]
 
 
 def _read(reading: PlanReading, queries: list[Classified], context: Context) -> Recognised:
@@ -86,7 +94,6 @@ def _read(reading: PlanReading, queries: list[Classified], context: Context) -> 
         tables_known=reading.names_known
         and not found
         and all(each.tables_known for each in queries),
-        confirm=any(each.confirm for each in queries),
     )
 
 
@@ -104,14 +111,19 @@ def _decided(
     if reading.does is Does.WRITES:
         recognised = _writing(recognised, reading, context)
     classified = decided(recognised, text, context, rules, override, sql="")
-    if classified.operation_class not in _CLASSES[reading.does]:
+    check_class(classified, reading.does)
+    return classified
+
+
+def check_class(classified: Classified, does: Does) -> None:
+    """Refuse what a rule makes a plan be that it cannot be."""
+    if classified.operation_class not in _CLASSES[does]:
         raise RefusedError(
             ErrorClass.REFUSED_BY_RULE,
             f"{classified.rule} makes the plan {classified.operation_class.value}, which a plan "
-            f"that {reading.does.value.replace('_', ' ')} can't be",
+            f"that {does.value.replace('_', ' ')} can't be",
             "write it as SQL, or have the rule changed",
         )
-    return classified
 
 
 def _writing(recognised: Recognised, reading: PlanReading, context: Context) -> Recognised:

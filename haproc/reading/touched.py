@@ -1,0 +1,58 @@
+"""What a statement touches, for the rules of operators: tables, seen through views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from haproc.classify.model import RefusedError, Touched
+from haproc.classify.names import Context
+from haproc.classify.tokens import tokenize
+from haproc.reading.anatomy import anatomy
+from haproc.reading.definitions import function_of
+from haproc.reading.tree import Node, Reading
+
+_FURTHER: Final = frozenset({"LOGICAL", "FORMATTED", "EXTENDED", "CODEGEN", "COST", "QUERY"})
+DESCRIBING: Final = "DescribeQueryCommand"
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What a reading shows. ``rests_on``: what decides which tables these are.
+
+    ``function``: what makes a function, whose body is to be read (`haproc.reading.definitions`).
+    ``inner``: a query of which the reading has but the names: it is to be read in its place.
+    ``refusal``: why it would not be run, unless a rule allows it.
+    """
+
+    touched: Touched
+    rests_on: frozenset[str] = frozenset()
+    function: Node | None = None
+    inner: str = ""
+    refusal: RefusedError | None = None
+
+    def __or__(self, other: Touches) -> Touches:
+        """Return what both touch."""
+        one, two = self.touched, other.touched
+        touched = Touched(one.tables | two.tables, one.known and two.known)
+        return Touches(touched, self.rests_on | other.rests_on)
+
+
+NOTHING: Final = Touches(Touched())
+
+
+def touches(reading: Reading, context: Context) -> Touches:
+    """Return what a statement touches; raises RefusedError."""
+    if reading.parsed is not None and reading.parsed.cls == DESCRIBING:
+        return Touches(Touched(), inner=explained(reading.text))
+    whole = anatomy(reading, context)
+    touched = Touched(whole.reads | whole.writes, whole.known and whole.refusal is None)
+    return Touches(touched, whole.rests_on, function_of(reading), refusal=whole.refusal)
+
+
+def explained(text: str) -> str:
+    """Return what follows EXPLAIN, or DESCRIBE [QUERY]."""
+    _, *tokens = tokenize(text)
+    if len(tokens) > 1 and tokens[0].upper in _FURTHER:
+        del tokens[0]
+    return text[tokens[0].start :] if tokens else ""

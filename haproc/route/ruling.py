@@ -1,0 +1,232 @@
+"""Which rule of an operator's decides about a statement, by the tables that Spark reads in it.
+
+Only where a rule could decide by table is anything asked, so other queries cost nothing more. What
+is written is read anyway (`haproc.route.making`); queries and session statements are read here, in
+the client's session where that holds temporary things. A DataFrame is read in parts where Spark
+computes one of them, so that its reading has nothing but rows.
+
+Names may mean something else by the time a query runs. So whoever runs it looks again once Spark
+has begun to answer (`Ruled.still`). It fails closed: a definition of what it rests on that runs at
+either moment, or came between, counts as a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from haproc.classify.classifier import ruled
+from haproc.classify.model import Classified, Kind, RefusedError, Touched
+from haproc.classify.names import Context, qualified
+from haproc.classify.plans import delta
+from haproc.classify.plans.classifying import check_class
+from haproc.classify.plans.reading import PlanReading
+from haproc.classify.rules import CACHEABLE_KINDS
+from haproc.engine.errors import EngineError
+from haproc.engine.interface import Settings
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.failure import ErrorClass, FailureKind, RequestError, WriteOutcome
+from haproc.reading.frames import SHOWN
+from haproc.reading.judge import JudgedQuery
+from haproc.reading.touched import Touches, explained
+from haproc.replicate.heard.definitions import redefined
+from haproc.replicate.member.core import Core
+from haproc.replicate.records.operation import Operation
+from haproc.route.answering import failed
+from haproc.route.classifying import Understood, only_selects, read_of
+from haproc.route.failing import refused
+from haproc.route.model import SentPlan
+from haproc.route.offload import Texts, plan_work
+from haproc.route.plan_questions import table_questions, text_question
+from haproc.route.readings import Readings
+from haproc.route.streams import Running
+from haproc.sessions.client import ClientSession
+
+_TOLD: Final = frozenset({"catalog", delta.VERSIONS})
+"""Relations that tell something of a table: their reading has but what they tell."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """A request of which the rules have decided; ``still``: whether they would again."""
+
+    asked: Understood
+    still: Callable[[], bool] = _always
+
+    async def check(self, result: Running) -> None:
+        """Raise RequestError if Spark may have read other tables than the rules were asked for."""
+        if not self.still():
+            await result.aclose()
+            raise RequestError(
+                FailureKind.AVAILABILITY,
+                "what the query reads was defined anew while the rules were asked about it",
+                error_class=ErrorClass.NOT_FRESH,
+                hint="send it again",
+            )
+
+
+class Ruling:
+    """See the module. Methods raise RequestError, if nothing else is said."""
+
+    def __init__(self, core: Core, readings: Readings, texts: Texts) -> None:
+        self._core = core
+        self._readings = readings
+        self._texts = texts
+
+    def remembered(self, asked: Understood) -> Ruled | None:
+        """Return what is decided already, or from what Spark said before; None: it has to say."""
+        if not asked.statement.rules:
+            return Ruled(asked)
+        is_text = not isinstance(asked.request.statement, SentPlan)
+        if not is_text or asked.statement.kind not in CACHEABLE_KINDS or _is_own(asked.session):
+            return None
+        unchanged = _unchanged(asked.session)
+        known = self._readings.known_query(asked.statement.sql, asked.settings)
+        if known is None:
+            return None
+        found = _read(known)
+        still = self._ground(found, self._readings.epoch(), self._core.schedule.low)
+        return self._ruled(asked, found, lambda: unchanged() and still())
+
+    async def settled(self, asked: Understood) -> Ruled:
+        """Return a query or a session statement as the rules decide about it."""
+        if (known := self.remembered(asked)) is not None:
+            return known
+        epoch, unchanged = self._readings.epoch(), _unchanged(asked.session)
+        since = self._core.schedule.low
+        try:
+            found = await self._touches(asked)
+        except RefusedError as error:
+            raise refused(error) from error
+        except EngineError as error:
+            raise failed(error, self._core, WriteOutcome.NOT_SENT) from error
+        still = self._ground(found, epoch, since)
+        return self._ruled(asked, found, lambda: unchanged() and still())
+
+    def _ruled(self, asked: Understood, found: Touches, still: Callable[[], bool]) -> Ruled:
+        request = asked.request
+        try:
+            statement = ruled(asked.statement, found.touched, request.operation_class)
+            if isinstance(request.statement, SentPlan) and not statement.sql:
+                check_class(statement, read_of(request.statement).reading.does)
+        except RefusedError as error:
+            raise refused(error) from error
+        return Ruled(replace(asked, statement=statement), still)
+
+    async def of_session(self, statement: Classified, session: ClientSession) -> Classified:
+        """Return a statement that changes its session as the rules decide about it.
+
+        Raises RefusedError, also for what makes something that runs code; EngineError.
+        """
+        found = await self._readings.of_session(statement, session)
+        return ruled(statement, found.touched) if statement.rules else statement
+
+    async def written(self, asked: Understood, statement: Classified, seen: Touched) -> Classified:
+        """Return a write as the rules decide about it; ``seen``: what its own reading shows.
+
+        Raises RefusedError, EngineError.
+        """
+        if not statement.rules:
+            return statement
+        found, sent = Touches(seen), asked.request.statement
+        if isinstance(sent, SentPlan) and read_of(sent).reading.relations - SHOWN:
+            found |= await self._of_plan(asked, sent)
+        return ruled(statement, found.touched, asked.request.operation_class)
+
+    async def _touches(self, asked: Understood) -> Touches:
+        sent, statement, settings = asked.request.statement, asked.statement, asked.settings
+        values = settings, asked.session, asked.request.user
+        if not isinstance(sent, SentPlan):
+            return await self._of_text(
+                statement.kind, SqlText(statement.sql), statement.sql, *values
+            )
+        found = await self._of_plan(asked, sent)
+        if not statement.sql:
+            return found
+        carried = SparkPlan(text_question(read_of(sent).message, statement.sql))
+        return found | await self._of_text(statement.kind, carried, statement.sql, *values)
+
+    async def _of_text(
+        self,
+        kind: Kind,
+        asked: SqlText | SparkPlan,
+        text: str,
+        settings: Settings,
+        session: ClientSession | None,
+        user: str,
+    ) -> Touches:
+        """Return what a text touches; ``asked``: how it is sent."""
+        values = settings, session, user
+        if kind in CACHEABLE_KINDS and isinstance(asked, SqlText) and not _is_own(session):
+            return _read(await self._readings.query(asked, settings, user))
+        if kind is Kind.EXPLAIN:
+            text = explained(text)
+            asked = SqlText(text)
+        found = await self._readings.touches(asked, text, *values)
+        if found.inner:
+            found = await self._readings.touches(SqlText(found.inner), found.inner, *values)
+        if found.function is not None:  # its body is not read
+            found |= Touches(Touched(known=False))
+        return found
+
+    async def _of_plan(self, asked: Understood, sent: SentPlan) -> Touches:
+        """Return what the DataFrames of a plan touch, whatever it does with them."""
+        read, settings = read_of(sent), asked.settings
+        questions = await plan_work(self._texts, len(sent.plan), table_questions, read.message)
+        only_there = bool(read.reading.blobs or read.reading.handles)
+        found = _told(read.reading, settings)
+        for each in questions:
+            part = await self._readings.frame(
+                each, settings, asked.session, asked.request.user, only_there=only_there
+            )
+            found |= _read(part)
+        return found
+
+    def _ground(self, found: Touches, epoch: int, since: int) -> Callable[[], bool]:
+        """Return what tells whether nothing that tables rest on was defined anew since then."""
+        core, names = self._core, found.rests_on | found.touched.tables
+        quiet = not self._is_defined(names)
+
+        def still() -> bool:
+            if not quiet or self._is_defined(names):
+                return False
+            same = self._readings.epoch() == epoch
+            return same or core.heard.definitions.unchanged(names, since)
+
+        return still
+
+    def _is_defined(self, names: frozenset[str]) -> bool:
+        """Whether an operation that may define one of these anew is running here."""
+        unfinished = self._core.schedule.unfinished()
+        return any(each.running and _defines(each.op, names) for each in unfinished)
+
+
+def _defines(op: Operation, names: frozenset[str]) -> bool:
+    defined = redefined(op)
+    return defined is None or not defined.isdisjoint(names)
+
+
+def _told(reading: PlanReading, settings: Settings) -> Touches:
+    """Return what a plan touches by its own words, where no reading has it."""
+    context = Context(settings.catalog, settings.schema)
+    told = reading.names if reading.relations & _TOLD else ()
+    known = reading.names_known and only_selects(reading, settings)
+    return Touches(Touched(frozenset(qualified(name, context) for name in told), known))
+
+
+def _read(query: JudgedQuery) -> Touches:
+    """Return what a query or a part of a plan touches."""
+    return Touches(Touched(query.reads, query.known and not query.refused), query.rests_on)
+
+
+def _is_own(session: ClientSession | None) -> bool:
+    return session is not None and session.holds_temporaries
+
+
+def _unchanged(session: ClientSession | None) -> Callable[[], bool]:
+    return _always if session is None else session.unchanged()

@@ -1,0 +1,147 @@
+"""Rules that name tables, asked about what a real Spark reads in statements and DataFrames."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pyspark.sql.connect.functions as F
+import pytest
+
+from haproc.classify.rules import parse_rules
+from haproc.engine.connect import SparkConnectEngine
+from haproc.failure import ErrorClass, RequestError
+from haproc.ring.spark import LocalSpark
+from haproc.route.model import Request, Sent, SentPlan, SentSql
+from haproc.route.service import RingService
+from tests.integration.conftest import address_of
+from tests.integration.engine_calls import rows
+from tests.integration.one_cluster import one_cluster
+from tests.unit.recorded_plans import recorded
+
+pytestmark = pytest.mark.spark
+REFUSED = [
+    "SELECT * FROM v",
+    "SELECT count(*) FROM t WHERE a IN (SELECT a FROM v)",
+    "WITH t AS (TABLE secret) SELECT * FROM t",
+    "SELECT f()",
+    "FROM v |> SELECT a",
+    "EXPLAIN SELECT * FROM v",
+    "DESCRIBE secret",
+    "SHOW TBLPROPERTIES secret",
+    "INSERT INTO t SELECT * FROM v",
+    "MERGE INTO t USING v ON t.a = v.a WHEN NOT MATCHED THEN INSERT *",
+    "INSERT INTO secret VALUES (1)",
+    "INSERT INTO secret SELECT 1",
+    "UPDATE secret SET a = 1",
+    "CREATE TABLE u USING delta AS SELECT * FROM v",
+    "CREATE VIEW w AS SELECT * FROM v",
+    "DROP TABLE secret",
+]
+ALLOWED = [
+    "SELECT * FROM t",
+    "SELECT 'secret' AS secret FROM t secret",
+    "WITH secret AS (SELECT 1 AS a) SELECT * FROM secret",
+    "EXPLAIN EXTENDED SELECT * FROM t",
+    "DESCRIBE t",
+    "SHOW TABLES",
+    "INSERT INTO t SELECT a FROM t",
+    "UPDATE t SET a = 2",
+]
+PLANS = {
+    "view": lambda s: s.table("v").collect(),
+    "text": lambda s: s.sql("SELECT * FROM v").filter("a > 0").collect(),
+    "condition": lambda s: s.range(2).filter("id IN (SELECT a FROM v)").collect(),
+    "summary": lambda s: s.table("v").summary().collect(),
+    "above a summary": lambda s: s.table("v").describe().limit(1).collect(),
+    "shown": lambda s: s.table("v").show(),
+    "pivot": lambda s: s.table("v").groupBy().pivot("a").count().collect(),
+    "function": lambda s: s.range(1).select(F.call_function("f")).collect(),
+    "rows": lambda s: s.createDataFrame([(1,)], ["b"]).crossJoin(s.table("v")).collect(),
+    "written": lambda s: s.table("v").writeTo("t").append(),
+    "summary written": lambda s: s.table("v").summary().write.saveAsTable("u"),
+    "text with it": lambda s: s.sql("SELECT * FROM {df}", df=s.table("v")),
+    "text with its summary": lambda s: s.sql("SELECT 1 FROM {df}", df=s.table("v").summary()),
+    "summary written by a text": lambda s: s.sql(
+        "INSERT INTO t SELECT count(*) FROM {df}", df=s.table("v").summary()
+    ),
+    "view of it": lambda s: s.table("v").createTempView("x"),
+}
+HARMLESS = {
+    "table": lambda s: s.table("t").select("a").collect(),
+    "rows": lambda s: s.createDataFrame([(1,)], ["b"]).collect(),
+    "summary": lambda s: s.table("t").summary().collect(),
+    "shown": lambda s: s.table("t").show(),
+    "text": lambda s: s.sql("SELECT * FROM t").filter("a > 0").collect(),
+}
+
+
+async def outcome(service: RingService, sent: Sent, **fields: Any) -> str:
+    """Return the class of the error that a request met, or that there was none."""
+    asked = Request(uuid.uuid4().hex, sent, "", user="ann", **fields)
+    try:
+        answer = await service.execute(asked)
+        await answer.result.aclose()
+    except RequestError as error:
+        return str(error.error_class)
+    return "done"
+
+
+async def test_table_of_a_rule_is_found_wherever_spark_reads_it(
+    spark: LocalSpark, engine: SparkConnectEngine, schema: str
+) -> None:
+    own = engine.session("own")
+    for text in (
+        f"CREATE TABLE {schema}.t (a INT) USING delta",
+        f"CREATE TABLE {schema}.secret (a INT) USING delta",
+        f"CREATE VIEW {schema}.v AS SELECT * FROM {schema}.secret",
+        f"CREATE FUNCTION {schema}.f() RETURNS INT RETURN SELECT max(a) FROM {schema}.secret",
+    ):
+        await rows(own, text)
+    rules = parse_rules(f"rules: [{{table: 'spark_catalog.{schema}.secret', refuse: no}}]")
+    async with one_cluster(address_of(spark), rules=rules) as (service, _):
+        texts = {each: await outcome(service, SentSql(each), schema=schema) for each in REFUSED}
+        assert texts == dict.fromkeys(REFUSED, ErrorClass.REFUSED_BY_RULE)
+        texts = {each: await outcome(service, SentSql(each), schema=schema) for each in ALLOWED}
+        assert texts == dict.fromkeys(ALLOWED, "done")
+        for programs, told in ((PLANS, ErrorClass.REFUSED_BY_RULE), (HARMLESS, "done")):
+            found = {}
+            for name, program in programs.items():
+                sent = SentPlan(recorded(program).SerializeToString())
+                found[name] = await outcome(service, sent, schema=schema, relayed=True)
+            assert found == dict.fromkeys(programs, told)
+
+
+async def test_table_of_a_rule_is_found_through_what_a_session_holds(
+    spark: LocalSpark, engine: SparkConnectEngine, schema: str
+) -> None:
+    own = engine.session("own")
+    for name in ("t", "secret"):
+        await rows(own, f"CREATE TABLE {schema}.{name} (a INT) USING delta")
+    rules = parse_rules(
+        f"rules: [{{kind: [select, insert], table: 'spark_catalog.{schema}.secret', refuse: no}}]"
+    )
+    async with one_cluster(address_of(spark), rules=rules) as (service, _):
+        begin = [
+            f"USE {schema}",
+            "CREATE TEMPORARY VIEW v AS SELECT * FROM secret",
+            "CREATE TEMPORARY VIEW w AS SELECT * FROM t",
+        ]
+        await service.open_session("s", "ann", begin, afresh=True)
+        for name, told in (("v", ErrorClass.REFUSED_BY_RULE), ("w", "done")):
+            for text in (f"SELECT * FROM {name}", f"INSERT INTO t SELECT * FROM {name}"):
+                assert await outcome(service, SentSql(text), session_id="s") == told
+    every = parse_rules(f"rules: [{{table: 'spark_catalog.{schema}.secret', refuse: no}}]")
+    async with one_cluster(address_of(spark), rules=every) as (service, _):
+        await service.open_session("s", "ann", [f"USE {schema}"], afresh=True)
+        assert await outcome(service, SentSql("DECLARE n INT"), session_id="s") == "done"
+        for text in (
+            "CREATE TEMPORARY VIEW v AS SELECT * FROM secret",
+            "CACHE TABLE secret",
+            "SET VAR n = (SELECT max(a) FROM secret)",
+            "CREATE TEMPORARY FUNCTION g() RETURNS INT RETURN SELECT max(a) FROM secret",
+        ):
+            refused = ErrorClass.REFUSED_BY_RULE
+            assert await outcome(service, SentSql(text), session_id="s") == refused
+        text = "CREATE TEMPORARY FUNCTION g() RETURNS INT RETURN SELECT max(a) FROM t"
+        assert await outcome(service, SentSql(text), session_id="s") == "done"

@@ -1,0 +1,373 @@
+"""Rules that name tables are asked about those that Spark reads in a statement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark.sql.connect.functions as F
+import pytest
+
+from haproc import protos
+from haproc.classify.model import OperationClass, Touched, WriteConcern
+from haproc.classify.names import Context
+from haproc.classify.rules import parse_rules
+from haproc.engine.errors import EngineError, ErrorKind
+from haproc.engine.statement import SparkPlan, SqlText
+from haproc.failure import RequestError
+from haproc.reading.touched import explained, touches
+from haproc.replicate.queue.facts import Facts
+from haproc.replicate.queue.outcomes import Outcome, Status
+from haproc.replicate.records.operation import Operation, from_record
+from haproc.replicate.writes import Attempt
+from haproc.route.classifying import Understood
+from haproc.route.model import Request, SentPlan, SentSql
+from haproc.route.plan_questions import table_questions
+from tests.readings.golden import recorded
+from tests.unit import test_reads_between_doors as between
+from tests.unit.made_readings import files, said, table, view
+from tests.unit.recorded_plans import recorded as plan_of
+from tests.unit.test_cache_doors import ExplainingSpark, cached
+from tests.unit.test_reads_between_doors import HAProc, Pair, Reads, pair
+
+SECRET = "spark_catalog.secret.x"
+OPEN = said(table("spark_catalog.default.t"))
+VIEW = said(view("spark_catalog.default.v", table(SECRET)))
+REFUSE = "- {table: spark_catalog.secret.*, refuse: secret}"
+INSERT = "INSERT INTO t SELECT * FROM u"
+"""Its reading is a recorded one."""
+
+
+@dataclass
+class ReadingSpark(ExplainingSpark):
+    """One that says of a view's text that it reads the view, and of any other one what it is."""
+
+    texts: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+
+    async def ready(self) -> None: ...
+
+    async def reading(self, statement: SqlText | SparkPlan, **given: Any) -> str:
+        self.looks += 1
+        if isinstance(statement, SparkPlan):
+            self.texts.append("a plan")
+            return said(view("spark_catalog.default.v", table(SECRET)))
+        self.texts.append(statement.sql)
+        self.meanwhile()
+        if statement.sql.startswith(("INSERT", "UPDATE", "CREATE")):
+            return recorded(statement.sql).data
+        if "wrong" in statement.sql:
+            raise EngineError(ErrorKind.APPLICATION, "no such table")
+        return said(files()) if "csv" in statement.sql else VIEW if " v" in statement.sql else OPEN
+
+
+@contextlib.asynccontextmanager
+async def ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: str, wait_s: float = 5.0
+) -> AsyncIterator[tuple[Pair, HAProc, ReadingSpark]]:
+    monkeypatch.setattr(between, "Spark", ReadingSpark)
+    found = parse_rules(f"rules:\n{rules}")
+    monkeypatch.setattr(between, "Rules", SimpleNamespace(builtin=lambda: found))
+    async with pair(tmp_path, Reads(wait_s=wait_s)) as both:
+        spark = both.a.spark
+        assert isinstance(spark, ReadingSpark)
+        yield both, both.a, spark
+
+
+def error_of(answer: dict[str, Any]) -> str:
+    """Return the class of the error that an answer tells, or how it ended."""
+    return str(answer.get("error_class") or answer["status"]["state"])
+
+
+async def test_query_of_a_view_over_a_refused_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+        answer = await both.ask(a, "SELECT * FROM v")
+        assert error_of(answer) == "HAPROC_REFUSED_BY_RULE", answer
+        assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"
+        assert spark.queries == ["SELECT * FROM t"]
+
+
+async def test_query_that_another_cluster_refuses_by_a_rule_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE, wait_s=0.2) as (both, a, spark):
+        both.b.spark.go.clear()  # so it lags, and forwards what is to be fresh
+        await both.ask(a, "INSERT INTO t VALUES (1)")
+        fresh = {"consistency": "linearizable"}
+        assert error_of(await both.ask(both.b, "SELECT * FROM t", **fresh)) == "SUCCEEDED"
+        assert error_of(await both.ask(both.b, "SELECT * FROM v", **fresh)) == (
+            "HAPROC_REFUSED_BY_RULE"
+        )
+        assert spark.queries == ["SELECT * FROM t"]
+        both.b.spark.go.set()
+
+
+async def test_query_is_read_once_until_something_is_defined_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+        for _ in range(3):
+            assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"
+        assert spark.looks == 1
+        a.core.watermarks.defined()
+        await both.ask(a, "SELECT * FROM t")
+        assert spark.looks == 2
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "- {user: bob, table: spark_catalog.secret.*, refuse: secret}",
+        "- {kind: insert, table: spark_catalog.secret.*, refuse: secret}",
+        "- {kind: select, cache: false}\n- {table: spark_catalog.secret.*, refuse: secret}",
+        "- {table: spark_catalog.secret.*, write_concern: all}",
+    ],
+    ids=["of another", "of another kind", "behind one that decides", "of writes"],
+)
+async def test_query_about_which_no_rule_decides_by_table_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: str
+) -> None:
+    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+        assert error_of(await both.ask(a, "SELECT * FROM v")) == "SUCCEEDED"
+        assert spark.looks == 0
+
+
+async def test_refusal_holds_for_a_query_whose_tables_spark_does_not_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+        answer = await both.ask(a, "SELECT * FROM csv_reader")
+        assert error_of(answer) == "HAPROC_REFUSED_BY_RULE"
+        assert error_of(await both.ask(a, "SELECT wrong")) not in (
+            "SUCCEEDED",
+            "HAPROC_REFUSED_BY_RULE",
+        )
+        assert spark.queries == []
+
+
+async def test_what_is_explained_or_described_is_read_for_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+        assert error_of(await both.ask(a, "EXPLAIN EXTENDED SELECT * FROM v")) == (
+            "HAPROC_REFUSED_BY_RULE"
+        )
+        assert error_of(await both.ask(a, "EXPLAIN SELECT * FROM t")) == "SUCCEEDED"
+        assert spark.texts == ["SELECT * FROM v", "SELECT * FROM t"]
+
+
+async def test_reading_of_a_query_stands_for_no_other_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+        for text in ("DESCRIBE v", "EXPLAIN SELECT * FROM v"):
+            asked = await a.service._understood(Request("r", SentSql(text), "f"))
+            readings = a.service._making.readings
+            await readings.query(SqlText(text), asked.settings, "")  # whatever that comes to
+            looks = spark.looks
+            assert error_of(await both.ask(a, text)) == "HAPROC_REFUSED_BY_RULE"
+            assert spark.looks == looks + 1
+
+
+async def test_kept_answer_is_given_only_where_the_rules_let_it_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "- {table: spark_catalog.secret.*, cache: false}\n- {name: dash, cache: true}"
+    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+        for hit in (False, True):
+            assert (await cached(both, a, "SELECT name FROM t") or {})["hit"] is hit
+        for _ in range(2):
+            assert await cached(both, a, "SELECT name FROM v") is None
+        assert len(spark.queries) == 3
+        assert spark.looks == 2  # one reading tells the rules, and what the answer rests on
+
+
+async def test_write_that_reads_a_refused_table_is_refused_and_not_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "- {table: spark_catalog.default.u, refuse: secret}"
+    async with ring(tmp_path, monkeypatch, rules) as (both, a, _):
+        assert error_of(await both.ask(a, INSERT)) == "HAPROC_REFUSED_BY_RULE"
+        assert error_of(await both.ask(a, "INSERT INTO u VALUES (1)")) == "HAPROC_REFUSED_BY_RULE"
+        assert error_of(await both.ask(a, "INSERT INTO t VALUES (1)")) == "SUCCEEDED"
+        entries = [from_record(each.record) for each in await a.core.log.read(0)]
+        assert len([each for each in entries if isinstance(each, Operation)]) == 1
+
+
+async def test_write_gets_budget_and_concern_by_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "- {table: '*.u', apply_budget_s: 9, write_concern: majority}"
+    async with ring(tmp_path, monkeypatch, rules) as (_, a, _):
+        made: list[Operation] = []
+
+        async def write(request: Request, make: Any) -> Attempt:
+            if request.id == "r":
+                made.append(await make())
+            return Attempt(Facts.of(made[0]), 7, Outcome(Status.APPLIED))
+
+        async def operation(offset: int) -> Operation:
+            return made[0]
+
+        monkeypatch.setattr(a.service._attempts, "write", write)
+        monkeypatch.setattr(a.service._attempts, "operation", operation)
+        for each in ("r", "known to the log"):
+            asked = await a.service._understood(Request(each, SentSql(INSERT), "f"))
+            _, concern = await a.service._write(asked, 0)
+            assert concern is WriteConcern.MAJORITY
+        assert made[0].apply_budget_s == 9
+
+
+async def test_write_gets_its_class_by_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "- {table: '*.u', class: synchronous_parallel}"
+    async with ring(tmp_path, monkeypatch, rules) as (_, a, _):
+        asked = await a.service._understood(Request("r", SentSql(INSERT), "f"))
+        assert asked.statement.operation_class is OperationClass.ASYNCHRONOUS
+        made = await a.service._making.operation(asked)
+        assert made.operation.operation_class is OperationClass.SYNCHRONOUS_PARALLEL
+
+
+async def test_query_that_a_rule_makes_a_write_by_its_table_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = "- {kind: select, table: spark_catalog.secret.*, class: synchronous}"
+    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+        written = []
+
+        async def write(asked: Understood, since: int) -> Any:
+            written.append(asked.statement)
+            raise EngineError(ErrorKind.APPLICATION, "as far as that")
+
+        monkeypatch.setattr(a.service, "_write", write)
+        await both.ask(a, "SELECT * FROM v")
+        await both.ask(a, "SELECT * FROM t")
+        assert [each.operation_class for each in written] == [OperationClass.SYNCHRONOUS]
+        assert spark.queries == ["SELECT * FROM t"]
+
+
+async def test_query_during_whose_start_its_names_changed_is_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, spark):
+        definitions = a.core.heard.definitions
+        spark.meanwhile = a.core.watermarks.defined
+        assert error_of(await both.ask(a, "SELECT * FROM t")) == "SUCCEEDED"  # of other names
+        monkeypatch.setattr(definitions, "unchanged", lambda names, since: False)
+        assert error_of(await both.ask(a, "SELECT * FROM t")) == "HAPROC_NOT_FRESH"
+
+
+async def test_query_while_its_names_are_being_defined_is_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (both, a, _):
+        running = SimpleNamespace(running=True, op=None)
+        monkeypatch.setattr(a.core.schedule, "unfinished", lambda: iter([running]))
+        for defined, state in (
+            (frozenset({"spark_catalog.default.t"}), "HAPROC_NOT_FRESH"),
+            (None, "HAPROC_NOT_FRESH"),
+            (frozenset({"spark_catalog.default.other"}), "SUCCEEDED"),
+        ):
+            monkeypatch.setattr(
+                "haproc.route.ruling.redefined", lambda op, defined=defined: defined
+            )
+            assert error_of(await both.ask(a, "SELECT * FROM t")) == state
+
+
+async def test_session_may_make_nothing_of_a_refused_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "CREATE TEMPORARY VIEW v AS SELECT * FROM t"
+    rules = "- {table: spark_catalog.default.t, refuse: secret}"
+    async with ring(tmp_path, monkeypatch, rules) as (both, a, spark):
+        url = a.config.cluster("a").listen.url + "/api/ha/sessions/s"
+        async with both.http.put(url, json={"statements": [text]}) as response:
+            assert "HAPROC_REFUSED_BY_RULE" in await response.text()
+        assert spark.queries == []
+        assert spark.looks == 1
+
+
+async def test_plan_is_refused_by_what_its_dataframes_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ring(tmp_path, monkeypatch, REFUSE) as (_, a, spark):
+        plan = plan_of(lambda s: s.table("v").summary().collect()).SerializeToString()
+        request = Request("r", SentPlan(plan), "f", relayed=True)
+        with pytest.raises(RequestError) as caught:
+            await a.service.execute(request)
+        assert caught.value.error_class == "HAPROC_REFUSED_BY_RULE"
+        assert spark.looks == 1
+
+
+# -- what is asked of Spark
+
+
+def kinds(program: Callable[[Any], Any]) -> list[str]:
+    """Return the relations that are read of a program's plan, by the kinds of their roots."""
+    found = []
+    for each in table_questions(plan_of(program)):
+        found.append(protos.base.Plan.FromString(each).root.WhichOneof("rel_type"))
+    return found
+
+
+def test_dataframe_that_spark_only_analyzes_is_read_as_a_whole() -> None:
+    assert kinds(lambda s: s.table("v").filter("a > 1").join(s.table("w"), "a").collect()) == [
+        "join"
+    ]
+    assert kinds(lambda s: s.table("v").write.saveAsTable("t")) == ["read"]
+
+
+def test_dataframe_that_spark_computes_is_read_below_what_it_computes() -> None:
+    assert kinds(lambda s: s.table("v").summary().collect()) == ["read"]
+    over = kinds(lambda s: s.table("v").select("a").summary().join(s.table("w"), "a").collect())
+    assert sorted(over) == ["join", "project"]
+    assert kinds(lambda s: s.range(3).select(F.lit(1)).collect()) == ["project"]
+
+
+def test_dataframe_that_comes_with_a_text_is_read_where_that_does_not_show_it() -> None:
+    text = "INSERT INTO t SELECT * FROM {df}"
+    assert kinds(lambda s: s.sql(text, df=s.table("v"))) == []
+    assert kinds(lambda s: s.sql(text, df=s.table("v").summary())) == ["read"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "inner"),
+    [
+        ("EXPLAIN SELECT 1", "SELECT 1"),
+        ("EXPLAIN  EXTENDED (SELECT 1)", "(SELECT 1)"),
+        ("DESC QUERY SELECT 1", "SELECT 1"),
+        ("DESCRIBE WITH c AS (SELECT 1) SELECT * FROM c", "WITH c AS (SELECT 1) SELECT * FROM c"),
+        ("EXPLAIN", ""),
+    ],
+)
+def test_explained_is_what_follows(sql: str, inner: str) -> None:
+    assert explained(sql) == inner
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables"),
+    [
+        ("SHOW TBLPROPERTIES s.t ('x')", {"spark_catalog.s.t"}),
+        ("DESCRIBE DETAIL s.t", {"spark_catalog.s.t"}),
+        ("CREATE OR REPLACE TEMP VIEW v AS SELECT * FROM t", {"spark_catalog.default.t"}),
+        ("CACHE TABLE v AS SELECT * FROM t", {"spark_catalog.default.t"}),
+        (INSERT, {"spark_catalog.default.t", "spark_catalog.default.u"}),
+    ],
+)
+def test_touches_names_what_a_statement_reads_and_writes(sql: str, tables: set[str]) -> None:
+    found = touches(recorded(sql).reading(sql), Context())
+    assert found.touched == Touched(frozenset(tables), True)
+
+
+def test_touches_of_a_function_or_a_described_query_tell_what_else_is_to_be_read() -> None:
+    sql = "CREATE TEMPORARY FUNCTION f(a INT) RETURNS INT RETURN a + 1"
+    assert touches(recorded(sql).reading(sql), Context()).function is not None
+    sql = "DESCRIBE QUERY SELECT * FROM t"
+    assert touches(recorded(sql).reading(sql), Context()).inner == "SELECT * FROM t"
