@@ -24,6 +24,7 @@ from haproc.route.classifying import Classifying, Understood, texts_of
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
+from haproc.route.own_settings import own_of, travelling
 from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.readings import Readings
 from haproc.route.rows.reading import fitted
@@ -122,6 +123,10 @@ class Making:
 
     async def _of_text(self, asked: Understood) -> Operation:
         statement = asked.statement
+        # Literals are read by settings of the session's own, too.
+        if own_of(asked.settings):
+            statement = replace(statement, insert=None)
+            asked = replace(asked, statement=statement)
         ground = None if statement.insert else await self._ground(_named(statement))
         self._foresee(self._made(asked, statement, SqlText(statement.sql)))
         if statement.insert is not None:  # of literals
@@ -169,8 +174,10 @@ class Making:
             statement = await self._classifying.text(
                 found.sql, asked.settings, asked.request.user, statement.operation_class
             )
+        if found.treatment is Treatment.MATERIALISE:  # whatever it inserts now, rows stand for it
+            statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
-        write = as_written(found, ref, plan)
+        write = as_written(found, ref, plan, own_of(asked.settings))
         verdict = Verdict(
             found.treatment, found.reasons, found.reads, found.rests_on, known=found.known
         )
@@ -204,7 +211,7 @@ class Making:
             origin=self._me,
             fingerprint=request.fingerprint,
             write=write,
-            settings=asked.settings,
+            settings=travelling(asked.settings),
             user=request.user,
             reads=statement.reads,
             writes=statement.writes,

@@ -62,7 +62,7 @@ from haproc.replicate.records.failures import (
     failure_in,
 )
 from haproc.replicate.records.fence import Fence, fence_message, fence_record
-from haproc.replicate.records.fields import names, number, text
+from haproc.replicate.records.fields import names, number, pairs, text
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.rows import (
     Computed,
@@ -387,7 +387,8 @@ def _write(record: Record) -> Write:
     if record.kind in _OWN_IDS and query is not None:
         query_at, of_session = query
         ref = _session_ref(h.get("session"), h.get(_BEGUN, ""))
-        return QueryWrite(sql, query_at, of_session, ref, _query_confs(record))
+        confs = pairs(h["query_confs"] if record.kind == OPERATION_5 else ())
+        return QueryWrite(sql, query_at, of_session, ref, confs)
     return SqlText(sql)
 
 
@@ -397,20 +398,13 @@ def _formed(form: str, record: Record) -> Write:
     if form == _COMPUTED:
         at, h = number(record.headers["query_bytes"], "size"), record.headers
         ref = _session_ref(h["session"], h.get(_BEGUN, ""))
-        confs = _query_confs(record)
+        confs = pairs(h["query_confs"] if record.kind == OPERATION_5 else ())
         return ComputedPlan(record.payload[:at], record.payload[at:], ref, confs)
     if form == _SPOOLED:
         return SpooledRows(text(record.headers["rows_table"]), record.payload)
     raise LogCorruptError(
         f"an operation of form {form!r} is not known to this version of HAProc: upgrade it"
     )
-
-
-def _query_confs(record: Record) -> Confs:
-    if record.kind != OPERATION_5:
-        return ()
-    h: Mapping[str, Any] = record.headers
-    return tuple((text(key), text(value)) for key, value in h["query_confs"])
 
 
 def _session(of: SessionRef) -> dict[str, Json]:
