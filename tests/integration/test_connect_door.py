@@ -31,6 +31,8 @@ from tests.integration.one_cluster import one_cluster
 from tests.integration.pyspark_program import FailedError, Program
 
 pytestmark = pytest.mark.spark
+OWN = "spark.sql.legacy.castComplexTypesToString.enabled"
+"""A setting that no list of HAProc's names."""
 
 
 @contextlib.asynccontextmanager
@@ -190,23 +192,63 @@ async def test_settings_are_spark_s_or_haproc_s_or_refused(
             assert run(f'spark.conf.get("{key}")') == value
             run(f'spark.conf.unset("{key}")')
             assert run(f'spark.sql("SET {key} = {value}").collect()') == [[key, value]]
-        place = "spark.sql.warehouse.dir"
-        run(f'spark.conf.set("{place}", spark.conf.get("{place}"))')
-        same = f'spark.sql("SET {place} = " + spark.conf.get("{place}")).collect()'
-        assert run(same) == [[place, run(f'spark.conf.get("{place}")')]]
+        case = "spark.sql.caseSensitive"
+        run(f'spark.conf.set("{case}", spark.conf.get("{case}"))')
+        assert run(f'spark.sql("SET {case} = false").collect()') == [[case, "false"]]
         for refused in (
-            f'spark.conf.set("{place}", "elsewhere")',
-            f'spark.sql("SET {place} = elsewhere")',
+            f'spark.conf.set("{case}", "true")',
+            f'spark.conf.unset("{case}")',
+            f'spark.sql("SET {case} = true")',
             'spark.conf.set("spark.executor.memory", "9g")',
             'spark.conf.set("spark.job.tags", "mine")',
         ):
             with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
                 run(refused)
-        with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
-            run('spark.conf.set("spark.sql.warehouse.dir", "/tmp")')
+        for static in (
+            'spark.conf.set("spark.sql.warehouse.dir", "/tmp")',
+            'spark.sql("SET spark.sql.warehouse.dir = elsewhere")',
+        ):
+            with pytest.raises(FailedError, match="CANNOT_MODIFY"):
+                run(static)
+        for key, told in ((case, False), (OWN, True), ("spark.sql.warehouse.dir", False)):
+            assert run(f'spark.conf.isModifiable("{key}")') is told, key
 
     async with door(spark, tmp_path) as port:
         await _run(work, port, "haproc-consistency=bounded")
+
+
+async def test_setting_of_the_session_holds_for_its_queries_and_writes(
+    spark: LocalSpark, schema: str, tmp_path: Path
+) -> None:
+    def work(program: Program) -> None:
+        run = program.run
+        query = "SELECT CAST(array(1, NULL) AS STRING) AS s"
+        run(f'spark.sql("CREATE TABLE {schema}.t (s STRING) USING delta")')
+        given = {OWN: "true", "spark.sql.caseSensitive": "true", "spark.sql.warehouse.dir": "/x"}
+        given["spark.sql.maxPlanStringLength"] = "no number"
+        run(f"spark.conf._set_all({given!r}, silent=True)")  # as a builder does
+        assert run(f'spark.conf.get("{OWN}")') == "true"
+        assert run('spark.conf.get("spark.sql.caseSensitive")') == "false"
+        assert run(f'spark.sql("{query}").collect()') == [["[1,]"]]
+        run(f'spark.sql("{query}").writeTo("{schema}.t").append()')
+        run(f'spark.sql("INSERT INTO {schema}.t {query}")')
+        update = f'spark.sql("UPDATE {schema}.t SET s = CAST(array(1, NULL) AS STRING)")'
+        with pytest.raises(FailedError, match=f"HAPROC_NONDETERMINISTIC.*{OWN}"):
+            run(update)
+        assert run(f'spark.table("{schema}.t").collect()') == [["[1,]"], ["[1,]"]]
+        run(f'spark.conf.unset("{OWN}")')
+        assert run(f'spark.sql("{query}").collect()') == [["[1, null]"]]
+        run(update)
+        assert run(f'spark.table("{schema}.t").collect()') == [["[1, null]"], ["[1, null]"]]
+        # What unset goes back to is the server's own value.
+        partitions = "spark.sql.shuffle.partitions"
+        begins = run(f'spark.conf.get("{partitions}")')
+        run(f'spark.conf.set("{partitions}", "7")')
+        run(f'spark.conf.unset("{partitions}")')
+        assert run(f'spark.conf.get("{partitions}")') == begins
+
+    async with door(spark, tmp_path) as port:
+        await _run(work, port)
 
 
 async def test_pool_is_the_users_whatever_it_sets(spark: LocalSpark, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyspark.sql.connect.functions as F
 import pytest
 
+from haproc.engine import arrow
 from haproc.engine.connect import SparkConnectEngine
 from haproc.engine.statement import SparkPlan, SqlText
 from haproc.failure import RequestError
@@ -52,8 +53,6 @@ class Client:
         answer, _ = await self.ask(sql)
         found = []
         async for chunk in answer.result:
-            from haproc.engine import arrow
-
             found += [tuple(row.values()) for row in arrow.rows([chunk.data])]
         return found
 
@@ -67,6 +66,11 @@ class Client:
         assert isinstance(found, Operation)
         assert NAME not in dict(found.settings.confs)
         return found
+
+    async def shown(self, sql: str) -> Any:
+        """Return what would become of a write."""
+        request = Request(uuid.uuid4().hex, SentSql(sql), "", session_id=self.session)
+        return await self.service.shown(request, tree=False)
 
     async def refusal(self, statement: str | bytes) -> RequestError:
         with pytest.raises(RequestError) as caught:
@@ -94,6 +98,9 @@ async def test_setting_of_the_session_holds_for_its_queries_and_the_rows_of_its_
 ) -> None:
     await client.ask(f"SET {NAME} = true")
     assert await client.values(f"SELECT {TEXT}") == [(OWN,)]
+    for sql in ("INSERT INTO t VALUES (1, 'x')", f"INSERT INTO t SELECT 1, {TEXT}"):
+        told = await client.shown(sql)
+        assert told["travels"] == "materialise" and NAME in told["reasons"][0], sql
     for sql in (
         f"INSERT INTO t SELECT 1, {TEXT}",
         f"INSERT INTO t VALUES (2, {TEXT})",
@@ -147,7 +154,11 @@ async def test_what_no_rows_stand_for_is_refused_with_the_settings_name_and_rese
         op = await client.write(sql)
         assert op.write == SqlText(sql), sql
     assert await client.values("SELECT * FROM t") == [(3, "x")]
-    await client.ask(f"RESET {NAME}")
+    await client.ask("SET spark.databricks.delta.vacuum.logging.enabled = true")
+    for sql in ("UPDATE t SET s = 'x'", "OPTIMIZE t"):
+        error = await client.refusal(sql)
+        assert "spark.databricks.delta.vacuum.logging.enabled" in error.message, sql
+    await client.ask("RESET")
     op = await client.write(f"UPDATE t SET s = {TEXT}")
     assert isinstance(op.write, SqlText)
     op = await client.write(f"INSERT INTO t SELECT 1, {TEXT}")
