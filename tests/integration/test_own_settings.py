@@ -120,6 +120,12 @@ async def test_setting_of_the_session_holds_for_its_queries_and_the_rows_of_its_
         (4, OWN),
     ]
     assert await client.values("SELECT * FROM u") == [(f"{OWN}!",)]
+    await client.ask("CREATE TEMPORARY VIEW v AS SELECT explode(array(6, 7)) AS id")
+    op = await client.write(f"INSERT INTO t SELECT id, {TEXT} FROM v")
+    assert isinstance(op.write, QueryWrite) and op.write.session is not None
+    assert op.write.confs == ((NAME, "true"),)
+    await client.write("DELETE FROM t WHERE id = 7")
+    assert await client.values("SELECT * FROM t WHERE id > 5") == [(6, OWN)]
 
 
 async def test_what_no_rows_stand_for_is_refused_with_the_settings_name_and_reset_heals(
