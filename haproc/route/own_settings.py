@@ -74,21 +74,26 @@ def with_own(judged: Judged, settings: Settings) -> Judged:
 
     Rows stand for its query, if it has one.
     """
-    if judged.kind not in _FILLING:
-        check_carrying_out(settings)
+    check_carrying_out(judged.kind, settings)
     said = reasons(settings)
-    return as_rows(judged, said) if said and judged.kind in _WITH_QUERY else judged
+    if not said or judged.kind not in _WITH_QUERY:
+        return judged
+    if judged.cut is None:
+        raise refusal(settings, "compute its rows, which cannot be told from the rest of it")
+    return as_rows(judged, said)
 
 
 def check_definition(judged: Judged, settings: Settings) -> None:
     """Refuse a definition that keeps settings, or computes something under them later."""
-    check_carrying_out(settings)
+    check_carrying_out(judged.kind, settings)
     if judged.computes or judged.kind in _KEEPING:
         raise refusal(settings, "make what it defines")
 
 
-def check_carrying_out(settings: Settings) -> None:
-    """Refuse a write that changes what is there, where one of the session's own is Delta's."""
+def check_carrying_out(kind: Kind, settings: Settings) -> None:
+    """Refuse a write that is more than rows for a table, where an own setting is Delta's."""
+    if kind in _FILLING:
+        return
     names = [key for key, _ in own_of(settings) if key.lower().startswith(_DELTAS)]
     if names:
         raise _refused(names, "carry it out")

@@ -40,7 +40,7 @@ from haproc.route.classifying import Classifying, Understood, read_of
 from haproc.route.local_rows import has_texts, local_rows
 from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
-from haproc.route.own_settings import own_of, reasons
+from haproc.route.own_settings import check_carrying_out, own_of, reasons
 from haproc.route.plan_questions import (
     ColumnTypes,
     completes_texts,
@@ -192,6 +192,7 @@ class Plans:
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
         check_definition(plan)
         of_input, beside = await self._work(plan, hidden_of)
+        check_carrying_out(statement.kind, asked.settings)
         own = reasons(asked.settings)
         look = _Look(self._readings, asked, statement, reading, plan, of_input, own)
         if beside:

@@ -43,7 +43,7 @@ from haproc.reading.tree import readable as _readable
 from haproc.route.as_lanes import AsLanes, places_of
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
-from haproc.route.own_settings import check_carrying_out, check_definition, own_of, with_own
+from haproc.route.own_settings import check_definition, own_of, with_own
 from haproc.route.plan_questions import empty_rows, shape_of
 from haproc.route.planning import Planning
 from haproc.route.reading_sessions import ReadingSessions
@@ -296,7 +296,6 @@ class Readings:
     ) -> None:
         """Refuse what stands beside a plan's input and rests on its session's own settings."""
         if own_of(settings):
-            check_carrying_out(settings)
             spark, plan = await self._session(settings, session), SparkPlan(query)
             data = await self._asked(spark, plan, "", user)
             await self._lanes.confirm((data, ""), (plan, ""), settings, user)

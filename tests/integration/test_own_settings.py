@@ -104,7 +104,7 @@ async def test_setting_of_the_session_holds_for_its_queries_and_the_rows_of_its_
     for sql in (
         f"INSERT INTO t SELECT 1, {TEXT}",
         f"INSERT INTO t VALUES (2, {TEXT})",
-        "INSERT INTO t VALUES (3, 'x')",
+        "INSERT INTO t VALUES (3, current_user())",
         f"CREATE TABLE u USING delta AS SELECT {TEXT} AS s",
         f"INSERT OVERWRITE u SELECT {TEXT} || '!' AS s",
         f"MERGE INTO t USING (SELECT id + 3 AS id, {TEXT} AS s FROM range(2)) s ON t.id = s.id "
@@ -142,13 +142,14 @@ async def test_what_no_rows_stand_for_is_refused_with_the_settings_name_and_rese
         f"CREATE VIEW w AS SELECT {TEXT} AS s",
         f"CREATE TABLE d (id INT, s STRING DEFAULT {TEXT}) USING delta "
         "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+        "INSERT INTO t VALUES (3, DEFAULT)",
         f"CREATE FUNCTION f() RETURNS STRING RETURN {TEXT}",
     ):
         error = await client.refusal(sql)
         assert NAME in error.message and f"RESET {NAME}" in error.hint, sql
     for sql in (
         "UPDATE t SET s = 'x', id = id + 1 WHERE id = 2 AND s IN ('b', 'c')",
-        "DELETE FROM t WHERE id = 1 OR s IS NULL",
+        "DELETE FROM t WHERE id = 1 OR s IS NULL OR false",
         "CREATE TABLE u (a INT COMMENT 'x', c CHAR(3)) USING delta",
         "ALTER TABLE u ADD COLUMN b STRING",
         "COMMENT ON TABLE u IS 'y'",

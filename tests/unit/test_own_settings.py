@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.names import Context
 from haproc.engine.interface import Settings
 from haproc.pin.model import Treatment
+from haproc.reading.cut import Cut
 from haproc.reading.judge import Judged
 from haproc.reading.settled import alike, unsettled
 from haproc.reading.tree import Reading
 from haproc.route.own_settings import (
+    check_carrying_out,
     check_definition,
     own_of,
     reasons,
@@ -126,27 +130,26 @@ def test_refusal_says_which_setting_and_how_to_go_on() -> None:
     assert error.hint.startswith(f"RESET {NAME} first")
 
 
-@pytest.mark.parametrize(
-    ("kind", "treatment"),
-    [
-        (Kind.INSERT, Treatment.REFUSE),  # no query could be cut out of this one
-        (Kind.MERGE, Treatment.REFUSE),
-        (Kind.UPDATE, Treatment.REPLICATE),
-        (Kind.DELETE, Treatment.REPLICATE),
-    ],
-)
-def test_write_with_a_query_becomes_its_rows_and_no_other(kind: Kind, treatment: Treatment) -> None:
-    found = with_own(judged(kind), OWN)
-    assert found.treatment is treatment
-    assert (reasons(OWN)[0] in found.reasons) == (treatment is Treatment.REFUSE)
-    assert with_own(judged(kind), travelling(OWN)) == judged(kind)
+@pytest.mark.parametrize("kind", [Kind.INSERT, Kind.CREATE_TABLE_AS, Kind.MERGE])
+def test_write_with_a_query_becomes_its_rows(kind: Kind) -> None:
+    with pytest.raises(RefusedError, match=NAME):  # none could be cut out of this one
+        with_own(judged(kind), OWN)
+    made = replace(judged(kind), cut=Cut("INSERT INTO t ", "SELECT 1", "", 14, 22))
+    found = with_own(made, OWN)
+    assert (found.treatment, found.reasons) == (Treatment.MATERIALISE, reasons(OWN))
+    assert with_own(made, travelling(OWN)) == made
+
+
+@pytest.mark.parametrize("kind", [Kind.UPDATE, Kind.DELETE])
+def test_write_without_a_query_stays_as_it_is(kind: Kind) -> None:
+    assert with_own(judged(kind), OWN) == judged(kind)
 
 
 @pytest.mark.parametrize("kind", [Kind.UPDATE, Kind.DELETE, Kind.MERGE])
 def test_write_that_delta_carries_out_is_refused_under_a_setting_of_deltas(kind: Kind) -> None:
     with pytest.raises(RefusedError, match=DELTAS):
         with_own(judged(kind), Settings(confs=((DELTAS, "1"), TRAVELS)))
-    with_own(judged(Kind.INSERT), Settings(confs=((DELTAS, "1"),)))
+    check_carrying_out(Kind.INSERT, Settings(confs=((DELTAS, "1"),)))
 
 
 def test_definition_that_computes_or_keeps_settings_is_refused() -> None:
