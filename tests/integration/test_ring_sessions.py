@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import haclient
-from tests.rig import Rig
+from tests.rig import PATIENT, Rig
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +48,7 @@ def test_own_setting_of_a_session_holds_on_every_cluster_and_after_a_failover(ri
     own = "spark.sql.legacy.castComplexTypesToString.enabled"
     query, plain = "CAST(array(1, NULL) AS STRING)", "[1,]"  # as Spark has it by itself
     table = rig.table("id INT, s STRING")
-    with rig.cursor("ab") as cursor:
+    with rig.cursor("ab", **PATIENT) as cursor:
         cursor.execute(f"SET {own} = true")
         assert cursor.execute(f"SELECT {query}").fetchone() == (plain,)
         cursor.execute(f"INSERT INTO {table} SELECT 1, {query}")
