@@ -183,6 +183,7 @@ async def test_setting_that_has_the_value_of_any_other_session_is_not_its_own(
     assert isinstance(op.write, SqlText)
 
 
+@pytest.mark.thorough
 async def test_plans_of_a_session_with_its_own_setting_have_their_rows_computed_in_it(
     client: Client,
 ) -> None:

@@ -44,6 +44,7 @@ def test_session_survives_the_kill_of_its_haproc(rig: Rig) -> None:
     assert {row[1] for row in rows[:4]} <= days
 
 
+@pytest.mark.thorough
 def test_own_setting_of_a_session_holds_on_every_cluster_and_after_a_failover(rig: Rig) -> None:
     own = "spark.sql.legacy.castComplexTypesToString.enabled"
     query, plain = "CAST(array(1, NULL) AS STRING)", "[1,]"  # as Spark has it by itself
