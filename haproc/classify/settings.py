@@ -1,6 +1,6 @@
 """Recognises the statements that change a session, and refuses settings that no session may change.
 
-Which a session may change says `haproc.classify.allowed_settings`. What only reads a setting is let
+Which a session may change says `haproc.classify.session_settings`. What only reads a setting is let
 through for every name: Spark itself redacts the values that hold secrets.
 """
 
@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from haproc.classify.allowed_settings import allowed, instead
-from haproc.classify.model import Kind, RefusedError
+from haproc.classify.model import Kind
 from haproc.classify.names import refuse_global
 from haproc.classify.reader import Reader, Recognised, unknown
+from haproc.classify.session_settings import refusal
 from haproc.classify.tokens import TokenKind
-from haproc.failure import ErrorClass
 
 _ASSIGNS: Final = re.compile(
     r"\s*SET\s+(?P<quote>`?)(?P<key>[\w.:-]+)(?P=quote)\s*=(?P<value>[^;`'\"]*);?\s*",
@@ -24,14 +23,8 @@ _ASSIGNS: Final = re.compile(
 
 def _check_setting(reader: Reader) -> None:
     """Refuse a setting that no session may change; the reader is at its name."""
-    key = _setting_key(reader)
-    if not allowed(key):
-        raise RefusedError(
-            ErrorClass.RESERVED_SETTING,
-            f"a session may not change {key[:100]}: it is not among the settings that are known "
-            "to leave what is replicated alone",
-            instead(key),
-        )
+    if (error := refusal(_setting_key(reader))) is not None:
+        raise error
 
 
 def _setting_key(reader: Reader) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from haproc.classify.allowed_settings import allowed, instead
 from haproc.classify.model import RefusedError
+from haproc.classify.session_settings import instead, travels
 from haproc.config.model import Config
 from haproc.engine.confs import ANSI, TIME_ZONE
 from haproc.engine.pools import POOL
@@ -27,8 +27,8 @@ def check_defaults(config: Config) -> Iterator[tuple[str, str]]:
         spelt = next((each for each in (TIME_ZONE, ANSI) if each.lower() == name.lower()), name)
         if name == POOL:
             yield path, "each user's queries have a pool of their own"
-        elif not allowed(name):
-            yield path, f"no session may set this: {instead(name)}"
+        elif not travels(name):
+            yield path, f"it does not go with each write: {instead(name)}"
         elif name != spelt:
             yield path, f"Spark spells it {spelt}"
         elif name == ANSI and value not in ("true", "false"):

@@ -295,6 +295,10 @@ class Session(Queries, Protocol):
         """Read the session's catalog, schema, time zone and ANSI mode back from the cluster."""
         ...
 
+    async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        """Return the values that settings have on this cluster where nobody set them."""
+        ...
+
     async def ready(self) -> None:
         """Make the session, if it is not there, and restore it."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import assert_never
 
@@ -46,6 +46,7 @@ class SparkSession(Asking):
     ) -> None:
         super().__init__(remote, small_statement_timeout_s)
         self._session = ConfiguredSession(remote, defaults, small_statement_timeout_s, pool)
+        self._defaults = defaults
         self._settings: Settings | None = None
         self._restore = restore
         self._restored = restore is None
@@ -152,6 +153,10 @@ class SparkSession(Asking):
             if not await self._recover(error, epoch):
                 raise
             return await self._read_settings()
+
+    async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        """Return the values that settings have on this cluster where nobody set them."""
+        return await self._defaults(names)
 
     async def cancel(self) -> None:
         """Interrupt what the session runs."""

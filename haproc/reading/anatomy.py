@@ -67,6 +67,7 @@ class Anatomy:
     it calls, also inside views. ``of_session``: what of the client's session it uses, in words.
     ``source``: the analyzed query whose rows can stand for it (`haproc.reading.cut` has its text).
     ``fixed``: analyzed nodes outside the source that every cluster computes for itself;
+    ``beside``: those of them that do not only fit a source's rows to the table;
     ``parsed_fixed``: the same as parsed, as the analyzer makes literals of some; ``texts``:
     expressions among them that neither tree holds as one (of CHECKs, generated columns, functions).
     ``paths``: files that it names or reads without a catalog's table. ``refusal``: why a
@@ -82,6 +83,7 @@ class Anatomy:
     of_session: tuple[str, ...] = ()
     source: Node | None = None
     fixed: tuple[Node, ...] = ()
+    beside: tuple[Node, ...] = ()
     parsed_fixed: tuple[Node, ...] = ()
     texts: tuple[str, ...] = ()
     paths: frozenset[str] = frozenset()
@@ -408,9 +410,11 @@ def _computing(
     ]
     made = _made(kind, uses, writes, source)
     sources = _SOURCES if source is not None else ()
+    beside = tuple(expressions(without(analyzed, (*own, *sources))))
     return replace(
         made,
-        fixed=tuple(expressions([*without(analyzed, (*own, *sources)), *wrapping])),
+        fixed=(*beside, *expressions(wrapping)),
+        beside=beside,
         parsed_fixed=tuple(without(parsed, (*fields, *sources))),
         texts=tuple(texts),
     )

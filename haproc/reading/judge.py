@@ -58,7 +58,8 @@ class Judged:
     ``sql``: the statement with ``literals`` in place of what moves; ``cut``: its query and what is
     around that, if it has one that can be told apart. ``reads``: tables and views; ``rests_on``:
     these, what is written, and the functions of the catalog; ``known``: nothing is missing from
-    these. ``of_session``: the query means something in its client's session only.
+    these. ``of_session``: the query means something in its client's session only. ``computes``:
+    beside a query each cluster computes something of it.
     """
 
     kind: Kind
@@ -71,6 +72,7 @@ class Judged:
     rests_on: frozenset[str] = frozenset()
     known: bool = True
     of_session: bool = False
+    computes: bool = False
     reasons: tuple[str, ...] = ()
     hint: str = ""
 
@@ -160,6 +162,7 @@ def _as_it_stands(
         reads=whole.reads,
         rests_on=whole.rests_on,
         known=whole.known,
+        computes=bool(whole.beside),
     )
 
 
@@ -185,7 +188,7 @@ def judge_definition(
     computes = bool(whole.source or whole.fixed or whole.texts) or not said <= _NAMING
     if computes and by_text:
         return None
-    judged = _as_it_stands(reading, whole)
+    judged = replace(_as_it_stands(reading, whole), computes=computes)
     if whole.of_session:
         reasons = [f"it rests on {each}" for each in whole.of_session]
         return Definition(_refused(judged, reasons, _HINT_SESSION))

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from haproc.classify.allowed_settings import allowed, instead
 from haproc.classify.model import Kind, RefusedError
 from haproc.classify.moments import is_moment
 from haproc.classify.names import FILE_SOURCES, plain, refuse_own_schema
 from haproc.classify.options import check_property, check_write_option
 from haproc.classify.paths import locates
+from haproc.classify.session_settings import refusal
 from haproc.classify.strings import decoded
 from haproc.classify.tokens import TokenKind, tokenize
 from haproc.failure import ErrorClass
@@ -172,13 +172,8 @@ def check_setting(root: Node) -> None:
     if root.cls == "SetCommand":
         name, value = root["kv"] or ("", None)
         key = name if value is not None else None
-    if key is not None and not allowed(key):
-        raise RefusedError(
-            ErrorClass.RESERVED_SETTING,
-            f"a session may not change {key[:100]}: it is not among the settings that are known "
-            "to leave what is replicated alone",
-            instead(key),
-        )
+    if key is not None and (error := refusal(key)) is not None:
+        raise error
 
 
 def paths_in(roots: Iterable[Node]) -> Iterator[str]:

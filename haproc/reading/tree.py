@@ -12,11 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from haproc.classify.model import RefusedError
+from haproc.failure import ErrorClass
+
 UNASKED: Final = "unasked"
 """Why the analyzer has said nothing."""
 RECURSION_MAX: Final = 6_000
 """Calls inside each other, for trees that are deep: Spark's own stack ends before. Chosen: so many
 of the JSON reader's own take half of a thread's stack."""
+PLAINER: Final = "write it in a plainer form: plain names, one table, one statement"
 
 
 class UnreadableError(ValueError):
@@ -121,6 +125,17 @@ def deep() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Let trees be followed so, and refuse what cannot be read: RefusedError."""
+    try:
+        with deep():
+            yield
+    except (UnreadableError, RecursionError) as error:
+        said = f"it cannot be judged: {error}"
+        raise RefusedError(ErrorClass.NONDETERMINISTIC, said, PLAINER) from error
 
 
 def read(data: str, text: str = "") -> Reading:

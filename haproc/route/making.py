@@ -26,6 +26,7 @@ from haproc.route.classifying import Classifying, Understood
 from haproc.route.ground import Ground
 from haproc.route.model import Fanout, Request, SentPlan, SentRows, SentSql
 from haproc.route.offload import Texts
+from haproc.route.own_settings import own_of, travelling
 from haproc.route.plans import Frames, Plans, session_ref
 from haproc.route.readings import Readings
 from haproc.route.rows.reading import fitted
@@ -136,6 +137,10 @@ class Making:
 
     async def _of_text(self, asked: Understood) -> Made:
         statement = asked.statement
+        # Literals are read by settings of the session's own, too.
+        if own_of(asked.settings):
+            statement = replace(statement, insert=None)
+            asked = replace(asked, statement=statement)
         ground = None if statement.insert else await self._ground(_named(statement))
         self._foresee(self._made(asked, statement, SqlText(statement.sql)))
         if statement.insert is not None:  # of literals
@@ -183,8 +188,10 @@ class Making:
         if found.moved and frames is None:  # it may insert nothing but literals now
             now = await self._classifying.text(found.sql, asked.settings, asked.request.user)
             statement = replace(statement, sql=now.sql, insert=now.insert)
+        if found.treatment is Treatment.MATERIALISE:  # whatever it inserts now, rows stand for it
+            statement = replace(statement, insert=None)
         ref, plan = session_ref(session), frames.plan if frames is not None else None
-        write = as_written(found, ref, plan)
+        write = as_written(found, ref, plan, own_of(asked.settings))
         verdict = Verdict(
             found.treatment, found.reasons, found.reads, found.rests_on, known=found.known
         )
@@ -224,7 +231,7 @@ class Making:
             origin=self._me,
             fingerprint=request.fingerprint,
             write=write,
-            settings=asked.settings,
+            settings=travelling(asked.settings),
             user=request.user,
             reads=statement.reads,
             writes=statement.writes,

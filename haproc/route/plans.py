@@ -40,6 +40,7 @@ from haproc.route.classifying import Classifying, Understood, read_of
 from haproc.route.local_rows import has_texts, local_rows
 from haproc.route.model import SentPlan
 from haproc.route.offload import Texts, plan_work
+from haproc.route.own_settings import check_carrying_out, own_of, reasons
 from haproc.route.plan_questions import (
     ColumnTypes,
     completes_texts,
@@ -191,17 +192,19 @@ class Plans:
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
         check_definition(plan)
         of_input, beside = await self._work(plan, hidden_of)
-        look = _Look(self._readings, asked, statement, reading, plan, of_input)
+        check_carrying_out(statement.kind, asked.settings)
+        own = reasons(asked.settings)
+        look = _Look(self._readings, asked, statement, reading, plan, of_input, own)
         if beside:
             _refuse(beside, HINT_CONDITION)
         verdict, rows = await look.verdict(columns)
         if verdict.treatment is not Treatment.MATERIALISE:
             return Examined(verdict, SparkPlan(plan.SerializeToString()))
-        rests = verdict.of_session or reading.user_code or look.of_session
-        session = asked.session if rests else None
+        rests, session = verdict.of_session or reading.user_code or look.of_session, asked.session
         if rests and session is None:
             _refuse(verdict.reasons, HINT_SESSION)
-        return Examined(verdict, computed(plan, session, look.called(rows, hole())))
+        write = computed(plan, session if rests else None, look.called(rows, hole()))
+        return Examined(verdict, replace(write, confs=own_of(asked.settings)))
 
     async def _work(self, plan: Any, work: Callable[[Any], T]) -> T:
         return await plan_work(self._texts, plan.ByteSize(), work, plan)
@@ -273,7 +276,8 @@ def _fit(taken: Taken, columns: list[Column] | None) -> bool:
 class _Look:
     """One plan, and all that is known of it before Spark is asked.
 
-    ``hidden``: why its input could differ, by what the input's reading hides.
+    ``hidden``: why its input could differ, by what the input's reading hides; ``own``: by what the
+    session has set.
     """
 
     readings: Readings
@@ -282,6 +286,7 @@ class _Look:
     reading: PlanReading
     plan: Any
     hidden: tuple[str, ...]
+    own: tuple[str, ...]
 
     async def verdict(self, columns: list[Column] | None) -> tuple[Verdict, ColumnTypes]:
         """Return what becomes of the plan, with the columns of the rows that stand for its input.
@@ -295,12 +300,17 @@ class _Look:
             found = await self._ask(query, only_there=self.of_session, keeps=not self.hidden)
             _refuse(found.refused, HINT_INPUT)
             self._check_columns(found, columns)
-            verdict, rows = _of_input(verdict, found, self.hidden), found.columns
+            said = (*self.hidden, *self.own)
+            verdict, rows = _of_input(verdict, found, said), found.columns
         stand = verdict.treatment is Treatment.MATERIALISE
         stood_for = self.called(rows, empty_rows(rows)) if stand else None
         for each in condition_questions(self.plan, stood_for):
             beside = await self._ask(each)
             _refuse(beside.reasons, HINT_CONDITION)
+            asked = self.asked
+            await self.readings.confirm_settled(
+                each, asked.settings, asked.session, asked.request.user
+            )
             verdict = _with(verdict, beside)
         return verdict, rows
 

@@ -9,8 +9,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -39,9 +38,12 @@ from haproc.reading.judge import (
 from haproc.reading.model import Facts
 from haproc.reading.outline import outline
 from haproc.reading.touched import NOTHING, Touches, touches
-from haproc.reading.tree import Node, UnreadableError, deep, read
+from haproc.reading.tree import PLAINER, Node, read
+from haproc.reading.tree import readable as _readable
+from haproc.route.as_lanes import AsLanes, places_of
 from haproc.route.kept_answers import Key, key_of
 from haproc.route.offload import Texts
+from haproc.route.own_settings import check_definition, own_of, with_own
 from haproc.route.plan_questions import empty_rows, shape_of
 from haproc.route.planning import Planning
 from haproc.route.reading_sessions import ReadingSessions
@@ -58,7 +60,6 @@ FRAME_BYTES_MAX: Final = 16 << 10
 """DataFrames of which the verdict is remembered, and bytes of one. Chosen."""
 _ANY_MOMENT: Final = Moment(datetime(2000, 1, 1, tzinfo=UTC), "UTC", "", "", "")
 """Of a query only that it moves is asked, not where to."""
-_HINT: Final = "write it in a plainer form: plain names, one table, one statement"
 _PARSER: Final = "spark.sql.legacy.timeparserpolicy"
 _HINT_MERGE: Final = "give the source an alias, and its columns names of their own"
 
@@ -82,6 +83,7 @@ class Readings:
         self._planning = planning
         self._timeout_s = timeout_s
         self._paths = paths
+        self._lanes = AsLanes(sessions.shared, self._asked, self._work)
         self._judged = Remembered[Key, Judged](epoch, JUDGED_MAX)
         self._queries = Remembered[Key, JudgedQuery](epoch, JUDGED_MAX)
         self._frames = Remembered[tuple[bytes, Settings], JudgedQuery](epoch, FRAMES_MAX)
@@ -110,14 +112,21 @@ class Readings:
         if known is not None:
             return known
         spark = await self._session(settings, session)
-        asked = carried(statement.sql) if carried else SqlText(statement.sql)
-        found = await self._read(spark, asked, statement.sql, settings, moment)
+        sent = carried or SqlText
+        data = await self._asked(spark, sent(statement.sql), statement.sql, moment.user)
+        found = await self._judge(data, statement.sql, settings, moment)
+        as_sent = data, statement.sql
         if (rests or differs) and found.treatment is not Treatment.REFUSE:
             found = as_rows(found, [*differs, *([rests] if rests else [])])
             found = replace(found, of_session=found.of_session or bool(rests))
+        if found.treatment is not Treatment.REFUSE:
+            found = with_own(found, settings)
         _check(statement, found)
         if found.treatment is Treatment.MATERIALISE and found.kind is Kind.MERGE:
-            await self._confirmed(spark, found, settings, moment, carried or SqlText)
+            await self._confirmed(spark, found, settings, moment, sent, as_sent)
+        elif found.computes:
+            again = sent(found.sql), found.sql
+            await self._lanes.confirm(as_sent, again, settings, moment.user, places_of(found))
         if is_kept and not found.moved:
             self._judged.keep(key, found, epoch)
         return found
@@ -137,7 +146,8 @@ class Readings:
         text, user = statement.sql, moment.user
         own = session is not None and session.holds_temporaries
         vouched = statement.kind is Kind.UNKNOWN
-        by_text = not (own or statement.reads or carried or vouched)
+        has_own = bool(own_of(settings))
+        by_text = not (own or has_own or statement.reads or carried or vouched)
         asked = carried(text) if carried else SqlText(text)
         context = Context(settings.catalog, settings.schema, user)
         values = (context, Facts(is_legacy(settings)), moment)
@@ -153,6 +163,9 @@ class Readings:
         assert found is not None
         judged, queries = found.judged, found.queries
         _check(statement, judged)
+        if has_own:
+            check_definition(judged, settings)
+            await self._lanes.confirm_alike((data, text), asked, settings, user)
         if found.function is not None:
             queries = await self.computed_by(found.function, settings, user)
         for query in queries:
@@ -297,19 +310,19 @@ class Readings:
             return session.spark
         return await self._shared(settings)
 
-    async def _read(
-        self,
-        spark: Session,
-        asked: SqlText | SparkPlan,
-        text: str,
-        settings: Settings,
-        moment: Moment,
-    ) -> Judged:
-        user = moment.user
-        data = await self._asked(spark, asked, text, user)
-        context = Context(settings.catalog, settings.schema, user)
+    async def _judge(self, data: str, text: str, settings: Settings, moment: Moment) -> Judged:
+        context = Context(settings.catalog, settings.schema, moment.user)
         values = (text, context, Facts(is_legacy(settings)), moment)
-        return await self._work(user, data, judged_text, *values)
+        return await self._work(moment.user, data, judged_text, *values)
+
+    async def confirm_settled(
+        self, query: bytes, settings: Settings, session: ClientSession | None, user: str
+    ) -> None:
+        """Refuse what stands beside a plan's input and rests on its session's own settings."""
+        if own_of(settings):
+            spark, plan = await self._session(settings, session), SparkPlan(query)
+            data = await self._asked(spark, plan, "", user)
+            await self._lanes.confirm((data, ""), (plan, ""), settings, user)
 
     async def _confirmed(
         self,
@@ -318,15 +331,19 @@ class Readings:
         settings: Settings,
         moment: Moment,
         carried: Callable[[str], SqlText | SparkPlan],
+        as_sent: tuple[str, str],
     ) -> None:
-        """Refuse a MERGE that is not the same with rows in place of its source."""
+        """Refuse a MERGE that is not the same with rows in place of its source.
+
+        ``as_sent``: its reading as it was sent, and its text.
+        """
         assert found.cut is not None
         schema = await spark.schema(carried(source_query(found.cut)))
         columns = columns_of(wire.parsed(protos.data_types.DataType, schema))
         rows = empty_rows([(column.name, column.type_text) for column in columns])
         text, plan = merge_over(found.cut, rows)
         try:
-            again = await self._read(spark, plan, text, settings, moment)
+            read_again = await self._asked(spark, plan, text, moment.user)
         except EngineError as error:
             if error.kind is not ErrorKind.APPLICATION:
                 raise
@@ -334,6 +351,9 @@ class Readings:
             raise RefusedError(
                 ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE
             ) from error
+        again = await self._judge(read_again, text, settings, moment)
+        again_too = (plan, text), settings, moment.user, places_of(found)
+        await self._lanes.confirm(as_sent, *again_too)
         if again.treatment is not Treatment.REPLICATE or again.moved:
             reasons = (*found.reasons, *again.reasons)
             raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(reasons), _HINT_MERGE)
@@ -343,17 +363,6 @@ def outlined(data: str, text: str) -> list[str]:
     """Return a reading in lines; raises RefusedError."""
     with _readable():
         return outline(read(data, text))
-
-
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Refuse what cannot be read."""
-    try:
-        with deep():
-            yield
-    except (UnreadableError, RecursionError) as error:
-        said = f"it cannot be judged: {error}"
-        raise RefusedError(ErrorClass.NONDETERMINISTIC, said, _HINT) from error
 
 
 def judged_text(data: str, text: str, context: Context, facts: Facts, moment: Moment) -> Judged:
@@ -398,7 +407,7 @@ def judged_query(data: str, text: str, facts: Facts) -> JudgedQuery:
     with _readable():
         reading = read(data, text)
         if reading.analyzed is None:
-            raise RefusedError(ErrorClass.PATH, "it names files", _HINT)
+            raise RefusedError(ErrorClass.PATH, "it names files", PLAINER)
         return judge_query(reading, facts, _ANY_MOMENT)
 
 
@@ -411,7 +420,7 @@ def _check(statement: Classified, found: Judged) -> None:
             ErrorClass.NONDETERMINISTIC,
             f"Spark takes the statement for {found.kind.value} of {theirs or 'no table'}, HAProc "
             f"for {statement.kind.value} of {ours or 'a table that cannot be told'}",
-            _HINT,
+            PLAINER,
         )
     if found.treatment is Treatment.REFUSE:
         raise RefusedError(ErrorClass.NONDETERMINISTIC, "; ".join(found.reasons), found.hint)

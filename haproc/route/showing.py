@@ -21,6 +21,7 @@ from haproc.route.classifying import Understood, with_bound
 from haproc.route.failing import refused, timed_out
 from haproc.route.model import Request
 from haproc.route.offload import Texts
+from haproc.route.own_settings import own_of
 from haproc.route.readings import Readings
 from haproc.route.ruling import Ruling
 
@@ -79,7 +80,8 @@ class Showing:
         if statement.operation_class is OperationClass.QUERY:
             query = await readings.query(SqlText(statement.sql), settings, user)
             return {"same_everywhere": not query.reasons, "reasons": [*query.reasons]}
-        if statement.operation_class is OperationClass.SESSION or statement.insert is not None:
+        is_plain = statement.insert is not None and not own_of(settings)
+        if statement.operation_class is OperationClass.SESSION or is_plain:
             return {}
         moment = Moment(
             datetime.now(UTC), settings.time_zone, user, settings.catalog, settings.schema

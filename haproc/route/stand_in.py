@@ -13,29 +13,31 @@ from haproc.pin.model import Treatment
 from haproc.pin.sqltypes import quote_name
 from haproc.reading.cut import Cut
 from haproc.reading.judge import Judged
-from haproc.replicate.records.rows import ComputedPlan, QueryWrite, SessionRef, Write
+from haproc.replicate.records.rows import ComputedPlan, Confs, QueryWrite, SessionRef, Write
 from haproc.route.plan_questions import text_over, text_question, with_text
 
 _ROWS: Final = "haproc_rows"
 _NAMES: Final = frozenset({TokenKind.WORD, TokenKind.QUOTED_NAME})
 
 
-def as_written(judged: Judged, ref: SessionRef | None, frames: Any = None) -> Write:
+def as_written(
+    judged: Judged, ref: SessionRef | None, frames: Any = None, confs: Confs = ()
+) -> Write:
     """Return what goes into the log.
 
     ``ref``: the client's session, of which ``judged`` says whether it counts. ``frames``: the plan
-    of a text with the DataFrames that it reads.
+    of a text with the DataFrames that it reads. ``confs``: that session's own settings.
     """
     if judged.treatment is not Treatment.MATERIALISE:
         return SqlText(judged.sql) if frames is None else SparkPlan(with_text(frames, judged.sql))
     cut, rests = judged.cut, ref if judged.of_session else None
     assert cut is not None
     if judged.kind is Kind.MERGE:
-        return ComputedPlan(_query(source_query(cut), frames), _merge(cut, hole()), rests)
+        return ComputedPlan(_query(source_query(cut), frames), _merge(cut, hole()), rests, confs)
     head = cut.head.rstrip() + "\n"
     if frames is None:
-        return QueryWrite(head + cut.query, len(head), judged.of_session, rests)
-    return ComputedPlan(_query(cut.query, frames), text_over(head, hole()), rests)
+        return QueryWrite(head + cut.query, len(head), judged.of_session, rests, confs)
+    return ComputedPlan(_query(cut.query, frames), text_over(head, hole()), rests, confs)
 
 
 def source_query(cut: Cut) -> str:

@@ -6,9 +6,10 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
+from haproc.classify.session_settings import is_own
 from haproc.engine.errors import EngineError, ErrorKind
 from haproc.engine.interface import Session, Settings
 from haproc.failure import ErrorClass, FailureKind, RequestError
@@ -16,7 +17,9 @@ from haproc.sessions.chain import Adoption, Key, Numbered, Standing
 from haproc.sessions.confs import Options
 from haproc.sessions.journal import (
     ArtifactEntry,
+    ConfEntry,
     Kept,
+    SettingsEntry,
     State,
     StateEntry,
     Variable,
@@ -153,6 +156,18 @@ class ClientSession:
                 if self.spark.epoch == epoch:
                     return given, found
         raise EngineError(ErrorKind.AVAILABILITY, "Spark lost the session while it was changed")
+
+    async def state_after(self, entry: SettingsEntry | ConfEntry, defaults: Settings) -> StateEntry:
+        """Return the values that an entry of settings comes to; raises EngineError.
+
+        Without settings of the session's own whose values are those of any other session.
+        """
+        now = after(self.state, entry, defaults)
+        confs = now.settings.confs
+        if names := [key for key, _ in confs if is_own(key)]:
+            untouched = await self.spark.untouched(names)
+            confs = tuple(pair for pair in confs if pair not in untouched.items())
+        return StateEntry(replace(now.settings, confs=confs), now.options)
 
     def has_recorded(self, request_id: str) -> bool:
         """Whether this statement has changed the session: its client lacks nothing but the answer.

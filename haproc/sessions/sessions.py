@@ -40,8 +40,10 @@ from haproc.sessions.durable import SessionStore
 from haproc.sessions.effects import superseded
 from haproc.sessions.journal import (
     ArtifactEntry,
+    ConfEntry,
     Entry,
     Kept,
+    SettingsEntry,
     State,
     StateEntry,
     as_kept,
@@ -242,9 +244,12 @@ class Sessions:
         """Make a step durable that has changed the session; it counts once this returns.
 
         ``request_id``: see `ClientSession.has_recorded`.
+        A setting of the session's own that has the value that it would have anyway is none.
         Raises RequestError SESSION_MOVED (availability: asking again is right) if another HAProc
-        has taken the session over, SESSION_CLOSED, SESSION_TOO_LARGE.
+        has taken the session over, SESSION_CLOSED, SESSION_TOO_LARGE; and EngineError.
         """
+        if isinstance(entry, SettingsEntry | ConfEntry):
+            entry = await session.state_after(entry, self._around.defaults)
         async with session.recording:
             if self._here.get(session.key) is not session:
                 raise moved(session.key)

@@ -148,67 +148,6 @@ async def test_sql_at_the_root_of_a_plan_writes_and_answers_as_on_spark(
         await _run(work, port)
 
 
-async def test_settings_are_spark_s_or_haproc_s_or_refused(
-    spark: LocalSpark, tmp_path: Path
-) -> None:
-    def work(program: Program) -> None:
-        run = program.run
-        run('spark.conf.set("spark.sql.ansi.enabled", "false")')
-        assert run('spark.conf.get("spark.sql.ansi.enabled")') == "false"
-        assert run('spark.sql("SELECT 1/0").collect()') == [[None]]
-        run('spark.conf.unset("spark.sql.ansi.enabled")')
-        assert run('spark.conf.get("spark.sql.ansi.enabled")') == "true"
-        assert run('spark.conf.get("spark.sql.session.timeZone")') == "UTC"
-
-        assert run('spark.conf.get("haproc.consistency")') == "bounded"
-        run('spark.conf.set("haproc.consistency", "linearizable")')
-        assert run('spark.conf.get("haproc.consistency")') == "linearizable"
-        run('spark.conf.unset("haproc.consistency")')
-        assert run('spark.conf.get("haproc.consistency")') == "bounded"
-        with pytest.raises(FailedError, match="known values: any, bounded"):
-            run('spark.conf.set("haproc.consistency", "some")')
-
-        asked = 'spark.sql("SET haproc.write_concern").collect()'
-        assert run(asked) == [["haproc.write_concern", "<undefined>"]]
-        said = run('spark.sql("SET haproc.write_concern = majority").collect()')
-        assert said == [["haproc.write_concern", "majority"]] == run(asked)
-        assert run('spark.conf.get("haproc.write_concern")') == "majority"
-        run('spark.sql("RESET haproc.write_concern")')
-        assert run(asked) == [["haproc.write_concern", "<undefined>"]]
-        run('spark.sql("SET haproc.consistency = any")')
-        run('spark.sql("RESET")')
-        assert run('spark.conf.get("haproc.consistency")') == "bounded"
-        with pytest.raises(FailedError, match="there is no option"):
-            run('spark.sql("SET haproc.nothing = 1")')
-        for key, value in (
-            ("spark.my.own", "1"),
-            ("spark.sql.execution.pythonUDF.arrow.enabled", "true"),
-            ("spark.sql.execution.pythonUDTF.arrow.enabled", "true"),
-            ("spark.sql.pyspark.udf.profiler", "perf"),
-        ):
-            run(f'spark.conf.set("{key}", "{value}")')
-            assert run(f'spark.conf.get("{key}")') == value
-            run(f'spark.conf.unset("{key}")')
-            assert run(f'spark.sql("SET {key} = {value}").collect()') == [[key, value]]
-        place = "spark.sql.warehouse.dir"
-        run(f'spark.conf.set("{place}", spark.conf.get("{place}"))')
-        same = f'spark.sql("SET {place} = " + spark.conf.get("{place}")).collect()'
-        assert run(same) == [[place, run(f'spark.conf.get("{place}")')]]
-        for refused in (
-            f'spark.conf.set("{place}", "elsewhere")',
-            f'spark.sql("SET {place} = elsewhere")',
-            'spark.conf.set("spark.executor.memory", "9g")',
-            'spark.conf.set("spark.job.tags", "mine")',
-        ):
-            with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
-                run(refused)
-        with pytest.raises(FailedError, match="HAPROC_RESERVED_SETTING"):
-            run('spark.conf.set("spark.sql.warehouse.dir", "/tmp")')
-
-    async with door(spark, tmp_path) as port:
-        await _run(work, port, "haproc-consistency=bounded")
-
-
 async def test_pool_is_the_users_whatever_it_sets(spark: LocalSpark, tmp_path: Path) -> None:
     def work(program: Program) -> None:
         asked = 'spark.sql("SET spark.scheduler.pool").collect()'

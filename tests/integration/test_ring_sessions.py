@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import haclient
-from tests.rig import Rig
+from tests.rig import PATIENT, Rig
 
 pytestmark = pytest.mark.spark
 
@@ -42,6 +42,28 @@ def test_session_survives_the_kill_of_its_haproc(rig: Rig) -> None:
     tokyo = datetime.now(UTC) + timedelta(hours=9)
     days = {str((tokyo - timedelta(minutes=m)).date()) for m in (0, 10)}
     assert {row[1] for row in rows[:4]} <= days
+
+
+@pytest.mark.thorough
+def test_own_setting_of_a_session_holds_on_every_cluster_and_after_a_failover(rig: Rig) -> None:
+    own = "spark.sql.legacy.castComplexTypesToString.enabled"
+    query, plain = "CAST(array(1, NULL) AS STRING)", "[1,]"  # as Spark has it by itself
+    table = rig.table("id INT, s STRING")
+    with rig.cursor("ab", **PATIENT) as cursor:
+        cursor.execute(f"SET {own} = true")
+        assert cursor.execute(f"SELECT {query}").fetchone() == (plain,)
+        cursor.execute(f"INSERT INTO {table} SELECT 1, {query}")
+        rig.ring.kill("a", "haproc")
+        assert cursor.execute(f"SELECT {query}").fetchone() == (plain,)
+        assert cursor.ha["cluster"] == "b"
+        cursor.execute(f"INSERT INTO {table} SELECT 2, {query}")
+        with pytest.raises(haclient.DatabaseError, match=own):
+            cursor.execute(f"UPDATE {table} SET s = {query}")
+        cursor.execute(f"RESET {own}")
+        cursor.execute(f"UPDATE {table} SET s = s || {query} WHERE id = 2")
+    rig.start("a")
+    rows = rig.everywhere(f"SELECT id, s FROM {table} ORDER BY id")
+    assert rows == [(1, plain), (2, f"{plain}[1, null]")]
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -172,6 +172,9 @@ class SimSpark(FakeSpark):
     async def settings(self) -> Settings:
         await self.ready()
         return self.made.settings
+
+    async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        return dict.fromkeys(names)
 
     async def columns(self, sql: str) -> list[Column]:
         await self.ready()

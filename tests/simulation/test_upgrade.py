@@ -119,7 +119,7 @@ async def test_ring_over_the_state_of_version_1_goes_on_from_it(tmp_path: Path) 
 
 def later(format_version: int | None = None) -> bytes:
     """Return a record of a later version: of a kind, or of the format."""
-    data = encode(Record("operation.5", "later"))
+    data = encode(Record("operation.6", "later"))
     if format_version is not None:
         data = data[:2] + bytes([format_version]) + data[3:]
     return data
@@ -155,7 +155,7 @@ def test_cluster_stopped_by_a_later_version_goes_on_once_it_is_upgraded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def upgraded(record: Record) -> Message | Filler:
-        return Filler() if record.kind == "operation.5" else from_record(record)
+        return Filler() if record.kind == "operation.6" else from_record(record)
 
     async def tell(stage: Stage) -> None:
         await stage.submit("a", ddl("a"))

@@ -173,6 +173,26 @@ MESSAGES: dict[str, Message] = {
         window=65_536,
         own_id=True,
     ),
+    "operation_computed_under_settings": replace(
+        INSERT,
+        write=QueryWrite(
+            "INSERT INTO flüge SELECT size(NULL)", 18, confs=(("spark.sql.legacy.a", "ü"),)
+        ),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
+    "operation_computed_plan_under_settings": replace(
+        INSERT,
+        write=ComputedPlan(
+            b"relation", PLAN, SessionRef("ada", "s-1", 3, "b-7f3e"), (("a", "1"), ("b", ""))
+        ),
+        insert=None,
+        since=41,
+        window=65_536,
+        own_id=True,
+    ),
     "operation_spooled": replace(
         INSERT,
         write=SpooledRows("c.s.t", b"no rows"),
@@ -225,6 +245,8 @@ VERSIONS = {
     "operation_computed_plan": "v4",
     "operation_computed_plan_alone": "v4",
     "operation_spooled": "v4",
+    "operation_computed_under_settings": "v5",
+    "operation_computed_plan_under_settings": "v5",
     "rows_filling": "v2",
     "rows_parts": "v2",
 }

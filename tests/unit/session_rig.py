@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dmq.keyed_memory import MemoryKeyedStore, MemoryKeys
@@ -117,6 +117,9 @@ class FakeSpark:
         await self.ready()
         return self.given
 
+    async def untouched(self, names: Sequence[str]) -> Mapping[str, str | None]:
+        return {name: self._around.untouched.get(name) for name in names}
+
     async def columns(self, sql: str) -> list[Column]:
         return list(self._around.columns.get(sql.rpartition(" ")[2].strip("`"), ()))
 
@@ -151,6 +154,8 @@ class FakeEngine:
     """Those of temporary views, by name."""
     lost_behind: Counter[str] = field(default_factory=Counter)
     """Statements behind which Spark is restarted, so many times."""
+    untouched: dict[str, str] = field(default_factory=dict)
+    """Values of settings where nobody set them."""
 
     def session(self, key: str, restore: Restore | None = None, pool: str = "") -> FakeSpark:
         self.made.append(FakeSpark(key, restore, self))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from haproc.classify.allowed_settings import GROUPS, allowed
 from haproc.classify.model import OperationClass
 from haproc.classify.names import Context
 from haproc.classify.rules import Rules
+from haproc.classify.session_settings import RESERVED, TRAVELLING, Group, is_own, reserved, travels
 from haproc.classify.settings import assigned
 from haproc.cli.report import report
 
@@ -76,8 +77,8 @@ HARMFUL = """
     spark.sql.legacy.parametersubstitution.x
     spark.sql.legacy.sqlscripting.x
     spark.sql.legacy.cteprecedencepolicy
-    spark.sql.legacy.inlinectesincommands
-    spark.sql.legacy.identifierclause.x
+    spark.sql.legacy.inlinecteincommands
+    spark.sql.legacy.identifierclause
     spark.sql.casesensitive
     spark.sql.catalog.x
     spark.sql.defaultcatalog
@@ -87,6 +88,12 @@ HARMFUL = """
     spark.databricks.delta.commitinfo.x
     spark.databricks.delta.properties.defaults.x
     spark.databricks.delta.v2.x
+    spark.databricks.delta.timetravel.x
+    spark.sql.analyzer.singlepassresolver.enabled
+    spark.sql.execution.arrow.uselargevartypes
+    spark.sql.parquet.outputtimestamptype
+    spark.sql.legacy.setcommandrejectssparkcoreconfs
+    spark.sql.extendedexplainproviders
     spark.databricks.delta.stalenesslimit
     spark.sql.redaction.x
     spark.redaction.x
@@ -114,17 +121,49 @@ def test_harmful_setting_can_neither_be_set_nor_reset(key: str) -> None:
         assert refused.hint
 
 
-def test_harmless_settings_are_the_clients() -> None:
-    for name in (name for group in GROUPS for name in group.names):
-        family = name.endswith(".")
-        assert allowed(f"{name}x" if family else name)
-        assert not allowed(name if family else f"{name}.x")
-        assert not allowed(f"x.{name}")
+def names_of(groups: Iterable[Group]) -> list[str]:
+    """Return a name for each that a table has; those that begin so have something behind them."""
+    return [f"{name}x" if name.endswith(".") else name for group in groups for name in group.names]
+
+
+def test_setting_travels_is_reserved_or_the_sessions_own() -> None:
+    for name in names_of(TRAVELLING):
+        assert (travels(name), bool(reserved(name)), is_own(name)) == (True, False, False), name
+    for name in names_of(RESERVED):
+        assert (travels(name), bool(reserved(name)), is_own(name)) == (False, True, False), name
+    for name in OWN.split():
+        assert (travels(name), bool(reserved(name)), is_own(name)) == (False, False, True), name
+
+
+OWN = """
+    spark.sql.legacy.sizeOfNull
+    spark.sql.legacy.nextYears
+    spark.sql.optimizer.excludedRules
+    spark.sql.execution.rangeExchange.sampleSizePerPartition
+    spark.sql.parquet.mergeSchema
+    spark.sql.parquet.int96RebaseModeInRead
+    spark.sql.csv.parser.columnPruning.enabled
+    spark.sql.sources.partitionColumnTypeInference.enabled
+    spark.sql.functionResolution.sessionOrder
+    spark.sql.analyzer.failAmbiguousSelfJoin
+    spark.sql.function.concatBinaryAsString
+    spark.sql.SHUFFLE.partitions.x
+    spark.databricks.delta.stats.limitPushdown.enabled
+    spark.databricks.delta.foo
+"""
+"""Everyday ones, and what nobody knows yet."""
+
+
+def test_each_reserved_setting_names_its_reason_where_it_is_refused() -> None:
+    for group in RESERVED:
+        for name in names_of((group,)):
+            refused = report(f"SET {name} = x", Context(), RULES).refused
+            assert refused is not None and group.reason in refused.message, name
 
 
 @pytest.mark.parametrize("name", ["spark.my.own", "spark.myApp.batch-size", "spark.own"])
-def test_a_programs_own_setting_is_its_own(name: str) -> None:
-    assert allowed(name)
+def test_a_programs_own_setting_travels(name: str) -> None:
+    assert travels(name)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +171,18 @@ def test_a_programs_own_setting_is_its_own(name: str) -> None:
     [
         "spark.executor.memory",
         "spark.job.tags",
-        "spark.SQL.my.own",
-        "spark.databricks.delta.foo",
         "spark.hadoop.fs.defaultFS",
+        "spark.pyspark.python",
         "spark.my.own.",
         "spark..own",
         "fs.defaultFS",
+        "dfs.replication",
+        "google.cloud.auth.type",
+        "parquet.block.size",
     ],
 )
-def test_what_spark_may_read_is_no_programs_own_setting(name: str) -> None:
-    assert not allowed(name)
+def test_what_reaches_the_server_or_the_storage_is_nobodys(name: str) -> None:
+    assert reserved(name)
 
 
 @pytest.mark.parametrize(
@@ -170,4 +211,4 @@ def test_no_text_of_sparks_classes_begins_like_a_programs_own_setting() -> None:
                 if name.endswith(".class"):
                     found.update(text.decode() for text in constant.findall(classes.read(name)))
     assert len(found) > 50
-    assert not {name for name in found if allowed(f"{name}.x")}
+    assert not {name for name in found if travels(f"{name}.x")}

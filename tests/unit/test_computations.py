@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from haproc.engine.interface import Settings
+from haproc.replicate.apply.queries import settings_of_query
 from haproc.replicate.heard.computations import Computations, Found, exhausted, responsible
 from haproc.replicate.records.failures import Failure
-from haproc.replicate.records.rows import Passed, Rows
+from haproc.replicate.records.rows import ComputedPlan, Passed, QueryWrite, Rows
+from tests.unit.kept_records import INSERT
 
 RING = ("a", "b", "c")
 NO_MEMORY = Failure("OUT_OF_MEMORY", "53200", "no memory")
@@ -64,3 +69,13 @@ def test_query_is_at_fault_once_all_that_try_have_failed_often_enough() -> None:
     assert exhausted(["a", "b"], {"a": 8, "b": 9}, 8)
     assert not exhausted(["a", "b", "c"], {"a": 8, "b": 9}, 8)
     assert not exhausted(["a", "b"], {"a": 8, "b": 7}, 8)
+
+
+def test_query_runs_under_its_clients_settings_and_the_operation_under_its_own() -> None:
+    confs = (("spark.sql.shuffle.partitions", "3"),)
+    own = (("spark.sql.legacy.sizeOfNull", "true"),)
+    op = replace(INSERT, settings=Settings("c", "s", confs=confs))
+    for write in (QueryWrite("INSERT INTO t SELECT 1", 14, confs=own), ComputedPlan(b"", b"")):
+        settings = settings_of_query(replace(op, write=write))
+        assert settings == replace(op.settings, confs=(*write.confs, *confs))
+    assert settings_of_query(op) == op.settings

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from haclient.failover import Reason
-from haproc.classify import allowed_settings
+from haproc.classify import session_settings
 from haproc.cli import main as cli
 from haproc.config import walk
 from haproc.config.model import Config
@@ -162,10 +162,10 @@ def test_documented_error_classes_exist() -> None:
     assert listed - error_classes() - environment_variables() == set()
 
 
-def test_settings_that_a_session_may_change_are_documented_with_the_reason() -> None:
+def test_settings_that_travel_or_are_reserved_are_documented_with_the_reason() -> None:
     rows = {
         f"| {', '.join(f'`{name}`' for name in group.names)} | {group.reason} |"
-        for group in allowed_settings.GROUPS
+        for group in (*session_settings.TRAVELLING, *session_settings.RESERVED)
     }
     assert rows <= set((ROOT / "docs" / "api.md").read_text().splitlines())
 

@@ -175,8 +175,8 @@ def test_from_record_header_that_is_not_known_is_passed_over(name: str) -> None:
 
 def test_from_record_later_version_of_a_kind_says_to_upgrade() -> None:
     record = decode(golden("operation_since"))
-    with pytest.raises(LogCorruptError, match=r"'operation.5' is not known .* upgrade"):
-        from_record(replace(record, kind="operation.5"))
+    with pytest.raises(LogCorruptError, match=r"'operation.6' is not known .* upgrade"):
+        from_record(replace(record, kind="operation.6"))
 
 
 def test_from_record_form_that_is_not_known_says_to_upgrade() -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from haproc import protos
+from haproc.doors.connect import configuring
 from haproc.engine.interface import Settings
+from haproc.failure import RequestError
+from haproc.sessions.client import ClientSession
 from haproc.sessions.confs import with_confs
+from haproc.sessions.journal import ConfEntry, SettingsEntry
+from tests.unit import session_rig
 
 DEFAULTS = Settings(time_zone="UTC")
 ANSI, ZONE = "spark.sql.ansi.enabled", "spark.sql.session.timeZone"
@@ -23,3 +32,77 @@ def test_name_that_is_spelt_otherwise_means_as_little_as_to_spark(name: str) -> 
     """Else its writes ran under it on every cluster, and its queries did not."""
     changed, _ = with_confs(DEFAULTS, (), ((name.upper(), "false"),), (), DEFAULTS)
     assert changed == DEFAULTS
+
+
+# -- settings of the session's own ---------------------------------------------------------------
+
+OWN = "spark.sql.legacy.sizeOfNull"
+TRAVELS = "spark.sql.shuffle.partitions"
+
+
+async def set_in(member: session_rig.Member, **values: str) -> ClientSession:
+    session = await member.sessions.enter("ada", "s1", create=True)
+    named = {"own": OWN, "travels": TRAVELS}
+    sets = tuple((named[name], value) for name, value in values.items())
+    await member.sessions.record(session, ConfEntry(sets))
+    return session
+
+
+async def test_own_setting_is_kept_and_another_haproc_has_it() -> None:
+    ring = session_rig.Ring()
+    a, b = ring.member("a"), ring.member("b")
+    session = await set_in(a, own="true", travels="3")
+    assert session.settings.confs == ((OWN, "true"), (TRAVELS, "3"))
+    there = await b.sessions.enter("ada", "s1", create=False)
+    await there.spark.ready()
+    assert isinstance(there.spark, session_rig.FakeSpark)
+    assert there.spark.given.confs == there.settings.confs == session.settings.confs
+
+
+@pytest.mark.parametrize("entry", [ConfEntry, SettingsEntry])
+async def test_own_setting_with_the_value_of_any_other_session_is_none(entry: type) -> None:
+    """Else a program that puts back what it found would have its writes computed for ever."""
+    member = session_rig.Ring().member()
+    member.engine.untouched = {OWN: "false", TRAVELS: "200"}
+    session = await set_in(member, own="true")
+    assert session.settings.confs == ((OWN, "true"),)
+    if entry is ConfEntry:
+        await set_in(member, own="false", travels="200")
+    else:
+        now = replace(session.settings, confs=((OWN, "false"), (TRAVELS, "200")))
+        await member.sessions.record(session, SettingsEntry(now))
+    assert session.settings.confs == ((TRAVELS, "200"),)
+
+
+def operation(**said: Any) -> Any:
+    made = protos.base.ConfigRequest.Operation()
+    for key, value in said.get("sets", {}).items():
+        made.set.pairs.add(key=key, value=value)
+    if "sets" in said:
+        made.set.silent = said.get("silent", False)
+    else:
+        made.is_modifiable.keys.extend(said["keys"])
+    return made
+
+
+def test_what_a_builder_sets_counts_as_far_as_spark_took_it() -> None:
+    sets = {OWN: "true", "spark.sql.caseSensitive": "true", "spark.sql.warehouse.dir": "/x"}
+    asked = configuring.checked(operation(sets={**sets, "haproc.fanout": "serial"}, silent=True))
+    entry = configuring.entry(asked)
+    assert entry is not None
+    assert "spark.sql.caseSensitive" not in dict(entry.sets)  # it is reserved
+    held = {OWN: "true", "spark.sql.warehouse.dir": "/own"}
+    assert configuring.taken(entry, held).sets == ((OWN, "true"), ("haproc.fanout", "serial"))
+    with pytest.raises(RequestError, match="it changes what a name means"):
+        configuring.checked(operation(sets=sets))
+
+
+def test_reserved_setting_is_not_modifiable_whatever_spark_says() -> None:
+    asked = operation(keys=[OWN, "spark.sql.caseSensitive", "haproc.fanout"])
+    said = protos.base.ConfigResponse()
+    for key in (OWN, "spark.sql.caseSensitive"):
+        said.pairs.add(key=key, value="true")
+    told = protos.base.ConfigResponse.FromString(
+        configuring.answer(asked, said.SerializeToString(), {})
+    )
+    assert [pair.value for pair in told.pairs] == ["true", "false", "true"]

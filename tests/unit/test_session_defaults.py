@@ -43,7 +43,7 @@ def test_session_begins_with_what_the_configuration_says() -> None:
         ("spark.sql.ansi.enabled: maybe", "must be true or false"),
         ("spark.sql.ANSI.enabled: true", "Spark spells it spark.sql.ansi.enabled"),
         ("spark.sql.session.timeZone: Moon/Base", "Moon/Base"),
-        ("spark.sql.sources.default: parquet", "no session may set this: write USING delta"),
+        ("spark.sql.sources.default: parquet", "it does not go with each write: write USING delta"),
         ("spark.scheduler.pool: fast", "pool of their own"),
         ("spark.sql.shuffle.partitions: [8]", "text, a number, true or false"),
     ],

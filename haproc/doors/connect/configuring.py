@@ -1,7 +1,6 @@
 """Config: settings of the session that Spark has, and those that are ours.
 
-What is set counts for the session's writes on every cluster, so a session may set only what SET
-may. Settings below ``haproc.`` never reach Spark.
+A session may set what SET may. Settings below ``haproc.`` never reach Spark.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from haproc import protos, wire
-from haproc.classify.allowed_settings import allowed, instead
+from haproc.classify import session_settings
 from haproc.doors.connect import options
 from haproc.failure import ErrorClass, RequestError, refused
+from haproc.route import failing
 from haproc.sessions.journal import ConfEntry
 
 _base = protos.base
@@ -26,14 +26,25 @@ def reserved(operation: Any) -> list[str]:
     """Return what an operation is to set and no session may change."""
     if operation.WhichOneof("op_type") != "set" or operation.set.silent:
         return []
-    keys = (pair.key for pair in operation.set.pairs)
-    return [key for key in keys if not (options.is_option(key) or allowed(key))]
+    return [pair.key for pair in operation.set.pairs if _is_reserved(pair.key)]
+
+
+def _is_reserved(key: str) -> bool:
+    return not options.is_option(key) and bool(session_settings.reserved(key))
 
 
 def asking(keys: Sequence[str]) -> bytes:
     """Return the request that asks for the values of settings."""
     request = _base.ConfigRequest()
     request.operation.get_option.keys.extend(keys)
+    return bytes(request.SerializeToString())
+
+
+def setting(values: Mapping[str, str]) -> bytes:
+    """Return the request that sets settings."""
+    request = _base.ConfigRequest()
+    for key, value in values.items():
+        request.operation.set.pairs.add(key=key, value=value)
     return bytes(request.SerializeToString())
 
 
@@ -49,7 +60,7 @@ def checked(operation: Any, held: Mapping[str, str] = NOTHING_HELD) -> Any:
     ``held``: the present values of what is `reserved`; to set one again changes nothing.
 
     What is to be set silently (the settings of a builder) is passed over, like what Spark itself
-    does not let be set.
+    does not let be set: see `taken`.
     """
     kind = operation.WhichOneof("op_type")
     if kind is None:
@@ -67,22 +78,23 @@ def checked(operation: Any, held: Mapping[str, str] = NOTHING_HELD) -> Any:
             options.check(pair.key, pair.value)
         elif held.get(pair.key) == pair.value:
             continue
-        elif not (operation.set.silent and not allowed(pair.key)):
+        elif not operation.set.silent:
             _check(pair.key)
-        else:
+        elif _is_reserved(pair.key):
             continue
         changed.set.pairs.append(pair)
     return changed
 
 
 def _check(key: str) -> None:
-    if not (options.is_option(key) or allowed(key)):
-        raise refused(
-            ErrorClass.RESERVED_SETTING,
-            f"a session may not change {key[:100]}: it is not among the settings that are known "
-            "to leave what is replicated alone",
-            instead(key),
-        )
+    if not options.is_option(key) and (error := session_settings.refusal(key)) is not None:
+        raise failing.refused(error)
+
+
+def taken(entry: ConfEntry, held: Mapping[str, str]) -> ConfEntry:
+    """Return what is changed by what was set silently, given the values that Spark has now."""
+    sets = (pair for pair in entry.sets if options.is_option(pair[0]) or pair in held.items())
+    return ConfEntry(tuple(sets))
 
 
 def for_spark(operation: Any) -> Any | None:
@@ -132,7 +144,9 @@ def answer(operation: Any, response: bytes, found: Mapping[str, str]) -> bytes:
         del told.pairs[:]
         told.pairs.extend(pairs)
     for pair in told.pairs:
-        if pair.key == _COMPRESSION:
+        if kind == "is_modifiable" and _is_reserved(pair.key):
+            pair.value = "false"
+        elif pair.key == _COMPRESSION:
             pair.value = _NEVER
     return bytes(told.SerializeToString())
 

@@ -184,15 +184,28 @@ class ConnectService:
         if entry is None:
             response = await self._configured(session, relayed)
         else:
-            response = await self._set(session, relayed, entry)
+            silent = operation.WhichOneof("op_type") == "set" and operation.set.silent
+            response = await self._set(session, relayed, entry, silent=silent)
         found = self._executing.options_of(session, call.metadata)
         return configuring.answer(operation, response, found) + to_client("Config", call.names)
 
-    async def _set(self, session: ClientSession, relayed: bytes | None, entry: ConfEntry) -> bytes:
+    async def _set(
+        self, session: ClientSession, relayed: bytes | None, entry: ConfEntry, *, silent: bool
+    ) -> bytes:
         async with self._sessions.changing(session), session.settling:
             response = await self._configured(session, relayed, changes=True)
-            await self._sessions.record(session, entry)
-            # What is unset is the ring's default now, and not Spark's own; HAProc's is its own.
+            if silent and relayed is not None:
+                asking = configuring.asking([key for key, _ in entry.sets])
+                held = configuring.values(await self._configured(session, asking))
+                entry = configuring.taken(entry, held)
+            if entry.unsets:  # the value of this server's other sessions, and not Spark's own
+                back = await session.spark.untouched(entry.unsets)
+                if values := {key: value for key, value in back.items() if value is not None}:
+                    setting = configuring.setting(values)
+                    await self._configured(session, setting, changes=True)
+            if entry != ConfEntry():
+                await self._sessions.record(session, entry)
+            # What is unset is the ring's default now; HAProc's own settings are its own.
             if entry.unsets or POOL in dict(entry.sets):
                 await session.spark.configure(session.settings)
         return response

@@ -37,7 +37,12 @@ from haproc.replicate.apply.gathering import Gathering
 from haproc.replicate.apply.keeping import Keep
 from haproc.replicate.apply.liveness import progressing
 from haproc.replicate.apply.materialise import materialise
-from haproc.replicate.apply.queries import in_budget, of_one_session, query_of
+from haproc.replicate.apply.queries import (
+    in_budget,
+    of_one_session,
+    query_of,
+    settings_of_query,
+)
 from haproc.replicate.apply.spooled import (
     RowsSource,
     collected,
@@ -388,7 +393,7 @@ class Computing:
         else:
             session = self._new_session(op.user)
         # Of settings a journal keeps the newest only, which may be later than the operation.
-        return await _configured(session, op.settings)
+        return await _configured(session, settings_of_query(op))
 
     def _new_session(self, user: str) -> Session:
         """Return a session that nobody had before, for a user's write."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from haproc.classify.model import RefusedError
 from haproc.engine.holes import empty_query, plan_of_query, rests_on_handles
+from haproc.engine.interface import Settings
 from haproc.engine.statement import SparkPlan, SqlText, Statement
 from haproc.failure import ErrorClass
 from haproc.replicate.heard.words import taken_back
@@ -25,6 +27,14 @@ def query_of(op: Operation) -> Statement:
         return SparkPlan(empty_query(op.write.schema))
     assert isinstance(op.write, QueryWrite)
     return SqlText(op.write.query)
+
+
+def settings_of_query(op: Operation) -> Settings:
+    """Return the settings under which that query runs: also those of its client's session alone."""
+    if not isinstance(op.write, QueryWrite | ComputedPlan):
+        return op.settings
+    confs = {**dict(op.settings.confs), **dict(op.write.confs)}
+    return replace(op.settings, confs=tuple(sorted(confs.items())))
 
 
 def of_one_session(op: Operation) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 def text(value: object) -> str:
@@ -36,3 +37,8 @@ def names(value: object) -> frozenset[str]:
 def offsets(value: Mapping[str, object]) -> dict[str, int]:
     """Return offsets by name."""
     return {text(name): number(offset) for name, offset in value.items()}
+
+
+def pairs(value: Any) -> tuple[tuple[str, str], ...]:
+    """Return texts by texts, such as settings by name."""
+    return tuple((text(key), text(each)) for key, each in value)

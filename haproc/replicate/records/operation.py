@@ -28,6 +28,7 @@ versions ever written are read; the bytes of each are kept in tests/golden.
   serialized ``spark.connect.Plan``; ``computed``, a relation and the plan with a hole
   for its rows; ``spooled``, the columns of rows that its origin is yet to put into the log. A form
   that is not known is refused like a version.
+- ``operation.5``: a version 3 or 4 whose query runs under settings besides the operation's.
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ from haproc.replicate.records.failures import (
     failure_in,
 )
 from haproc.replicate.records.fence import Fence, fence_message, fence_record
-from haproc.replicate.records.fields import names, number, text
+from haproc.replicate.records.fields import names, number, pairs, text
 from haproc.replicate.records.members import Roster
 from haproc.replicate.records.rows import (
     Computed,
     ComputedPlan,
+    Confs,
     Part,
     Passed,
     QueryWrite,
@@ -84,7 +86,9 @@ OPERATION_1: Final = "operation"
 OPERATION_2: Final = "operation.2"
 OPERATION_3: Final = "operation.3"
 OPERATION_4: Final = "operation.4"
-OPERATIONS: Final = frozenset({OPERATION_1, OPERATION_2, OPERATION_3, OPERATION_4})
+OPERATION_5: Final = "operation.5"
+_OWN_IDS: Final = frozenset({OPERATION_3, OPERATION_4, OPERATION_5})
+OPERATIONS: Final = frozenset({OPERATION_1, OPERATION_2, *_OWN_IDS})
 """The kinds of records that hold one."""
 
 _PLAN: Final = "plan"
@@ -279,7 +283,7 @@ def _operation_record(op: Operation) -> Record:
         headers["insert"] = [op.insert.values_at, op.insert.rows, op.insert.signature]
     if op.apply_budget_s is not None:
         headers["apply_budget_s"] = op.apply_budget_s
-    kind = OPERATION_1
+    kind, query_confs = OPERATION_1, Confs()
     if op.since is not None:
         kind = OPERATION_2
         headers["since"] = [op.since, op.window]
@@ -292,7 +296,7 @@ def _operation_record(op: Operation) -> Record:
     match op.write:
         case SqlText(sql):
             payload = sql.encode()
-        case QueryWrite(sql, query_at, of_session, of):
+        case QueryWrite(sql, query_at, of_session, of, query_confs):
             headers["query"] = [query_at, of_session]
             if of is not None:
                 headers |= _session(of)
@@ -302,7 +306,7 @@ def _operation_record(op: Operation) -> Record:
         case SparkPlan(payload):
             kind = OPERATION_4
             headers["form"] = _PLAN
-        case ComputedPlan(query, template, of):
+        case ComputedPlan(query, template, of, query_confs):
             kind = OPERATION_4
             headers["form"] = _COMPUTED
             headers["query_bytes"] = len(query)
@@ -314,6 +318,9 @@ def _operation_record(op: Operation) -> Record:
             headers["rows_table"] = table
         case _:
             assert_never(op.write)
+    if query_confs:
+        kind = OPERATION_5
+        headers["query_confs"] = [list(pair) for pair in query_confs]
     return Record(kind, op.id, headers, payload)
 
 
@@ -341,7 +348,7 @@ def _operation(record: Record) -> Operation:
     catalog, schema, time_zone, ansi, confs = h["settings"]
     insert = h.get("insert")
     since, window = h["since"] if record.kind != OPERATION_1 else (None, 0)
-    own_id = record.kind in (OPERATION_3, OPERATION_4)
+    own_id = record.kind in _OWN_IDS
     analyzed_to, rests_on = _rests_on(h["rests_on"] if own_id else None)
     redefines = h["redefines"] if own_id else []
     return Operation(
@@ -371,16 +378,17 @@ def _operation(record: Record) -> Operation:
 
 def _write(record: Record) -> Write:
     h: Mapping[str, Any] = record.headers
-    if record.kind == OPERATION_4:
+    if record.kind == OPERATION_4 or (record.kind == OPERATION_5 and "form" in h):
         return _formed(h["form"], record)
     if (table := h.get("rows_table")) is not None:
         return ArrowRows(table, record.payload)
     sql = record.payload.decode()
-    if record.kind == OPERATION_3 and (query := h.get("query")) is not None:
+    query = h["query"] if record.kind == OPERATION_5 else h.get("query")
+    if record.kind in _OWN_IDS and query is not None:
         query_at, of_session = query
-        return QueryWrite(
-            sql, query_at, of_session, _session_ref(h.get("session"), h.get(_BEGUN, ""))
-        )
+        ref = _session_ref(h.get("session"), h.get(_BEGUN, ""))
+        confs = pairs(h["query_confs"] if record.kind == OPERATION_5 else ())
+        return QueryWrite(sql, query_at, of_session, ref, confs)
     return SqlText(sql)
 
 
@@ -390,7 +398,8 @@ def _formed(form: str, record: Record) -> Write:
     if form == _COMPUTED:
         at, h = number(record.headers["query_bytes"], "size"), record.headers
         ref = _session_ref(h["session"], h.get(_BEGUN, ""))
-        return ComputedPlan(record.payload[:at], record.payload[at:], ref)
+        confs = pairs(h["query_confs"] if record.kind == OPERATION_5 else ())
+        return ComputedPlan(record.payload[:at], record.payload[at:], ref, confs)
     if form == _SPOOLED:
         return SpooledRows(text(record.headers["rows_table"]), record.payload)
     raise LogCorruptError(

@@ -33,6 +33,8 @@ from haproc.replicate.records.fields import number
 ROWS_2: Final = "rows.2"
 PART: Final = "part"
 KINDS: Final = frozenset({"rows", ROWS_2, "passed", PART})
+Confs: TypeAlias = tuple[tuple[str, str], ...]
+"""Settings by name, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,15 @@ class QueryWrite:
 
     ``of_session``: the query rests on the session of the client that sent it (temporary views,
     variables), on ``session``. Logs of before do not say on how much of it: it can run there only.
+    ``confs``: settings of its client's session alone, under which the query runs besides the
+    operation's.
     """
 
     sql: str
     query_at: int
     of_session: bool = False
     session: SessionRef | None = None
+    confs: Confs = ()
 
     @property
     def head(self) -> str:
@@ -79,11 +84,13 @@ class ComputedPlan:
 
     ``query``: a serialized ``spark.connect.Relation``, which is run once, in the session if there
     is one. ``template``: a serialized ``spark.connect.Plan`` with a hole (`haproc.engine.holes`).
+    ``confs``: as of a `QueryWrite`.
     """
 
     query: bytes
     template: bytes
     session: SessionRef | None = None
+    confs: Confs = ()
 
     @property
     def plan(self) -> bytes:

@@ -1,18 +1,27 @@
-"""The settings that a client's session may change: those known to leave what is replicated alone.
+"""What becomes of a setting that a client sets in its session: one of three things.
 
-A client's SET goes with each of its writes, and every cluster's lane sets it before it runs them.
-So a setting may change what a statement comes to, if that follows from its value alone, and how
-Spark goes about it. It must not change how a text is read or what a name means (HAProc reads the
-texts, too), what HAProc's marks and looks rest on, which code runs, or what a cluster's own files,
-machine and moment have a say in. Spark, Delta and Hadoop know some thousands of settings, and each
-version brings new ones: so this is a list of what is allowed, and all else is refused.
+It *travels*: it goes with each of the session's writes, and every cluster's lane sets it before it
+runs one. So it may change what a statement comes to, if that follows from its value alone, and how
+Spark goes about it. It must not change what HAProc's marks and looks rest on, which code runs, or
+what a cluster's own files, machine and moment have a say in. Spark, Delta and Hadoop know some
+thousands of settings, and each version brings new ones: so this is a closed list.
+
+It is *reserved*, and nobody may set it: with it the session would read texts and names otherwise
+than HAProc does, reach other storage, run other code, or break what writes rest on.
+
+All others are *the session's own*: they hold where its queries run. So its writes have their rows
+computed there, and what no rows can stand for is refused.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+
+from haproc.classify.model import RefusedError
+from haproc.failure import ErrorClass
 
 _PROGRAMS_NAME: Final = re.compile(r"spark\.([a-z_]\w*)(\.[\w-]+)*", re.ASCII)
 """A program's own setting, such as ``spark.my.own``, if its second part is none of Spark's."""
@@ -34,21 +43,25 @@ _SPARKS: Final = frozenset(
     )
 )
 """What stands behind ``spark.`` in texts of Spark's classes (a test reads them), Delta's and ours.
-Whatever begins so may be read by Spark, registered or not, so only what is listed above is allowed.
+Whatever begins so may be read by Spark, registered or not.
 """
+_OF_QUERIES: Final = frozenset({"sql", "databricks"})
+"""Those of them that are about statements. All others are about the server's own machinery."""
 _OWN_NAME: Final = re.compile(r"(hivevar:|hiveconf:)?[a-z_]\w*", re.ASCII)
 """A user's own variable. No setting of Spark, Delta or Hadoop has a name without a dot."""
+_OF_CODE: Final = re.compile(r"(class|classes|impl|listeners|providers|serializer)(\.|$)")
+"""A part of a name that ends so: the setting names code that Spark loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Names of settings, or their beginnings with a dot behind them, and why they are harmless."""
+    """Names of settings, or their beginnings with a dot behind them, and what is said of them."""
 
     reason: str
     names: tuple[str, ...]
 
 
-GROUPS: Final = (
+TRAVELLING: Final = (
     Group(
         "what a statement means follows from the value, which goes with each write",
         (
@@ -170,34 +183,177 @@ GROUPS: Final = (
             "spark.sql.execution.pyspark.udf.",
             "spark.sql.execution.python.udf.",
             "spark.sql.pyspark.",
+            "pandas_on_Spark.",
         ),
     ),
 )
 
-_LISTED: Final = frozenset(name.lower() for group in GROUPS for name in group.names)
-_BEGINNINGS: Final = tuple(name for name in _LISTED if name.endswith("."))
-_NAMES: Final = _LISTED - {*_BEGINNINGS}
+RESERVED: Final = (
+    Group(
+        "HAProc's sessions and its doors rest on it",
+        (
+            "spark.sql.haproc.",
+            "spark.sql.artifact.",
+            "spark.sql.connect.",
+            "spark.sql.execution.arrow.",
+            "spark.sql.execution.interruptOnCancel",
+            "spark.sql.legacy.setCommandRejectsSparkCoreConfs",
+            "spark.sql.redaction.",
+        ),
+    ),
+    Group(
+        "HAProc's marks in the tables rest on it, and that each reads what was last written",
+        (
+            "spark.databricks.delta.commitInfo.",
+            "spark.databricks.delta.coordinatedCommits.",
+            "spark.databricks.delta.stalenessLimit",
+            "spark.databricks.delta.write.",
+        ),
+    ),
+    Group(
+        "it changes how a text is read, and HAProc reads the texts, too",
+        (
+            "spark.sql.ansi.doubleQuotedIdentifiers",
+            "spark.sql.ansi.enforceReservedKeywords",
+            "spark.sql.ansi.relationPrecedence",
+            "spark.sql.legacy.bangEqualsNot",
+            "spark.sql.legacy.consecutiveStringLiterals.",
+            "spark.sql.legacy.exponentLiteralAsDecimal.",
+            "spark.sql.legacy.keepPartitionSpecAsStringLiteral",
+            "spark.sql.legacy.literal.",
+            "spark.sql.legacy.parameterSubstitution.",
+            "spark.sql.legacy.parseNullPartitionSpecAsStringLiteral",
+            "spark.sql.legacy.parseQueryWithoutEof",
+            "spark.sql.legacy.parser.",
+            "spark.sql.legacy.setopsPrecedence.",
+            "spark.sql.legacy.sqlScripting.",
+            "spark.sql.parser.",
+            "spark.sql.scripting.",
+            "spark.sql.timestampType",
+            "spark.sql.variable.",
+        ),
+    ),
+    Group(
+        "it changes what a name means, and HAProc goes by the names",
+        (
+            "spark.sql.analyzer.singlePassResolver.",
+            "spark.sql.caseSensitive",
+            "spark.sql.catalog.",
+            "spark.sql.defaultCatalog",
+            "spark.sql.defaultPath",
+            "spark.sql.hive.metastore.",
+            "spark.sql.legacy.allowTempViewCreationWithMultipleNameparts",
+            "spark.sql.legacy.ctePrecedencePolicy",
+            "spark.sql.legacy.dataFrameWriterV2IgnorePathOption",
+            "spark.sql.legacy.identifierClause",
+            "spark.sql.legacy.inlineCTEInCommands",
+            "spark.sql.legacy.pathOptionBehavior.",
+            "spark.sql.legacy.persistentCatalogFirst",
+            "spark.sql.legacy.useV1Command",
+            "spark.sql.path.",
+            "spark.sql.sources.useV1SourceList",
+            "spark.sql.timeTravelTimestampKey",
+            "spark.sql.timeTravelVersionKey",
+            "spark.databricks.delta.catalog.",
+            "spark.databricks.delta.timeTravel.",
+            "spark.databricks.delta.v2.",
+        ),
+    ),
+    Group(
+        "it decides what a table is made of, or its files, and every cluster makes them by itself",
+        (
+            "spark.sql.legacy.createHiveTableByDefault",
+            "spark.sql.legacy.parquet.datetimeRebaseModeInWrite",
+            "spark.sql.legacy.parquet.int96RebaseModeInWrite",
+            "spark.sql.parquet.datetimeRebaseModeInWrite",
+            "spark.sql.parquet.fieldId.",
+            "spark.sql.parquet.int96RebaseModeInWrite",
+            "spark.sql.parquet.outputTimestampType",
+            "spark.sql.parquet.writeLegacyFormat",
+            "spark.sql.sources.default",
+            "spark.databricks.delta.properties.defaults.",
+        ),
+    ),
+    Group(
+        "it says which code runs",
+        (
+            "spark.sql.execution.pyspark.python",
+            "spark.sql.extensions",
+            "spark.sql.extensions.",
+            "spark.sql.maven.",
+        ),
+    ),
+)
+_MACHINERY: Final = "it belongs to the server, not to one of its sessions"
+_CODE: Final = "it says which code runs"
+_STORAGE: Final = (
+    "it reaches the configuration of the storage, and with it which files a path means"
+)
+
+
+def _folded(groups: Iterable[Group]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the reasons by whole names, and by how names begin, in lower case."""
+    reasons = {name.lower(): group.reason for group in groups for name in group.names}
+    begins = {name: reason for name, reason in reasons.items() if name.endswith(".")}
+    return {name: reasons[name] for name in reasons.keys() - begins.keys()}, begins
+
+
+_TRAVELLING, _TRAVELLING_BEGINS = _folded(TRAVELLING)
+_RESERVED, _RESERVED_BEGINS = _folded(RESERVED)
 _INSTEAD: Final = (
     ("spark.sql.ansi.doublequotedidentifiers", "quote names with backquotes"),
     ("spark.sql.variable.substitute", "bind parameters instead of ${…}"),
     ("spark.sql.defaultcatalog", "write USE catalog.schema"),
     ("spark.sql.sources.default", "write USING delta"),
+    ("spark.sql.timestamptype", "write TIMESTAMP_NTZ"),
     ("spark.databricks.delta.write.txn", "give the request an id"),
     ("spark.databricks.delta.properties.defaults.", "write TBLPROPERTIES"),
 )
 
 
-def allowed(key: str) -> bool:
-    """Whether a session may change this setting.
+def travels(key: str) -> bool:
+    """Whether a setting goes with each write of a session that sets it.
 
     Names are compared without regard to case: one that Spark spells otherwise does nothing there.
     """
     key = key.lower()
-    if key in _NAMES or _OWN_NAME.fullmatch(key):
+    if key in _TRAVELLING or _OWN_NAME.fullmatch(key):
         return True
     if (named := _PROGRAMS_NAME.fullmatch(key)) and named[1] not in _SPARKS:
         return True
-    return not key.endswith(".") and key.startswith(_BEGINNINGS)
+    return not key.endswith(".") and key.startswith(tuple(_TRAVELLING_BEGINS))
+
+
+def reserved(key: str) -> str:
+    """Return why no session may set this; empty if one may. Names as for `travels`."""
+    if travels(key):
+        return ""
+    key = key.lower()
+    for begins, reason in _RESERVED_BEGINS.items():
+        if key.startswith(begins):
+            return reason
+    if key in _RESERVED:
+        return _RESERVED[key]
+    first, _, rest = key.partition(".")
+    if first != "spark":
+        return _STORAGE
+    if rest.partition(".")[0] not in _OF_QUERIES:
+        return _MACHINERY
+    return _CODE if _OF_CODE.search(key) else ""
+
+
+def is_own(key: str) -> bool:
+    """Whether a setting is the own one of a session that sets it."""
+    return not (travels(key) or reserved(key))
+
+
+def refusal(key: str) -> RefusedError | None:
+    """Return the error of whoever sets or resets this; None if a session may."""
+    reason = reserved(key)
+    if not reason:
+        return None
+    said = f"a session may not change {key[:100]}: {reason}"
+    return RefusedError(ErrorClass.RESERVED_SETTING, said, instead(key))
 
 
 def instead(key: str) -> str:

@@ -1,0 +1,99 @@
+"""What becomes of a write whose session has settings of its own.
+
+Its query is run under them, wherever that is, and its rows travel. What each cluster computes of it
+beside the rows, it computes without them: so that is read a second time as the lanes have it, and
+must be the same. Else the write is refused, and the setting named. So is one for which no rows
+stand, where the setting is Delta's: it may say how Delta is to carry the write out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from haproc.classify.model import Kind, RefusedError
+from haproc.classify.session_settings import is_own
+from haproc.engine.interface import Settings
+from haproc.failure import ErrorClass
+from haproc.reading.judge import Judged, as_rows
+from haproc.replicate.records.rows import Confs
+
+NAMED_MAX: Final = 5
+"""So many settings are named; a reason is for people."""
+WHAT_CHARS: Final = 200
+"""How much of a statement's part is shown."""
+_FILLING: Final = frozenset({Kind.INSERT, Kind.INSERT_OVERWRITE, Kind.CREATE_TABLE_AS})
+_WITH_QUERY: Final = _FILLING | {Kind.MERGE}
+_KEEPING: Final = frozenset({Kind.CREATE_VIEW, Kind.ALTER_VIEW, Kind.UNKNOWN})
+"""What each cluster makes of them keeps the settings that it is made under, or is not known."""
+_DELTAS: Final = "spark.databricks."
+
+
+def own_of(settings: Settings) -> Confs:
+    """Return the settings that are a session's own; they do not go with its writes."""
+    return tuple(pair for pair in settings.confs if is_own(pair[0]))
+
+
+def travelling(settings: Settings) -> Settings:
+    """Return the settings that go with a write, which every cluster runs it under."""
+    return replace(settings, confs=tuple(pair for pair in settings.confs if not is_own(pair[0])))
+
+
+def reasons(settings: Settings) -> tuple[str, ...]:
+    """Say why a write of a session is not the same elsewhere; empty if no setting is its own."""
+    names = [key for key, _ in own_of(settings)]
+    return (_said(names),) if names else ()
+
+
+def _said(names: Sequence[str]) -> str:
+    told = names[:NAMED_MAX]
+    more = len(names) - len(told)
+    shown = " and ".join([*told, *([f"{more} other settings"] if more else [])])
+    return f"the session has its own {shown}"
+
+
+def refusal(settings: Settings, what: str) -> RefusedError:
+    """Return the error of a write that every cluster would run without its session's settings.
+
+    ``what``: how it would, in words.
+    """
+    return _refused([key for key, _ in own_of(settings)], what)
+
+
+def _refused(names: Sequence[str], what: str) -> RefusedError:
+    return RefusedError(
+        ErrorClass.NONDETERMINISTIC,
+        f"{_said(names)}, without which every cluster would {what[:WHAT_CHARS]}",
+        f"RESET {names[0]} first, or compute the values in the query of an INSERT or MERGE",
+    )
+
+
+def with_own(judged: Judged, settings: Settings) -> Judged:
+    """Return what becomes of a write that changes rows; raises RefusedError.
+
+    Rows stand for its query, if it has one.
+    """
+    check_carrying_out(judged.kind, settings)
+    said = reasons(settings)
+    if not said or judged.kind not in _WITH_QUERY:
+        return judged
+    if judged.cut is None:
+        raise refusal(settings, "compute its rows, which cannot be told from the rest of it")
+    return as_rows(judged, said)
+
+
+def check_definition(judged: Judged, settings: Settings) -> None:
+    """Refuse a definition that keeps settings, or computes something under them later."""
+    check_carrying_out(judged.kind, settings)
+    if judged.computes or judged.kind in _KEEPING:
+        raise refusal(settings, "make what it defines")
+
+
+def check_carrying_out(kind: Kind, settings: Settings) -> None:
+    """Refuse a write that is more than rows for a table, where an own setting is Delta's."""
+    if kind in _FILLING:
+        return
+    names = [key for key, _ in own_of(settings) if key.lower().startswith(_DELTAS)]
+    if names:
+        raise _refused(names, "carry it out")
