@@ -23,6 +23,11 @@ Work = Callable[[str, str, Path], None]
 """Does a tool's work: at this Spark Connect server, in this schema, with files in this folder."""
 
 
+def test_tools_are_installed() -> None:
+    """For the first time that takes minutes, which no other test has left."""
+    assert {"dbt", "sqlmesh"} <= {each.name for each in environment.folder().iterdir()}
+
+
 def test_dbt_builds_the_same_twice(rig: Rig, tmp_path: Path) -> None:
     moving = {
         "recent": "looked_on",
@@ -115,9 +120,8 @@ def done_twice(rig: Rig, name: str, folder: Path, work: Work) -> Iterator[tuple[
     finally:
         client = Program(alone)
         try:
-            left = client.run(
-                '[s.name for s in spark.catalog.listDatabases() if "plain" in s.name]'
-            )
+            names = client.run("[each.name for each in spark.catalog.listDatabases()]")
+            left = [each for each in names if plain in each]
             for schema in left:
                 client.run(f'spark.sql("DROP SCHEMA {schema} CASCADE")')
         finally:

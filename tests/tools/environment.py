@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 INSTALL_S = 900.0
 RUN_S = 600.0
-"""A run of dbt on three Sparks that share two cores takes up to two minutes."""
+"""On two busy cores a run of dbt took three minutes."""
 _FOLDER = HERE.parents[1] / ".tools"
 
 
