@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pytest
 
+from haproc.doors.http.access import ANONYMOUS
 from tests.integration.named_statements import Line, Position, life
 from tests.integration.pyspark_program import FailedError, Program
 from tests.rig import Rig
@@ -58,7 +59,9 @@ class Side:
     def __init__(self, client: Program, name: str) -> None:
         self._client = client
         self._name = name
-        self._user = repr(client.run("spark.sql('SELECT current_user()').collect()[0][0]"))
+        # Of a query, and of the ring's writes.
+        user = client.run("spark.sql('SELECT current_user()').collect()[0][0]")
+        self._users = (repr(user), repr(ANONYMOUS))
         self.schemas: list[str] = []
 
     def begin(self) -> None:
@@ -82,7 +85,9 @@ class Side:
         return Came(rows=tuple(sorted(map(self._shape, found)))) if line.looks else Came()
 
     def _shape(self, row: str) -> str:
-        row = row.replace(self._user, "USER").replace(self.schemas[-1], "SCHEMA")
+        row = row.replace(self.schemas[-1], "SCHEMA")
+        for user in self._users:
+            row = row.replace(user, "USER")
         for pattern, word in _SHAPES:
             row = pattern.sub(word, row)
         return row
