@@ -75,5 +75,5 @@ lock: $(READY) ## Resolve pyproject.toml anew into requirements.lock
 
 clean: ## Remove the environment and all caches of this checkout
 	@if [ -x $(VENV)/bin/haproc ] && [ -d .ring ]; then $(VENV)/bin/haproc ring down; fi
-	@rm -rf $(VENV) .ring .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	@rm -rf $(VENV) .tools .ring .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

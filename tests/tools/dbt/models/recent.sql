@@ -1,0 +1,2 @@
+{{ config(materialized='view') }}
+select *, current_date() as looked_on from {{ ref('orders') }} where id > 0
