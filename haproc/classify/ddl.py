@@ -171,7 +171,7 @@ def recognise_drop(reader: Reader) -> Recognised:
     what = reader.word()
     reader.at += 1
     reader.take("IF", "EXISTS")
-    if temporary and what in ("VIEW", "FUNCTION", "VARIABLE", "TABLE"):
+    if temporary and what in ("VIEW", "FUNCTION", "VARIABLE", "VAR", "TABLE"):
         reader.own_name()
         return reader.recognised(Kind.TEMPORARY_VIEW)
     if what in ("TABLE", "VIEW") and reader.is_name():

@@ -151,7 +151,7 @@ def dropped_variable(text: str) -> str:
     words = _Words(text)
     if not (words.take("DROP") and (words.take("TEMPORARY") or words.take("TEMP"))):
         return ""
-    if not words.take("VARIABLE"):
+    if not (words.take("VARIABLE") or words.take("VAR")):
         return ""
     words.take("IF", "EXISTS")
     return words.name()

@@ -128,6 +128,7 @@ def test_declared_gives_names_and_the_default(
 
 def test_dropped_variable_is_told_from_a_dropped_view() -> None:
     assert dropped_variable("DROP TEMPORARY VARIABLE IF EXISTS session.a") == "a"
+    assert dropped_variable("DROP TEMP VAR a") == "a"
     assert dropped_variable("DROP VIEW a") == ""
 
 
