@@ -31,9 +31,10 @@ settings.load_profile("patient")
 
 RING = re.compile(r"tests/(fault/|integration/test_ring_)")
 """Where the tests stand that need a ring of real Sparks."""
-ORDER = (RING, re.compile("tests/integration/"), re.compile("tests/contract/"), re.compile(""))
+SPARK = re.compile("tests/integration/")
+ORDER = (RING, SPARK, re.compile("tests/contract/"), re.compile(""))
 """How several processes take the tests: one has the ring, another the single Spark, and whoever
-ends first the rest, so that no Spark is started twice."""
+ends first the rest. A Spark costs a minute, and is slow for some more: none is started twice."""
 
 THREADS_END_WITHIN_S = 20.0
 """A client that waits for a broker that is away notices late that it was closed."""
@@ -90,10 +91,12 @@ def pytest_collection_finish() -> None:
 
 
 class Sharing(LoadScopeScheduling):
-    """Gives the ring's tests to one process, and the others file by file to who is free."""
+    """Gives a ring's tests to one process, a single Spark's to another, the rest to who is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "ring" if RING.match(nodeid) else nodeid.partition("::")[0]
+        if RING.match(nodeid):
+            return "ring"
+        return "spark" if SPARK.match(nodeid) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

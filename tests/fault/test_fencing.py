@@ -110,9 +110,8 @@ def woken(rig: Rig, first: subprocess.Popen[bytes]) -> None:
     assert first.returncode == ExitCode.FENCED
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param("apply.before", marks=pytest.mark.thorough), "apply.after"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", ["apply.before", "apply.after"])
 def test_haproc_replaced_while_it_applies_an_insert_doubles_nothing(
     rig: Rig, seconds: list[Second], tmp_path: Path, step: str
 ) -> None:

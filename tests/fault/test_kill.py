@@ -14,9 +14,8 @@ from tests.rig import PATIENT, Rig, Writer
 pytestmark = pytest.mark.fault
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param("append.after", marks=pytest.mark.thorough), "apply.after"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", ["append.after", "apply.after"])
 def test_origin_killed_around_an_insert_loses_and_doubles_nothing(rig: Rig, step: str) -> None:
     table = rig.table()
     rig.restart("a", fault=f"{step}:1:kill")

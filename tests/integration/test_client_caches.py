@@ -247,6 +247,7 @@ async def compare(
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.thorough
 async def test_reads_are_right_after_writes_that_spark_s_cache_does_not_hear_of(
     spark: LocalSpark,
     service: RingService,

@@ -302,6 +302,7 @@ def _outcome(work):
 """
 
 
+@pytest.mark.thorough
 async def test_interrupt_stops_queries_on_spark_too_and_takes_writes_back(
     spark: LocalSpark, schema: str, tmp_path: Path
 ) -> None:

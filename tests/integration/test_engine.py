@@ -320,6 +320,7 @@ async def test_lane_uses_a_new_session_only_once_it_is_authorised(
         assert len(asked) == 4 and len(set(asked[1:])) == 2
 
 
+@pytest.mark.thorough
 async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(
     engine: SparkConnectEngine, schema: str
 ) -> None:
@@ -333,6 +334,7 @@ async def test_lane_after_a_cancelled_statement_stops_it_before_the_next(
     assert await rows(engine.session("check"), f"SELECT n FROM {schema}.t") == [(2,)]
 
 
+@pytest.mark.thorough
 async def test_lane_whose_session_was_closed_says_so_and_goes_on_in_a_new_one(
     engine: SparkConnectEngine, schema: str
 ) -> None:
@@ -402,6 +404,7 @@ async def test_lane_conf_that_is_refused_leaves_nothing_behind(
     assert (await engine.lane(7)._remote.get_confs([key]))[key] == "2"
 
 
+@pytest.mark.thorough
 async def test_lane_made_anew_has_forgotten_a_function_and_a_schema(
     engine: SparkConnectEngine, schema: str
 ) -> None:

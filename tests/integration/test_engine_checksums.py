@@ -53,6 +53,7 @@ async def test_checksums_of_equal_content_are_equal_and_of_different_content_dif
     assert twice["one"] == full["one"] != twice["two"]
 
 
+@pytest.mark.thorough
 async def test_checksum_is_of_the_version_that_was_surveyed(
     engine: SparkConnectEngine, schema: str
 ) -> None:

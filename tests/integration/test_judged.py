@@ -154,6 +154,7 @@ async def judging(engine: SparkConnectEngine, schema: str) -> AsyncIterator[Judg
     yield made
 
 
+@pytest.mark.thorough
 async def test_write_is_judged_by_what_spark_makes_of_it(judging: Judging) -> None:
     wrong: list[tuple[str, Treatment, tuple[str, ...]]] = []
     for sql in AS_TEXT:

@@ -55,6 +55,7 @@ def test_server_keeps_its_token_out_of_its_command_line_and_files(spark: LocalSp
     assert spark.token not in (spark.folder / "spark.conf").read_text()
 
 
+@pytest.mark.thorough
 async def test_start_on_a_taken_port_fails_with_the_end_of_the_log(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -128,6 +128,7 @@ async def test_setting_of_the_session_holds_for_its_queries_and_the_rows_of_its_
     assert await client.values("SELECT * FROM t WHERE id > 5") == [(6, OWN)]
 
 
+@pytest.mark.thorough
 async def test_what_no_rows_stand_for_is_refused_with_the_settings_name_and_reset_heals(
     client: Client,
 ) -> None:

@@ -231,6 +231,7 @@ async def test_text_that_defines_something_may_not_read_dataframes(ring: Ring) -
     assert error.error_class == "INVALID_TEMP_OBJ_REFERENCE"  # as Spark says by itself
 
 
+@pytest.mark.thorough
 async def test_merge_whose_source_differs_merges_the_same_rows_under_the_same_alias(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:
@@ -303,6 +304,7 @@ async def test_plan_that_makes_a_table_is_synchronous_and_defines_it(
         await apply(engine, f"DROP TABLE {ring.schema}.n")
 
 
+@pytest.mark.thorough
 async def test_save_into_a_table_that_is_made_meanwhile_is_looked_at_again(ring: Ring) -> None:
     append = CREATES["saveAsTable"]
     assert (await ring.operation(append)).operation_class is OperationClass.SYNCHRONOUS
@@ -374,6 +376,7 @@ async def test_text_that_reads_dataframes_is_made_the_same_everywhere_like_any_o
     assert isinstance(op.write, ComputedPlan) and op.kind is Kind.MERGE
 
 
+@pytest.mark.thorough
 async def test_plan_over_what_its_session_alone_holds_has_its_rows_computed_there(
     ring: Ring, engine: SparkConnectEngine
 ) -> None:

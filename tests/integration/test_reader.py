@@ -176,6 +176,7 @@ async def state(session: SparkSession, schema: str, folder: Path) -> dict[str, A
     return found
 
 
+@pytest.mark.thorough
 async def test_reading_of_a_statement_executes_nothing(
     engine: SparkConnectEngine, schema: str, tmp_path: Path
 ) -> None:

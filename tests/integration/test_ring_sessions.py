@@ -14,6 +14,7 @@ from tests.rig import PATIENT, Rig
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_session_survives_the_kill_of_its_haproc(rig: Rig) -> None:
     schema = f"s_{uuid.uuid4().hex[:8]}"
     failovers: list[haclient.Failover] = []

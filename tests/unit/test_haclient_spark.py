@@ -262,6 +262,7 @@ def test_finalizer_that_asks_while_its_thread_holds_a_lock_neither_hangs_nor_is_
 ) -> None:
     session = opened(*servers)
     read(session)
+    servers[1].stop()  # else it may say that it is ready, and so not leaving, before the last look
     held, view, done = channel(session), channel(session).view, list[str]()
 
     def finalize() -> None:
