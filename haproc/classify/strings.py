@@ -6,7 +6,7 @@ another spelling fails. Source: Spark 4.2's `unescapeSQLString`; held against Sp
 (``r'…'``) have no escapes, a doubled quote is a quote.
 
 Settings of Spark's could change the reading (escapedStringLiterals, doubleQuotedIdentifiers,
-consecutiveStringLiterals): no client may set them (`allowed_settings`).
+consecutiveStringLiterals): no client may set them (`session_settings`).
 """
 
 from __future__ import annotations
